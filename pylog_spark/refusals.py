@@ -418,9 +418,16 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         means="the target's partition has records, or had some",
         way="`--map OLD=NEW` to a new topic; nothing is replaced",
     ),
+    TransplantReason.SOURCE_IDS_DIFFER: Refusal(
+        means="the source has logs of two topics of that name: of one that was deleted, or of two "
+        "clusters",
+        way="move the directories of one of them away, `-stray` folders first, or give other disks",
+    ),
     TransplantReason.SOURCE_DAMAGED: Refusal(
-        means="the source's log, or one of several, cannot be read whole",
-        way="`pylog heal` or `pylog recover` on the source first; leave a bad replica out",
+        means="the source's log, or one of several, cannot be read whole, or a start would cut "
+        "readable records",
+        way="`pylog heal` or `pylog recover --salvage` on the source first; a bad replica may be "
+        "left out",
     ),
     TransplantReason.LEGACY_FORMAT: Refusal(
         means="the log has batches of a message format before v2, which have no leader epoch",

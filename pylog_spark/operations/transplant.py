@@ -238,13 +238,17 @@ def _write(plans: Sequence[Transplant], locks: Sequence[LogDirectoryLock]) -> di
         for plan in plans:
             if plan.log is None or not plan.homes:
                 continue
-            for lock in locks:
-                lock.validate_held()
             try:
-                write_replicas(plan.log, [scratches[home] for home in plan.homes])
+                places = [scratches[home] for home in plan.homes]
+                write_replicas(plan.log, places, validate=lambda: _validate(locks))
             except PylogError as error:
                 failures[str(plan.source)] = error
     return failures
+
+
+def _validate(locks: Iterable[LogDirectoryLock]) -> None:
+    for lock in locks:
+        lock.validate_held()
 
 
 def _read_offsets(

@@ -27,6 +27,8 @@ from storage_core.maintenance.transplant.replica import NewLog, is_empty, is_wri
 from storage_core.maintenance.transplant.source import (
     SourceLog,
     SourcePlace,
+    describe_ids,
+    find_topic_ids,
     group_places,
     open_longest,
     read_facts,
@@ -113,11 +115,13 @@ class _LookUp(NamedTuple):
         topics: The target's topics, by name.
         catalog: Their configs.
         largest: The largest partition of each topic of the source, by its own name.
+        ids: The source's own ids of each topic, with a path.
     """
 
     topics: Mapping[str, TopicMetadata]
     catalog: TopicCatalog
     largest: Mapping[str, int]
+    ids: Mapping[str, Mapping[str, str]]
 
 
 class _Stay(Exception):  # noqa: N818  # an answer about one partition
@@ -146,6 +150,7 @@ def plan_transplants(request: TransplantRequest) -> list[Transplant]:
         topics=request.metadata.topics_by_name(),
         catalog=build_topic_catalog(metadata=request.metadata),
         largest=largest,
+        ids=find_topic_ids(request.places),
     )
     plans = [
         _plan(request, target, partition, places)
@@ -164,7 +169,7 @@ def _plan(
     name = request.names.get(partition.topic, partition.topic)
     plan = Transplant(source=partition, target=TopicPartition(name, partition.partition))
     try:
-        _check_topic(partition.topic, name)
+        _check_topic(partition.topic, name, target.ids[partition.topic])
         topic, record = _registration(request, target, partition, name)
         homes = _homes(request, record, plan.target)
         log = _open(places, request.now_ms)
@@ -191,7 +196,7 @@ def _plan(
     )
 
 
-def _check_topic(topic: str, name: str) -> None:
+def _check_topic(topic: str, name: str, ids: Mapping[str, str]) -> None:
     for each in (topic, name):
         if each in SCHEMA_TOPICS:
             detail = f"{each} has the ids of a schema registry, which are in records of others"
@@ -199,6 +204,8 @@ def _check_topic(topic: str, name: str) -> None:
         if each in INTERNAL_TOPICS or each == CLUSTER_METADATA_TOPIC:
             detail = f"{each} is about its own cluster: its topics, groups or transactions"
             raise _Stay(TransplantReason.INTERNAL_TOPIC, detail)
+    if len(ids) > 1:
+        raise _Stay(TransplantReason.SOURCE_IDS_DIFFER, describe_ids(ids))
 
 
 def _registration(
@@ -263,6 +270,10 @@ def _open(places: Sequence[SourcePlace], now_ms: int) -> SourceLog:
     if log is None or errors:
         where, error = next(iter(errors.items()))
         raise _Stay(TransplantReason.SOURCE_DAMAGED, f"{where}: {error}")
+    if log.cut_records:
+        records = count_text(log.cut_records, "readable record")
+        detail = f"{log.place.location}: a start would cut {records} behind damage"
+        raise _Stay(TransplantReason.SOURCE_DAMAGED, detail)
     return log
 
 

@@ -12,7 +12,7 @@ partition: a broker that starts removes it. A rename gives the replica its name.
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -173,15 +173,23 @@ def scratch_folder(directory: Path) -> Iterator[Path]:
     """
     _remove_scratch(directory)
     scratch = directory / f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
-    with storage_errors(scratch):
-        make_folder(scratch)
+    # After a kill the broker's own user has to be able to remove it.
+    _make_folder(scratch, LocalStore(directory, may_be_link=True))
     try:
         yield scratch
     finally:
         _remove_scratch(directory)
 
 
-def write_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
+def _make_folder(folder: Path, home: LocalStore) -> None:
+    """Make a folder that belongs to whom a log directory belongs to."""
+    with storage_errors(folder):
+        make_folder(folder)
+        with open_folder(folder) as opened:
+            home.hand_on_ownership(opened)
+
+
+def write_replicas(log: NewLog, scratches: Sequence[Path], *, validate: Callable[[], None]) -> None:
     """Write a log into log directories; all durable.
 
     A kill leaves each of them without the log, or with all of it.
@@ -189,9 +197,10 @@ def write_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
     Args:
         log: The log.
         scratches: Folders of ``scratch_folder`` in the log directories.
+        validate: Asked before the first change: whether the log directories are still ours.
 
     Raises:
-        GuardRefusedError: A directory has records of the partition by now.
+        GuardRefusedError: A directory has records of the partition by now, or is not ours.
         PylogError: The source changed, is damaged, or a disk failed; no replica was changed, unless
             a disk failed while the replicas got their names.
     """
@@ -199,6 +208,7 @@ def write_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
     try:
         for scratch in scratches:
             _build(log, scratch / name, LocalStore(scratch.parent, may_be_link=True))
+        validate()
         for scratch in scratches:
             _write_offsets(log, scratch.parent)
             _put_in_place(scratch, name)
@@ -209,10 +219,7 @@ def write_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
 
 def _build(log: NewLog, directory: Path, home: LocalStore) -> None:
     """Make a replica in a scratch folder."""
-    with storage_errors(directory):
-        make_folder(directory)
-        with open_folder(directory) as folder:
-            home.hand_on_ownership(folder)
+    _make_folder(directory, home)
     modified_ms = {file.name: file.modified_ms for file in log.source.store.list_files()}
     for name in log.sizes():
         path = directory / name

@@ -10,19 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.catalog.log_directories import DirectoryKind, read_topic_id
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.coordinators.coordinator_log import replay_partition
 from storage_core.coordinators.groups import CommitKey, GroupImage
-from storage_core.errors import PylogError, located
+from storage_core.errors import GuardRefusedError, PylogError, located
 from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition, log_file
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
 from storage_core.local_files import folder_names
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
 from storage_core.log.settled_store import PlannedStore
+from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.replication.partition_registration import ANY_INDEX_BYTES
+from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.records.reader import scan_windows
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.observation import observe_root
@@ -38,6 +40,7 @@ class SourcePlace:
     Attributes:
         partition: Its partition in the source's cluster.
         location: Its path.
+        topic_id: Its topic's id there, None where no file tells it.
         is_stray: Whether a broker has set it aside.
         is_clean: Whether its log was closed.
         checkpoints: Its entries in the checkpoints of its log directory.
@@ -45,6 +48,7 @@ class SourcePlace:
 
     partition: TopicPartition
     location: str
+    topic_id: str | None
     is_stray: bool
     is_clean: bool
     checkpoints: PartitionCheckpoints
@@ -64,6 +68,7 @@ class SourceLog:
         producers: Its producers that are alive.
         sizes: Bytes of its segments, by name of the file.
         cut_bytes: Bytes of records that the start cuts.
+        cut_records: How many records among them are readable.
     """
 
     place: SourcePlace
@@ -75,6 +80,7 @@ class SourceLog:
     producers: tuple[ProducerEntry, ...]
     sizes: Mapping[str, int]
     cut_bytes: int
+    cut_records: int
 
     @property
     def open_producers(self) -> tuple[ProducerEntry, ...]:
@@ -122,6 +128,7 @@ def find_places(root: Path, *, only_strays: bool = False) -> list[SourcePlace]:
             place = SourcePlace(
                 partition=entry.topic_partition,
                 location=entry.path,
+                topic_id=_read_topic_id(entry.path),
                 is_stray=is_stray,
                 # Neither the marker nor a checkpoint is about a log that was set aside.
                 is_clean=state.clean_shutdown is not None and not is_stray,
@@ -131,6 +138,31 @@ def find_places(root: Path, *, only_strays: bool = False) -> list[SourcePlace]:
             )
             places.append(place)
     return places
+
+
+def _read_topic_id(location: str) -> str | None:
+    try:
+        return read_topic_id(location)
+    except PylogError:
+        return None  # the log's load says why
+
+
+def find_topic_ids(places: Iterable[SourcePlace]) -> dict[str, dict[str, str]]:
+    """Return ids of topics by name, each with a log's path.
+
+    A topic with two of them was created anew, or is of two clusters.
+    """
+    by_topic: dict[str, dict[str, str]] = {}
+    for place in places:
+        ids = by_topic.setdefault(place.partition.topic, {})
+        if place.topic_id is not None:
+            ids.setdefault(place.topic_id, place.location)
+    return by_topic
+
+
+def describe_ids(ids: Mapping[str, str]) -> str:
+    """Return where the ids of one topic are, in words."""
+    return ", ".join(f"{location} is of topic id {topic_id}" for topic_id, location in ids.items())
 
 
 @located
@@ -144,8 +176,9 @@ def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
     Raises:
         PylogError: The errors of ``LogLoader.load``.
     """
+    files = LocalStore(Path(place.location))
     loader = LogLoader(
-        LocalStore(Path(place.location)),
+        files,
         # What its topic allows is not asked: the target builds indexes anew.
         config=LogConfig(segment_index_bytes=ANY_INDEX_BYTES),
         cleaner=CleanerConfig(),
@@ -168,6 +201,7 @@ def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
         producers=loaded.producers,
         sizes={name: loading.view.source(name).size_bytes for name in map(log_file, bases)},
         cut_bytes=loaded.repairs.lost_bytes,
+        cut_records=sum(count_lost_records(files, cut) for cut in loaded.repairs.cuts),
     )
 
 
@@ -224,11 +258,14 @@ def read_commits(
         places: All logs; those of ``__consumer_offsets`` are read.
         now_ms: The run's clock, epoch milliseconds.
     """
+    own_places = [each for each in places if each.partition.topic == CONSUMER_OFFSETS_TOPIC]
+    ids = find_topic_ids(own_places).get(CONSUMER_OFFSETS_TOPIC, {})
+    if len(ids) > 1:
+        refusal = GuardRefusedError(TransplantReason.SOURCE_IDS_DIFFER, describe_ids(ids))
+        return {}, {next(iter(ids.values())): refusal}
     offsets: dict[CommitKey, int] = {}
     errors: dict[str, PylogError] = {}
-    for partition, own in group_places(places):
-        if partition.topic != CONSUMER_OFFSETS_TOPIC:
-            continue
+    for partition, own in group_places(own_places):
         log, failures = open_longest(own, now_ms=now_ms)
         errors |= failures
         if log is None:

@@ -13,7 +13,7 @@ from storage_core.maintenance.transplant import plan as plan_module
 from storage_core.maintenance.transplant.plan import Transplant
 from storage_core.maintenance.transplant.source import find_places, read_commits
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
-from tests.kit.builders import BatchSpec, RecordSpec, some_batches
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, some_batches
 from tests.kit.directories import SegmentSpec
 from tests.kit.legacy import LegacyMessage
 from tests.storage_core.catalog import metadata_bytes as md
@@ -21,6 +21,7 @@ from tests.storage_core.maintenance.transplant.clusters import (
     BATCHES,
     END,
     NOW_MS,
+    SEGMENTS,
     Target,
     write_source,
 )
@@ -151,6 +152,38 @@ def test_the_longest_of_several_logs_goes_unless_one_cannot_be_read(
     (plan,) = plan_module.plan_transplants(target.request(*places))
     assert plan.reason is R.SOURCE_DAMAGED
     assert str(directory) in plan.detail
+
+
+def test_two_topics_of_one_name_are_not_mixed(source: Path, tmp_path: Path, target: Target):
+    """A topic that was deleted and made anew, or two clusters: the longest may be of either."""
+    other = tmp_path / "other"
+    for root, topic_id in ((source, md.ID_A), (other, md.ID_B)):
+        if root is other:
+            write_source(root, [SegmentSpec(base_offset=0, batches=BATCHES[:2])])
+        content = encode_partition_metadata(PartitionMetadata(topic_id=topic_id))
+        (root / "orders-0" / PARTITION_METADATA_FILE).write_bytes(content)
+    places = [*find_places(source), *find_places(other)]
+    (plan,) = plan_module.plan_transplants(target.request(*places))
+    assert plan.reason is R.SOURCE_IDS_DIFFER
+    assert f"{other}/orders-0 is of topic id {md.ID_B}" in plan.detail
+    (other / "orders-0" / PARTITION_METADATA_FILE).write_bytes(b"noise")
+    places = [*find_places(source), *find_places(other)]
+    (plan,) = plan_module.plan_transplants(target.request(*places))
+    assert (plan.reason, PARTITION_METADATA_FILE in plan.detail) == (R.SOURCE_DAMAGED, True)
+
+
+def test_what_a_start_would_cut_behind_damage_is_not_lost_on_the_way(
+    tmp_path: Path, target: Target
+):
+    root = tmp_path / "unclean"
+    directory = write_source(root, SEGMENTS[:1], is_clean=False)
+    log = directory / log_file(0)
+    content = bytearray(log.read_bytes())
+    content[len(encode_batch(BATCHES[0])) - 1] ^= 1
+    log.write_bytes(content)
+    (plan,) = target.plan(root)
+    assert plan.reason is R.SOURCE_DAMAGED
+    assert "would cut 8 readable records behind damage" in plan.detail
 
 
 def test_old_formats_and_batches_beyond_the_limit_are_refused(tmp_path: Path):

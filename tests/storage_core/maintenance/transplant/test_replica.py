@@ -59,7 +59,7 @@ def write(plan: Transplant) -> None:
     with ExitStack() as stack:
         homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
         assert plan.log is not None
-        write_replicas(plan.log, homes)
+        write_replicas(plan.log, homes, validate=lambda: None)
 
 
 def load(directory: Path, *, is_clean: bool) -> LoadedLog:
@@ -171,7 +171,7 @@ def test_an_empty_directory_of_the_target_is_replaced_and_records_are_not(source
         homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
         (empty / log_file(0)).write_bytes(b"a broker started")
         with pytest.raises(GuardRefusedError, match="has records"):
-            write_replicas(plan.log, homes)
+            write_replicas(plan.log, homes, validate=lambda: None)
     assert (empty / log_file(0)).read_bytes() == b"a broker started"
     (empty / log_file(0)).write_bytes(b"")
     write(plan)
@@ -277,6 +277,24 @@ def test_a_replica_is_the_owners_of_its_log_directory(source, target: Target):
     paths = [folder, *folder.iterdir()]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {owner}
     assert {path.stat().st_mode & 0o777 for path in paths[1:]} == {0o640}
+    with scratch_folder(target.disks[0]) as scratch:
+        facts = scratch.stat()
+        assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o777) == (*owner, 0o750)
+
+
+def test_a_log_directory_that_is_lost_while_a_log_is_copied_stays_as_it_is(source, target: Target):
+    (plan,) = target.plan(source)
+    assert plan.log is not None
+
+    def lose() -> None:
+        raise GuardRefusedError("LOCK_LOST", "its holder is gone")
+
+    before = {disk: sorted(path.name for path in disk.iterdir()) for disk in target.disks}
+    with ExitStack() as stack:
+        homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
+        with pytest.raises(GuardRefusedError, match="holder is gone"):
+            write_replicas(plan.log, homes, validate=lose)
+    assert {disk: sorted(p.name for p in disk.iterdir()) for disk in target.disks} == before
 
 
 def test_the_batches_of_a_log_may_be_larger_than_a_window(tmp_path: Path, target: Target):
