@@ -478,7 +478,8 @@ def _find_metadata(
             except PylogError as error:
                 broken.append(f"{entry.path}: {error}")
                 continue
-            if metadata.end_offset:
+            # What a quorum begins with has topics, and ends at offset 0.
+            if metadata.end_offset or metadata.topics:
                 copies.append(_StateCopy(directory=entry.path, metadata=metadata, states=states))
             else:
                 notes = metadata.notes or ("it has no record",)

@@ -22,7 +22,7 @@ from storage_core.maintenance.replication.partition_registration import (
     PartitionRegistration,
     TopicIdPartition,
 )
-from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.maintenance.verification.observed_root import ObservedRoot, broker_epoch_of
 from storage_core.wording import count_text
 
 # Five brokers have 120 orders, of which each partition has at most 60 of its own.
@@ -163,7 +163,8 @@ def find_starting(
                 f"broker {broker}: its last broker epoch is not known; its markers are believed"
             )
         else:
-            is_clean = epochs == {registered.broker_epoch}
+            # Rebuilt metadata name no epoch for a broker that was killed: it keeps its place.
+            is_clean = broker_epoch_of(own) == registered.broker_epoch
             if not is_clean:
                 marker_epochs = ", ".join("none" if each is None else str(each) for each in epochs)
                 notes.append(

@@ -10,6 +10,7 @@ say is not made up: it is listed. Two things are written that no file has:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,7 @@ from storage_core.catalog.metadata_image import (
 )
 from storage_core.catalog.release_features import Release
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, TopicConfigSource
-from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, MetaProperties
+from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.checkpoint.checkpoint_files import INT_MAX
 from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
 from storage_core.checkpoint.lock import LogDirectoryLock
@@ -43,7 +44,7 @@ from storage_core.maintenance.replication.metadata_directory import (
 )
 from storage_core.maintenance.replication.offset_ranges import count
 from storage_core.maintenance.replication.unknown_part import UnknownPart
-from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.maintenance.verification.observed_root import ObservedRoot, broker_epoch_of
 from storage_core.messages.metadata_records import METADATA_RECORDS
 from storage_core.wording import count_text
 
@@ -149,8 +150,6 @@ def _position(candidate: Candidate) -> tuple[int, int]:
 def register_brokers(roots: Iterable[ObservedRoot]) -> list[RegisterBrokerRecord]:
     """Return brokers' registrations that their next ones do not contradict.
 
-    A marker counts only if all log directories of the broker name the same epoch, as for Kafka.
-
     Args:
         roots: Log directories with a node id.
     """
@@ -160,15 +159,11 @@ def register_brokers(roots: Iterable[ObservedRoot]) -> list[RegisterBrokerRecord
             own.setdefault(root.meta_properties.node_id, []).append(root)
     records = []
     for broker, directories in sorted(own.items()):
-        epochs = {
-            UNKNOWN_BROKER_EPOCH if root.marker is None else root.marker.broker_epoch
-            for root in directories
-        }
         ids = [each for root in directories if (each := root.directory_id) is not None]
         records.append(
             RegisterBrokerRecord(
                 broker_id=broker,
-                broker_epoch=epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH,
+                broker_epoch=broker_epoch_of(directories),
                 fenced=True,
                 log_directories=tuple(ids),
             )
@@ -510,17 +505,19 @@ def write_bootstrap(
         timestamp_ms: The run's clock, epoch milliseconds.
 
     Raises:
-        ConfigError: By now a directory is another node's.
-        GuardRefusedError: A directory has a metadata log, or a node runs there.
+        ConfigError: By now a directory is another node's; nothing was written.
+        GuardRefusedError: A directory has a metadata log, or a node runs there; as above.
         StorageError: The disk failed; that directory has no metadata log.
     """
     content = b"".join(
         encode_snapshot([*metadata.values()], voters=voters, timestamp_ms=timestamp_ms)
     )
     snapshot = WriteFile(name=BOOTSTRAP_SNAPSHOT, content=content, reason="no copy is left")
-    for target in targets:
-        with LogDirectoryLock(target.directory) as lock:
-            properties = missing_properties(target.directory, target.properties)
+    with ExitStack() as stack:
+        locks = [stack.enter_context(LogDirectoryLock(each.directory)) for each in targets]
+        missing = [missing_properties(each.directory, each.properties) for each in targets]
+        for target in targets:
             if not has_at_most_format(target.directory):
                 raise log_is_there(target.directory)
+        for target, lock, properties in zip(targets, locks, missing, strict=True):
             write_metadata_log(target.directory, lock, properties, [snapshot])

@@ -1,11 +1,15 @@
 """A log directory as observed by a verification; findings with a place."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.checkpoint.broker_files import CleanShutdown, MetaProperties
+from storage_core.checkpoint.broker_files import (
+    UNKNOWN_BROKER_EPOCH,
+    CleanShutdown,
+    MetaProperties,
+)
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.filenames import META_PROPERTIES_FILE, TopicPartition
 from storage_core.maintenance.verification.collector import FindingCollector
@@ -103,6 +107,18 @@ class ObservedRoot:
         if partition is None:
             return PartitionCheckpoints()
         return self.checkpoints.of(partition)
+
+
+def broker_epoch_of(roots: Iterable[ObservedRoot]) -> int:
+    """Return the broker epoch that a start names when it registers.
+
+    A marker of a clean shutdown counts only if all log directories of the broker name the same
+    epoch; without one it is UNKNOWN_BROKER_EPOCH.
+    """
+    epochs = {
+        UNKNOWN_BROKER_EPOCH if root.marker is None else root.marker.broker_epoch for root in roots
+    }
+    return epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH
 
 
 def place(

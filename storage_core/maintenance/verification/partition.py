@@ -19,6 +19,7 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     is_text,
     log_file,
+    parse_cluster_snapshot,
 )
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import (
@@ -131,7 +132,8 @@ def fold_partition(
             last_base = files.segments[-1].base_offset if files.segments else 0
             check_rights(entries, context.user, last_base=last_base, findings=findings)
     check_side_files(files.segments, findings)
-    if not files.segments:
+    # A controller begins with a snapshot alone.
+    if not files.segments and not any(map(parse_cluster_snapshot, files.names)):
         findings.add(Code.NO_SEGMENT, "expected at least one .log file")
     _check_overlaps(facts, findings)
     _check_gaps(facts, whole.log_start_offset, checkpoints, context, findings)

@@ -210,6 +210,36 @@ def test_a_broker_is_registered_with_the_epoch_that_it_will_name(lost, marker: s
     assert all(len(each.log_directories) == 1 for each in brokers.values())
 
 
+@pytest.mark.parametrize("marker", ['{"version":0,"brokerEpoch":77}', None], ids=["clean", "not"])
+def test_before_a_controller_has_started_audit_and_doctor_know_it(lost, pylog, marker: str | None):
+    cluster = lost("clean")
+    for root in cluster.roots:
+        (root / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        if marker is not None:
+            (root / ".kafka_cleanshutdown").write_text(marker)
+    assert cluster.rebuild().exit_code == ExitCode.DONE
+    alone = pylog("doctor", cluster.target, "--output", "json").stdout
+    assert "NO_SEGMENT" not in alone
+    result = pylog("doctor", *cluster.roots, cluster.target, "--output", "json")
+    rows = map(json.loads, result.stdout.splitlines())
+    (verdict,) = [row for row in rows if row["type"] == "cluster"]
+    belief = f"ISR, epochs and assignment by {cluster.target / CLUSTER_METADATA_DIRECTORY}"
+    assert any(belief in reason for reason in verdict["reasons"])
+    # As it names the epochs that the brokers will, all of them stay in sync.
+    assert "counts as killed" not in result.stdout
+    assert "without a leader" not in verdict["headline"]
+
+
+def test_a_controller_that_runs_keeps_the_others_from_a_beginning(lost, tmp_path: Path):
+    cluster = lost("clean")
+    other = tmp_path / "second"
+    other.mkdir()
+    with LogDirectoryLock(other):
+        refused = cluster.rebuild("--into", f"10={other}")
+    assert refused.exit_code == ExitCode.REFUSED
+    assert not (cluster.target / CLUSTER_METADATA_DIRECTORY).exists()
+
+
 def test_voters_of_a_dynamic_quorum_stand_in_the_snapshot(lost):
     cluster = lost("clean")
     words = ("--initial-controllers", f"8@other:9093:{VOTER[::-1]},9@[::1]:9094:{VOTER}")

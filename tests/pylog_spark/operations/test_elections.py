@@ -13,7 +13,7 @@ from pylog_spark.operations.audit.driver import Audit, audit, find_cluster_facts
 from pylog_spark.operations.audit.elections import controller_of, find_starting
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.broker_files import CleanShutdown
+from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.errors import ConfigError
 from storage_core.maintenance.replication.elections import Election, Prediction, predict_election
 from storage_core.maintenance.verification.log_directories import verify_log_directories
@@ -123,6 +123,11 @@ def test_a_broker_stopped_cleanly_if_all_its_directories_name_its_last_epoch(
     roots = [replace(first, marker=marker) for marker in markers]
     ((starting,), _) = find_starting([broker], roots, metadata)
     assert starting.is_clean is is_clean
+    # Rebuilt metadata expect no marker of a broker that had none.
+    rebuilt = replace(metadata.brokers[broker], broker_epoch=UNKNOWN_BROKER_EPOCH)
+    metadata = replace(metadata, brokers={**metadata.brokers, broker: rebuilt})
+    ((starting,), _) = find_starting([broker], roots, metadata)
+    assert starting.is_clean is (not is_clean)
 
 
 def audit_of(
