@@ -269,7 +269,10 @@ def _open(places: Sequence[SourcePlace], now_ms: int) -> SourceLog:
     log, errors = open_longest(places, now_ms=now_ms)
     if log is None or errors:
         where, error = next(iter(errors.items()))
-        raise _Stay(TransplantReason.SOURCE_DAMAGED, f"{where}: {error}")
+        detail = str(error)
+        if not detail.startswith(where):
+            detail = f"{where}: {detail}"
+        raise _Stay(TransplantReason.SOURCE_DAMAGED, detail)
     if log.cut_records:
         records = count_text(log.cut_records, "readable record")
         detail = f"{log.place.location}: a start would cut {records} behind damage"

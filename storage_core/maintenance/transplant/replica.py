@@ -332,5 +332,5 @@ def _remove_scratch(directory: Path) -> None:
         for name in folder_names(directory):
             if name.startswith(_SCRATCH_PREFIX) and name.endswith(_SCRATCH_SUFFIX):
                 with storage_errors(directory / name):
-                    if is_there(directory / name):
+                    if is_there(directory / name, may_be_link=True):
                         shutil.rmtree(directory / name)

@@ -117,6 +117,14 @@ def test_topics_replicas_directories_and_configs_are_as_they_lie(lost, pylog):
     assert again.exit_code == ExitCode.DONE
 
 
+def test_a_controllers_directory_may_be_a_link(lost, tmp_path: Path):
+    cluster = lost("clean")
+    true = cluster.target.rename(tmp_path / "true")
+    cluster.target.symlink_to(true)
+    assert cluster.rebuild().exit_code == ExitCode.DONE
+    assert (true / CLUSTER_METADATA_DIRECTORY / BOOTSTRAP_SNAPSHOT).exists()
+
+
 def test_what_nobody_knows_is_listed(lost):
     cluster = lost("clean")
     text = " ".join(cluster.rebuild("--dry-run").stdout.split())

@@ -206,6 +206,15 @@ def test_a_disk_of_the_target_may_be_named_twice(pylog, source: Path, disks):
     assert result.exit_code == ExitCode.DONE, result.stderr
 
 
+def test_a_disk_of_the_target_may_be_a_link(pylog, source: Path, disks, tmp_path: Path):
+    link = tmp_path / "link"
+    link.symlink_to(disks[1])
+    result = pylog(*words_of(source, [disks[0], link]))
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    assert (disks[1] / "orders-0" / log_file(0)).exists()
+    assert not list(disks[1].glob("pylog-transplant*"))
+
+
 def test_metadata_that_cannot_be_read_decides_nothing(pylog, source: Path, disks):
     log = disks[0] / CLUSTER_METADATA_DIRECTORY / log_file(0)
     log.rename(log.with_name(log_file(7)))
