@@ -477,7 +477,8 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         way="give all directories of all brokers, also of those that are away",
     ),
     UnknownPart.TOPIC_CONFIG: Refusal(
-        means="defaults were assumed for a topic, or Kafka 4.4 does not know one of its keys",
+        means="defaults were assumed for a topic, Kafka 4.4 does not know one of its keys, or "
+        "unclean elections were forbidden: no replica is in sync",
         way="`topics:` in `--config`, `--topic-dump` or `--older-copy`; or set it afterwards",
     ),
     UnknownPart.TOPIC_ID: Refusal(

@@ -20,7 +20,7 @@ from pylog_spark.options.declared import (
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import STATUS, number_column, text_column
 from pylog_spark.schemas import Status
-from pylog_spark.view import NOTHING, Block, OutputLine, Row, Table, TableKind, View
+from pylog_spark.view import NOTHING, Block, OutputLine, Row, Sentence, Table, TableKind, View
 from storage_core.catalog.cluster_metadata import Voter
 from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id, parse_uuid
 from storage_core.errors import ConfigError
@@ -110,6 +110,7 @@ def _view(call: Call, answer: Rebuild) -> View:
             "directory_id": target.properties.directory_id,
             "status": status.value,
             "is_formatted": target.is_formatted,
+            "replaced_topics": target.replaced_topics,
             "cluster_id": answer.cluster_id,
             "release_version": metadata.release.version,
             "feature_levels": metadata.release.feature_levels,
@@ -166,8 +167,21 @@ def _blocks(
         f"{count_text(len(metadata.brokers), 'broker')}; producer ids from "
         f"{metadata.next_producer_id:,} on"
     )
+    for target in answer.targets:
+        if target.replaced_topics:
+            verb = "would replace" if call.options.dry_run else "replaced"
+            yield Sentence(
+                f"{target.directory}: {verb} an earlier snapshot of "
+                f"{count_text(target.replaced_topics, 'topic')}, which no controller has begun "
+                "with",
+                "yellow",
+            )
     yield ""
     yield Table(kind=_FACT_TABLE, rows=facts)
+    yield (
+        "each controller of the quorum has to begin with this snapshot: one that is only formatted "
+        "may lead, and then brokers set all logs aside"
+    )
     yield (
         "start the controllers first, which have to be of Kafka 4.4, then the brokers; no node "
         "with an older copy may start"

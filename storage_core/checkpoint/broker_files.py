@@ -145,14 +145,13 @@ def validate_one_broker(directories: Mapping[str, MetaProperties]) -> None:
     """
     validate_one_cluster(directories)
     node: tuple[str, int] | None = None
-    owners: dict[str, str] = {}
     for path, meta in sorted(directories.items()):
         if meta.node_id is not None:
             node = node if node is not None else (path, meta.node_id)
             if meta.node_id != node[1]:
                 reason = f"belongs to node {meta.node_id}, but {node[0]} to node {node[1]}"
                 raise InconsistentDirectoriesError(path, reason)
-        _validate_directory_id(path, meta.directory_id, owners)
+    validate_directory_ids(directories)
 
 
 def validate_one_cluster(directories: Mapping[str, MetaProperties]) -> None:
@@ -173,16 +172,30 @@ def validate_one_cluster(directories: Mapping[str, MetaProperties]) -> None:
                 raise InconsistentClusterIdError(path, cluster_id, meta.cluster_id)
 
 
-def _validate_directory_id(path: str, directory_id: str | None, owners: dict[str, str]) -> None:
-    """Check a directory's id against the earlier ones, and add it."""
-    if directory_id is None:
-        return
-    if is_reserved_directory_id(directory_id):
-        raise InconsistentDirectoriesError(path, f"directory.id {directory_id} is reserved")
-    owner = owners.setdefault(directory_id, path)
-    if owner != path:
-        reason = f"directory.id {directory_id} is that of {owner} too"
-        raise InconsistentDirectoriesError(path, reason)
+def validate_directory_ids(directories: Mapping[str, MetaProperties]) -> None:
+    """Check that each log directory has an id of its own.
+
+    A controller registers no broker with the directory id of another one.
+
+    Args:
+        directories: The content of each directory's file, by path; directories without one left
+            out.
+
+    Raises:
+        InconsistentDirectoriesError: Two have the same id, or one has an id that Kafka reserves.
+    """
+    owners: dict[str, str] = {}
+    for path, meta in sorted(directories.items()):
+        if meta.directory_id is None:
+            continue
+        if is_reserved_directory_id(meta.directory_id):
+            raise InconsistentDirectoriesError(
+                path, f"directory.id {meta.directory_id} is reserved"
+            )
+        owner = owners.setdefault(meta.directory_id, path)
+        if owner != path:
+            reason = f"directory.id {meta.directory_id} is that of {owner} too"
+            raise InconsistentDirectoriesError(path, reason)
 
 
 def _parse_node_number(text: str, key: str, file: str) -> int:

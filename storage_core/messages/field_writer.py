@@ -7,7 +7,7 @@ from typing import Any, Final
 from storage_core.checkpoint.kafka_uuid import decode_uuid
 
 # Kafka's limit for a string.
-_MAX_STRING_BYTES: Final = 32_767
+MAX_STRING_BYTES: Final = 32_767
 _PAYLOAD: Final = 0x7F
 _CONTINUES: Final = 0x80
 _PAYLOAD_BITS: Final = 7
@@ -115,6 +115,6 @@ class FieldWriter:
 
 def _encode(text: str | None) -> bytes | None:
     encoded = None if text is None else text.encode()
-    if encoded is not None and len(encoded) > _MAX_STRING_BYTES:
-        raise ValueError(f"expected a text of at most {_MAX_STRING_BYTES} bytes: {len(encoded)}")
+    if encoded is not None and len(encoded) > MAX_STRING_BYTES:
+        raise ValueError(f"expected a text of at most {MAX_STRING_BYTES} bytes: {len(encoded)}")
     return encoded

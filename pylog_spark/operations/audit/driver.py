@@ -478,10 +478,10 @@ def _find_metadata(
             except PylogError as error:
                 broken.append(f"{entry.path}: {error}")
                 continue
-            # What a quorum begins with has topics, and ends at offset 0.
+            # A snapshot with which a quorum is to begin ends before offset 0, whatever it has.
             if metadata.end_offset or metadata.topics:
                 copies.append(_StateCopy(directory=entry.path, metadata=metadata, states=states))
             else:
-                notes = metadata.notes or ("it has no record",)
+                notes = metadata.notes or ("it has no topic",)
                 broken += [f"{entry.path}: {note}" for note in notes]
     return max(copies, key=lambda copy: copy.metadata.end_offset, default=None), broken

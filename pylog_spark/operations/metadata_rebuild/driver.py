@@ -26,10 +26,16 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.release_features import Release
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, build_topic_catalog
-from storage_core.checkpoint.broker_files import validate_one_cluster
+from storage_core.checkpoint.broker_files import validate_directory_ids, validate_one_cluster
 from storage_core.checkpoint.lock import require_stopped
 from storage_core.config import LogConfig
-from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+from storage_core.errors import (
+    ConfigError,
+    GuardRefusedError,
+    InconsistentClusterIdError,
+    InconsistentDirectoriesError,
+    PylogError,
+)
 from storage_core.filenames import META_PROPERTIES_FILE
 from storage_core.maintenance.replication.metadata_copies import read_copy
 from storage_core.maintenance.replication.metadata_directory import has_at_most_format
@@ -52,6 +58,10 @@ from storage_core.maintenance.verification.observed_root import ObservedRoot
 # Of ``meta.properties``, without which a broker of Kafka 4 does not start.
 _KRAFT_VERSION: Final = 1
 _TITLE: Final = "pylog metadata rebuild"
+_MOVE_ALONE: Final = (
+    "a move between log directories was making it, and the log itself is in no directory that was "
+    "given: it is left out, and a broker sets it aside"
+)
 _SET_ASIDE: Final = (
     "a broker set it aside: it is left out; give it the name of its partition to take it in"
 )
@@ -95,8 +105,9 @@ def rebuild_metadata(
         older: A log directory with an older copy of the metadata, or that copy; None without one.
 
     Raises:
-        ConfigError: A root cannot be read, is nobody's, of another cluster, or not of a broker; two
-            have one partition of one broker; or an error of ``plan_metadata`` or ``plan_targets``.
+        ConfigError: A root cannot be read, is nobody's, not of a broker, or has a link for a
+            partition; two are of other clusters, have one directory id, or one partition of one
+            broker; or an error of ``plan_metadata`` or ``plan_targets``.
         GuardRefusedError: A root has a copy of the metadata, or its broker runs; or a target has a
             metadata log.
         StorageError: The disk failed.
@@ -121,8 +132,13 @@ def rebuild_metadata(
         catalog=catalog,
         older=metadata,
     )
-    rebuilt = replace(rebuilt, unknowns=(*rebuilt.unknowns, *_strays(observed)))
+    rebuilt = replace(
+        rebuilt,
+        unknowns=(*rebuilt.unknowns, *_strays(observed), *_unfinished_moves(places)),
+    )
     if not options.dry_run:
+        for root in observed:  # reading took its time
+            _require_stopped(root.location)
         write_bootstrap(planned, rebuilt.metadata, voters=voters, timestamp_ms=options.now_ms)
     return Rebuild(cluster_id=cluster_id, rebuilt=rebuilt, targets=planned)
 
@@ -137,18 +153,20 @@ def _check_roots(observed: Sequence[ObservedRoot], *, now_ms: int) -> str:
                 "how to write it again"
             )
             raise ConfigError("ROOT", location, reason)
+        if owner.node_id < 0:  # which says in a partition's record that there is no leader
+            raise ConfigError("ROOT", location, f"no node has the id {owner.node_id}")
         if owner.version != _KRAFT_VERSION:
             text = f"version=1, cluster.id={owner.cluster_id} and node.id={owner.node_id}"
             reason = f"is of a broker with ZooKeeper; expected {text} in {META_PROPERTIES_FILE}"
             raise ConfigError("ROOT", location, reason)
     named = {location: owner for location, owner in owners.items() if owner is not None}
-    validate_one_cluster(named)
+    try:
+        validate_one_cluster(named)
+        validate_directory_ids(named)
+    except (InconsistentClusterIdError, InconsistentDirectoriesError) as error:
+        raise ConfigError("ROOT", None, str(error)) from error
     for location in owners:
-        path = local_path(location)
-        if path is None:
-            raise ConfigError("ROOT", location, "expected a directory of this machine")
-        require_stopped(path, "its broker runs; stop it first")
-        if has_at_most_format(path):
+        if has_at_most_format(_require_stopped(location)):
             continue
         copy = read_copy(location, named[location], now_ms=now_ms)
         if copy.error:
@@ -161,8 +179,24 @@ def _check_roots(observed: Sequence[ObservedRoot], *, now_ms: int) -> str:
             f"{location}: its copy of the metadata {text}; to do without it, move "
             f"{CLUSTER_METADATA_DIRECTORY} away",
         )
+    for entry in (entry for root in observed for entry in root.entries):
+        if entry.kind is DirectoryKind.PARTITION and entry.is_link:
+            reason = (
+                "is a link, and no link is followed: mount the folder in its place (mount --bind), "
+                "or move it there"
+            )
+            raise ConfigError("ROOT", entry.path, reason)
     (cluster_id,) = {str(owner.cluster_id) for owner in named.values()}
     return cluster_id
+
+
+def _require_stopped(location: str) -> Path:
+    """Return the path of a root whose broker does not run."""
+    path = local_path(location)
+    if path is None:
+        raise ConfigError("ROOT", location, "expected a directory of this machine")
+    require_stopped(path, "its broker runs; stop it first")
+    return path
 
 
 def _read_older(path: Path, cluster_id: str) -> ClusterMetadata:
@@ -209,7 +243,7 @@ def _read(
         entry.path
         for root in observed
         for entry in root.entries
-        if entry.kind is DirectoryKind.PARTITION and entry.topic_id is None
+        if entry.kind is DirectoryKind.PARTITION and entry.topic_id is None and not entry.problem
     )
     due = [_registered(each, catalog) for each in places if each.replicas]
     items = [
@@ -291,3 +325,15 @@ def _strays(observed: Sequence[ObservedRoot]) -> Iterator[UnknownFact]:
         for entry in root.entries:
             if entry.kind is DirectoryKind.STRAY:
                 yield UnknownFact(part=UnknownPart.STRAY, subject=entry.path, detail=_SET_ASIDE)
+
+
+def _unfinished_moves(places: Sequence[PartitionPlaces]) -> Iterator[UnknownFact]:
+    """Yield copies of moves between log directories, without the log itself."""
+    own = {(place.broker, each.topic, each.partition) for each in places for place in each.replicas}
+    for each in places:
+        for place in each.beside:
+            is_alone = (place.broker, each.topic, each.partition) not in own
+            if place.kind is DirectoryKind.FUTURE and is_alone:
+                yield UnknownFact(
+                    part=UnknownPart.REPLICA, subject=place.directory, detail=_MOVE_ALONE
+                )

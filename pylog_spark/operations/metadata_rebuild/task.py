@@ -25,7 +25,7 @@ class RebuildFacts(TaskMessage):
     isr: tuple[int, ...] = column("brokers that may lead and lose no record")
     detail: Text = column("why a replica cannot be opened, null for none")
     leader_epoch: int = column("largest leader epoch that a log names, -1 without one")
-    has_records: bool = column("whether a log has records")
+    has_records: bool = column("whether a log has records, or cannot be opened")
     producer_id: int = column("largest producer id that a log names, -1 without one")
     coordinator_epoch: int = column("largest epoch of a transaction's coordinator, -1 for none")
 
@@ -62,7 +62,7 @@ def _read(
         isr=find_in_sync(audit, unnamed),
         detail="; ".join(errors) or None,
         leader_epoch=audit.largest_epoch,
-        has_records=has_records(audit),
+        has_records=has_records(audit) or any(each.error for each in replicas),
         producer_id=producer_id,
         coordinator_epoch=audit.largest_coordinator_epoch,
     )

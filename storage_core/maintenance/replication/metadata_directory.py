@@ -1,7 +1,8 @@
 """Make the metadata log of a node: whole or not at all.
 
 It is written under a name that a start passes over, and renamed once all of it is on the disk.
-Nothing is replaced but what ``kafka-storage format`` writes.
+Nothing is replaced but what ``kafka-storage format`` writes. The directory's identity follows the
+log: a controller that has the one and not the other begins an empty cluster.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
@@ -21,19 +23,12 @@ from storage_core.checkpoint.broker_files import (
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import CommitPlan, RestoreFile, SyncDirectory, WriteFile, commit
 from storage_core.errors import ConfigError, GuardRefusedError
-from storage_core.filenames import (
-    LOG_SUFFIX,
-    META_PROPERTIES_FILE,
-    kind_of,
-    parse_cluster_snapshot,
-)
+from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, kind_of
 from storage_core.local_files import facts_in, folder_names, is_there, open_file, open_folder
 from storage_core.store.local import LocalStore, make_folder, storage_errors
 
 # A folder of this name is what is left of a deleted partition: a node that starts passes it over.
 _UNFINISHED_SUFFIX: Final = "-delete"
-# End and epoch of the only file that ``kafka-storage format`` makes in a metadata log.
-_BOOTSTRAP_SNAPSHOT: Final = (0, 0)
 
 
 def missing_properties(directory: Path, wanted: MetaProperties) -> MetaProperties | None:
@@ -78,8 +73,7 @@ def has_at_most_format(directory: Path) -> bool:
     with storage_errors(log):
         if not is_there(log, may_be_link=True):
             return True
-    names = [entry.name for entry in LocalStore(log).scan()]
-    return [*map(parse_cluster_snapshot, names)] == [_BOOTSTRAP_SNAPSHOT]
+    return [entry.name for entry in LocalStore(log).scan()] == [BOOTSTRAP_SNAPSHOT]
 
 
 def log_is_there(directory: Path) -> GuardRefusedError:
@@ -91,7 +85,6 @@ def log_is_there(directory: Path) -> GuardRefusedError:
 def write_metadata_log(
     directory: Path,
     lock: LogDirectoryLock,
-    properties: MetaProperties | None,
     operations: Sequence[RestoreFile | WriteFile],
 ) -> None:
     """Write a metadata log, in place of a formatted one.
@@ -101,7 +94,6 @@ def write_metadata_log(
     Args:
         directory: The log directory.
         lock: Its lock, held.
-        properties: The content of its ``meta.properties``; None where that is there.
         operations: What makes the files of the log.
 
     Raises:
@@ -109,8 +101,6 @@ def write_metadata_log(
     """
     _remove_unfinished(directory)
     home = LocalStore(directory, may_be_link=True)
-    if properties is not None:
-        home.write_file(META_PROPERTIES_FILE, encode_meta_properties(properties))
     unfinished = directory / _unfinished_name()
     with storage_errors(unfinished):
         make_folder(unfinished)
@@ -134,6 +124,21 @@ def write_metadata_log(
         os.rename(unfinished.name, CLUSTER_METADATA_DIRECTORY, src_dir_fd=above, dst_dir_fd=above)
         os.fsync(above)
     _remove_unfinished(directory)
+
+
+def write_identity(directory: Path, properties: MetaProperties | None) -> None:
+    """Let a node start in a directory that has its metadata log.
+
+    Args:
+        directory: The log directory.
+        properties: The content of its ``meta.properties``; None where that is there.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    if properties is not None:
+        store = LocalStore(directory, may_be_link=True)
+        store.write_file(META_PROPERTIES_FILE, encode_meta_properties(properties))
 
 
 def _own(home: LocalStore, file: Path) -> None:

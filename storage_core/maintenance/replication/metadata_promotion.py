@@ -38,6 +38,7 @@ from storage_core.maintenance.replication.metadata_directory import (
     has_at_most_format,
     log_is_there,
     missing_properties,
+    write_identity,
     write_metadata_log,
 )
 from storage_core.store.base import FileInfo
@@ -121,10 +122,12 @@ def plan_promotions(
             directory=directory,
             source=source,
             files=files,
-            properties=missing_properties(directory, _properties_of(voter, source.cluster_id)),
+            properties=(
+                missing := missing_properties(directory, _properties_of(voter, source.cluster_id))
+            ),
             epoch=epoch,
             voters=None if is_dynamic else tuple(each.node_id for each in cluster.voters),
-            is_done=_has_copy(directory, files),
+            is_done=_has_copy(directory, files) and missing is None,
         )
         for node, directory in sorted(targets.items())
     ]
@@ -146,6 +149,7 @@ def promote(promotion: Promotion) -> None:
         wanted = _properties_of(promotion.voter, promotion.source.cluster_id)
         properties = missing_properties(directory, wanted)
         if _has_copy(directory, promotion.files):
+            write_identity(directory, properties)
             return
         source = Path(promotion.source.root, CLUSTER_METADATA_DIRECTORY)
         copies = [
@@ -163,7 +167,8 @@ def promote(promotion: Promotion) -> None:
             content=encode_quorum_state(epoch=promotion.epoch, voters=promotion.voters),
             reason="it may have voted, or led, in an earlier epoch",
         )
-        write_metadata_log(directory, lock, properties, [*copies, state])
+        write_metadata_log(directory, lock, [*copies, state])
+        write_identity(directory, properties)
 
 
 def _properties_of(voter: Voter, cluster_id: str | None) -> MetaProperties:

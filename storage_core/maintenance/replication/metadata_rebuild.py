@@ -20,7 +20,12 @@ from storage_core.catalog.bootstrap_snapshot import (
     BootstrapMetadata,
     encode_snapshot,
 )
-from storage_core.catalog.cluster_metadata import ClusterMetadata, Voter
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    ClusterMetadata,
+    Voter,
+    read_quorum,
+)
 from storage_core.catalog.metadata_image import (
     PartitionRecord,
     RegisterBrokerRecord,
@@ -29,33 +34,39 @@ from storage_core.catalog.metadata_image import (
 from storage_core.catalog.release_features import Release
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, TopicConfigSource
 from storage_core.checkpoint.broker_files import MetaProperties
-from storage_core.checkpoint.checkpoint_files import INT_MAX
+from storage_core.checkpoint.checkpoint_files import INT_MAX, LONG_MAX
 from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import WriteFile
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TRANSACTION_STATE_TOPIC
+from storage_core.local_files import is_there
 from storage_core.maintenance.replication.audit import Candidate, PartitionAudit
 from storage_core.maintenance.replication.metadata_directory import (
     has_at_most_format,
     log_is_there,
     missing_properties,
+    write_identity,
     write_metadata_log,
 )
 from storage_core.maintenance.replication.offset_ranges import count
 from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.verification.observed_root import ObservedRoot, broker_epoch_of
+from storage_core.messages.field_writer import MAX_STRING_BYTES
 from storage_core.messages.metadata_records import METADATA_RECORDS
 from storage_core.wording import count_text
 
 _NO_LEADER: Final = -1
 # A broker gets ids in blocks of so many, and may have given away all of a block.
 _PRODUCER_IDS: Final = 1_000
+# Each broker has a block of its own, and a producer that lives on may have no record in any log.
+_PRODUCER_ID_MARGIN: Final = 1_000 * _PRODUCER_IDS
 # Clients and logs that are not here may know of later elections.
 _EPOCH_MARGIN: Final = 100
 # Before transactions of metadata, the first leader appends all records in one batch.
 _MOST_RECORDS: Final = 10_000
 _MIN_IN_SYNC: Final = "min.insync.replicas"
+_UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +96,7 @@ class RebuiltPartition:
         isr: Brokers that may lead.
         detail: Why nobody may lead; else empty.
         leader_epoch: Largest leader epoch that a log names, -1 without one.
-        has_records: Whether a log has records.
+        has_records: Whether a log has records, or cannot be opened.
         unnamed: Its directories without a topic id.
         producer_id: Largest producer id that a log names, -1 without one.
         coordinator_epoch: Largest epoch of a transaction's coordinator, -1 without one.
@@ -207,11 +218,14 @@ def plan_metadata(
         older: An older copy of the metadata, None without one.
 
     Raises:
-        ConfigError: A topic has two ids, none beside records, or no config; a partition below the
-            largest of its topic has no replica; an epoch cannot rise; or the release takes no so
-            many records.
+        ConfigError: No topic has an id; one has two, another's, none beside records, or no config;
+            a partition below the largest of its topic has no replica; an epoch or a producer id
+            cannot rise; or the release takes no so many records.
     """
     topics, unnamed = _by_topic(partitions)
+    if not topics:
+        reason = "no partition is here; `kafka-storage format` begins a cluster without topics"
+        raise ConfigError("ROOT", None, reason)
     configs, config_facts = _find_configs(topics, catalog)
     coordinator_epoch = max((each.coordinator_epoch for each in partitions), default=-1)
     named = [
@@ -224,19 +238,20 @@ def plan_metadata(
         )
         for (topic, topic_id), own in topics.items()
     ]
-    largest_id = max((each.producer_id for each in partitions), default=-1)
+    homes = {broker for own in topics.values() for each in own for broker in each.directories}
     metadata = BootstrapMetadata(
         release=release,
         topics=named,
         topic_configs=configs,
         broker_configs={} if older is None else older.broker_configs,
-        brokers=brokers,
-        next_producer_id=(largest_id // _PRODUCER_IDS + 1) * _PRODUCER_IDS,
+        # A node without a replica registers by itself, if it is a broker.
+        brokers=[each for each in brokers if each.broker_id in homes],
+        next_producer_id=_next_producer_id(partitions, older),
     )
     if not release.has_transactions and sum(1 for _ in metadata.values()) > _MOST_RECORDS:
         reason = f"its first leader appends at most {_MOST_RECORDS:,} records; say 3.6 or later"
         raise ConfigError("--release-version", release.version, reason)
-    facts = [*_of_cluster(older), *config_facts]
+    facts = [*_of_cluster(older), *_of_brokers(brokers, older), *config_facts]
     facts += [
         UnknownFact(
             part=UnknownPart.TOPIC_ID,
@@ -250,6 +265,15 @@ def plan_metadata(
     return RebuiltMetadata(metadata=metadata, unknowns=tuple(facts))
 
 
+def _next_producer_id(partitions: Iterable[RebuiltPartition], older: ClusterMetadata | None) -> int:
+    last = max(partitions, key=lambda each: each.producer_id)
+    block = (last.producer_id // _PRODUCER_IDS + 1) * _PRODUCER_IDS
+    first = max(block, 0 if older is None else older.next_producer_id) + _PRODUCER_ID_MARGIN
+    if first > LONG_MAX - _PRODUCER_ID_MARGIN:
+        raise ConfigError("ROOT", last.name, f"no producer ids are left above {last.producer_id}")
+    return first
+
+
 _Topics = Mapping[tuple[str, str], Sequence[RebuiltPartition]]
 
 
@@ -259,6 +283,7 @@ def _by_topic(partitions: Iterable[RebuiltPartition]) -> tuple[_Topics, list[str
     for each in partitions:
         by_name.setdefault(each.topic, []).append(each)
     topics: dict[tuple[str, str], list[RebuiltPartition]] = {}
+    names: dict[str, str] = {}
     unnamed = []
     for topic, own in sorted(by_name.items()):
         ids = sorted({each.topic_id for each in own if each.topic_id is not None})
@@ -273,14 +298,21 @@ def _by_topic(partitions: Iterable[RebuiltPartition]) -> tuple[_Topics, list[str
             unnamed.append(topic)
             continue
         numbers = {each.partition for each in own}
-        lost = sorted({*range(max(numbers))} - numbers)
-        if lost:
+        lost = next((each for each in range(max(numbers)) if each not in numbers), None)
+        if lost is not None:
             reason = (
                 f"no replica is here, though the topic has partition {max(numbers)}: give the log "
                 "directory that has it, or make an empty directory of this name in that of the "
                 "broker which is to begin it anew"
             )
-            raise ConfigError("ROOT", f"{topic}-{lost[0]}", reason)
+            raise ConfigError("ROOT", f"{topic}-{lost}", reason)
+        other = names.setdefault(ids[0], topic)
+        if other != topic:
+            reason = (
+                f"it has the id of {other}, {ids[0]}: move the directories of the topic that was "
+                f"renamed away, or write its own id into {PARTITION_METADATA_FILE}"
+            )
+            raise ConfigError("ROOT", topic, reason)
         topics[topic, ids[0]] = sorted(own, key=lambda each: each.partition)
     return topics, unnamed
 
@@ -289,7 +321,8 @@ def _require_empty(own: Iterable[RebuiltPartition]) -> None:
     for each in own:
         if each.has_records:
             reason = (
-                f"it has records, and no {PARTITION_METADATA_FILE} of its topic says its id: "
+                f"{each.detail or 'it has records'}; no {PARTITION_METADATA_FILE} of its topic "
+                "says its id: "
                 "write that file (two lines, `version: 0` and `topic_id: ID`) into each of its "
                 "directories, or move them away"
             )
@@ -306,9 +339,10 @@ def _find_configs(
     for (topic, _), own in topics.items():
         entry = catalog.find(topic)
         detail = ""
-        if topic in INTERNAL_TOPICS and entry is None:
+        is_assumed = entry is None or entry.source is TopicConfigSource.ASSUMED
+        if topic in INTERNAL_TOPICS and is_assumed:
             most = max(len(each.directories) for each in own)
-            settings = dict(INTERNAL_TOPICS[topic])
+            settings = dict(INTERNAL_TOPICS[topic] if entry is None else entry.config_overrides)
             if int(settings.get(_MIN_IN_SYNC, 0)) > most:
                 del settings[_MIN_IN_SYNC]
             configs[topic] = settings
@@ -317,13 +351,26 @@ def _find_configs(
             unknown.append(topic)
         else:
             configs[topic] = entry.config_overrides
-            if entry.source is TopicConfigSource.ASSUMED:
+            if is_assumed:
                 detail = "it has the defaults of its brokers, as --assume-defaults says"
             elif entry.ignored_keys:
                 keys = ", ".join(entry.ignored_keys)
                 detail = f"Kafka 4.4 knows no settings of these names: {keys}"
-        if detail:
-            facts.append(UnknownFact(part=UnknownPart.TOPIC_CONFIG, subject=topic, detail=detail))
+        details = [detail] if detail else []
+        if topic in configs and not all(each.isr for each in own):
+            configs[topic] = {**configs[topic], _UNCLEAN_ELECTION: "false"}
+            details.append(
+                f"{_UNCLEAN_ELECTION} is false, whatever it was: else the first broker that starts "
+                "might lead a partition of which nobody is in sync; change it when all have leaders"
+            )
+        facts += [
+            UnknownFact(part=UnknownPart.TOPIC_CONFIG, subject=topic, detail=each)
+            for each in details
+        ]
+        for key, value in configs.get(topic, {}).items():
+            if len(value.encode()) > MAX_STRING_BYTES:
+                reason = f"{key} has more than {MAX_STRING_BYTES:,} bytes, which no record takes"
+                raise ConfigError("ROOT", topic, reason)
     if unknown:
         reason = (
             "nothing says the config of these topics, and by a default their records may be "
@@ -406,6 +453,20 @@ def _of_cluster(older: ClusterMetadata | None) -> Iterator[UnknownFact]:
     yield UnknownFact(part=UnknownPart.REPLICA, subject="", detail=detail)
 
 
+def _of_brokers(
+    brokers: Iterable[RegisterBrokerRecord], older: ClusterMetadata | None
+) -> Iterator[UnknownFact]:
+    present = {directory for broker in brokers for directory in broker.log_directories}
+    for node, broker in sorted({} if older is None else older.brokers.items()):
+        lost = [directory for directory in broker.log_directories if directory not in present]
+        if lost:
+            detail = (
+                f"the older copy has its log directories {', '.join(lost)}, and they are not here: "
+                "a broker sets aside what lies there"
+            )
+            yield UnknownFact(part=UnknownPart.REPLICA, subject=f"broker {node}", detail=detail)
+
+
 def _of_partitions(topics: _Topics, older: ClusterMetadata | None) -> Iterator[UnknownFact]:
     for (_, topic_id), own in topics.items():
         for each in own:
@@ -445,11 +506,13 @@ class BootstrapTarget:
         directory: The log directory.
         properties: Whose it is.
         is_formatted: Whether it has its ``meta.properties``.
+        replaced_topics: How many topics the snapshot has that is replaced: of an earlier rebuild.
     """
 
     directory: Path
     properties: MetaProperties
     is_formatted: bool
+    replaced_topics: int
 
 
 def plan_targets(
@@ -463,8 +526,9 @@ def plan_targets(
         voters: Voters that the log is to have; empty for fixed ones.
 
     Raises:
-        ConfigError: A directory is not there, another node's, a partition's or given twice; or its
-            node is none of the voters.
+        ConfigError: A directory is not there, another node's, a partition's or given twice; its
+            node is none of the voters; a voter has none; or it was formatted with voters, and none
+            are given.
         GuardRefusedError: A directory has a metadata log.
         StorageError: A directory cannot be read.
     """
@@ -481,12 +545,45 @@ def plan_targets(
         if not has_at_most_format(directory):
             raise log_is_there(directory)
         planned.append(
-            BootstrapTarget(directory=directory, properties=wanted, is_formatted=missing is None)
+            BootstrapTarget(
+                directory=directory,
+                properties=wanted,
+                is_formatted=missing is None,
+                replaced_topics=_count_replaced(directory, voters),
+            )
         )
+    others = sorted(ids.keys() - targets.keys())
+    if others:
+        names = ", ".join(map(str, others))
+        reason = (
+            f"expected a directory for each of --initial-controllers, {names} has none: a voter "
+            "that is only formatted may lead, and then brokers set all logs aside"
+        )
+        raise ConfigError("--into", None, reason)
     if len({each.directory.resolve() for each in planned}) < len(planned):
         there = ", ".join(str(each.directory) for each in planned)
         raise ConfigError("--into", there, "expected another directory for each controller")
     return planned
+
+
+def _count_replaced(directory: Path, voters: Sequence[Voter]) -> int:
+    """Return how many topics a directory's bootstrap snapshot has, 0 without one."""
+    log = directory / CLUSTER_METADATA_DIRECTORY
+    if not is_there(log, may_be_link=True):
+        return 0
+    try:
+        metadata, quorum = read_quorum(log)
+    except PylogError as error:
+        reason = f"its snapshot cannot be read: {error}; move {CLUSTER_METADATA_DIRECTORY} away"
+        raise ConfigError("--into", directory, reason) from error
+    if quorum.voters and not voters:
+        nodes = ", ".join(str(voter.node_id) for voter in quorum.voters)
+        reason = (
+            f"its snapshot has the voters of a dynamic quorum ({nodes}), and without any nobody "
+            "leads: give --initial-controllers"
+        )
+        raise ConfigError("--into", directory, reason)
+    return len(metadata.topics)
 
 
 def write_bootstrap(
@@ -520,4 +617,5 @@ def write_bootstrap(
             if not has_at_most_format(target.directory):
                 raise log_is_there(target.directory)
         for target, lock, properties in zip(targets, locks, missing, strict=True):
-            write_metadata_log(target.directory, lock, properties, [snapshot])
+            write_metadata_log(target.directory, lock, [snapshot])
+            write_identity(target.directory, properties)

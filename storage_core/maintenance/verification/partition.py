@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
@@ -19,7 +20,6 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     is_text,
     log_file,
-    parse_cluster_snapshot,
 )
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import (
@@ -132,8 +132,8 @@ def fold_partition(
             last_base = files.segments[-1].base_offset if files.segments else 0
             check_rights(entries, context.user, last_base=last_base, findings=findings)
     check_side_files(files.segments, findings)
-    # A controller begins with a snapshot alone.
-    if not files.segments and not any(map(parse_cluster_snapshot, files.names)):
+    # With that snapshot alone a quorum begins: a controller's start makes the log.
+    if not files.segments and files.names != {BOOTSTRAP_SNAPSHOT}:
         findings.add(Code.NO_SEGMENT, "expected at least one .log file")
     _check_overlaps(facts, findings)
     _check_gaps(facts, whole.log_start_offset, checkpoints, context, findings)

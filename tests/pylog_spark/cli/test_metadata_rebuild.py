@@ -1,14 +1,17 @@
 """``pylog metadata rebuild``: what it makes of brokers' logs, what it lists, what it refuses."""
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.metadata_rebuild import driver
 from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
@@ -16,7 +19,13 @@ from storage_core.catalog.cluster_metadata import (
     read_cluster_metadata,
     read_quorum,
 )
+from storage_core.catalog.metadata_decoder import encode_record
+from storage_core.catalog.metadata_image import RegisterBrokerRecord
 from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.maintenance.replication import metadata_rebuild
+from storage_core.maintenance.replication.metadata_rebuild import register_brokers
+from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.messages.internal_records import encode_metadata_record
 from tests.kit.cluster_truth import Cluster
 from tests.storage_core.catalog import metadata_bytes as md
 
@@ -113,8 +122,45 @@ def test_topics_replicas_directories_and_configs_are_as_they_lie(lost, pylog):
     assert properties[2] == "node.id=9"
     shown = pylog("metadata", "show", cluster.target)
     assert (shown.exit_code, "nothing here names the voters" in shown.stdout) == (0, True)
-    again = cluster.rebuild()  # a bootstrap snapshot is no metadata log yet
-    assert again.exit_code == ExitCode.DONE
+
+
+def test_a_second_run_says_what_it_replaces(lost):
+    """A bootstrap snapshot is no metadata log yet: a run with other inputs may follow."""
+    cluster = lost("clean")
+    assert "earlier snapshot" not in cluster.rebuild().stdout
+    text = "an earlier snapshot of 2 topics, which no controller has begun with"
+    for words, verb in ((("--dry-run",), "would replace"), ((), "replaced")):
+        again = cluster.rebuild(*words)
+        assert again.exit_code == ExitCode.DONE
+        assert f"{cluster.target}: {verb} {text}" in " ".join(again.stdout.split())
+    (row,) = cluster.rows("metadata_rebuild", "--dry-run")
+    assert row["replaced_topics"] == 2
+
+
+def test_a_killed_run_leaves_no_controller_that_begins_an_empty_cluster(lost, monkeypatch):
+    """Without meta.properties it does not start; with it and no snapshot it would."""
+    cluster = lost("clean")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_rebuild, "write_identity", die)
+        assert cluster.rebuild().exit_code == ExitCode.INTERRUPTED
+    names = {path.name for path in cluster.target.iterdir()} - {".lock"}
+    assert names == {CLUSTER_METADATA_DIRECTORY}
+    assert cluster.rebuild().exit_code == ExitCode.DONE
+    assert (cluster.target / "meta.properties").exists()
+
+
+def test_a_snapshot_that_cannot_be_read_is_not_replaced(lost):
+    cluster = lost("clean")
+    log = cluster.target / CLUSTER_METADATA_DIRECTORY
+    log.mkdir()
+    (log / BOOTSTRAP_SNAPSHOT).write_bytes(b"x" * 99)
+    refused = cluster.rebuild()
+    assert refused.exit_code == ExitCode.USAGE
+    assert "its snapshot cannot be read" in " ".join(refused.stderr.split())
 
 
 def test_a_controllers_directory_may_be_a_link(lost, tmp_path: Path):
@@ -150,6 +196,28 @@ def test_what_nobody_knows_is_listed(lost):
     assert cluster.facts("REPLICA_ORDER", config=config[2:]).keys() == {None}
     cluster.rebuild(config=config)
     assert cluster.written().broker_configs == {"7": {"log.retention.ms": "7"}}
+
+
+def test_what_the_older_copy_alone_knows_counts(lost):
+    cluster = lost("clean")
+    gone = {1: md.ID_B, 5: md.ID_A}
+    brokers = [
+        RegisterBrokerRecord(broker_id=node, broker_epoch=1, fenced=True, log_directories=(own,))
+        for node, own in gone.items()
+    ]
+    ids = {"broker_id": 1, "broker_epoch": 1, "next_producer_id": 7_000_000}
+    md.write_snapshot(
+        cluster.older,
+        [*(encode_record(each, 4) for each in brokers), encode_metadata_record(15, 0, ids)],
+        end_offset=9_999,
+        epoch=99,
+    )
+    config = ("--older-copy", cluster.older, "--assume-defaults", "*", "--dry-run")
+    facts = cluster.facts("REPLICA", config=config)
+    assert facts.keys() == {None, "broker 1", "broker 5"}
+    assert f"the older copy has its log directories {gone[1]}" in facts["broker 1"]
+    (row,) = cluster.rows("metadata_rebuild", config=config)
+    assert row["next_producer_id"] == 8_000_000
 
 
 def test_a_replica_of_a_lost_directory_is_named_and_left_out(lost):
@@ -254,7 +322,11 @@ def test_voters_of_a_dynamic_quorum_stand_in_the_snapshot(lost):
     assert "is none of --initial-controllers: 8" in cluster.refusal(
         "--initial-controllers", f"8@other:9093:{VOTER}"
     )
-    assert cluster.rebuild(*words, "--controller-listener", "QUORUM").exit_code == ExitCode.DONE
+    assert "8 has none: a voter that is only formatted may lead" in cluster.refusal(*words)
+    other = cluster.target.with_name("other")
+    other.mkdir()
+    words = (*words, "--into", f"8={other}", "--controller-listener", "QUORUM")
+    assert cluster.rebuild(*words).exit_code == ExitCode.DONE
     _, quorum = read_quorum(cluster.target / CLUSTER_METADATA_DIRECTORY)
     assert quorum.kraft_version == 1
     assert [(each.node_id, each.endpoints) for each in quorum.voters] == [
@@ -276,6 +348,16 @@ def test_voters_of_a_dynamic_quorum_stand_in_the_snapshot(lost):
 )
 def test_controllers_that_are_none_are_wrong_usage(lost, text: str, match: str):
     assert match in lost("clean").refusal("--initial-controllers", text)
+
+
+def test_voters_of_a_format_are_not_lost(lost):
+    cluster = lost("clean")
+    words = ("--initial-controllers", f"9@host:9093:{VOTER}")
+    cluster.rebuild(*words)
+    refused = cluster.rebuild()
+    assert refused.exit_code == ExitCode.USAGE
+    assert "its snapshot has the voters of a dynamic quorum (9)" in " ".join(refused.stderr.split())
+    assert cluster.rebuild(*words).exit_code == ExitCode.DONE
 
 
 def test_a_release_that_kafka_does_not_begin_with_is_wrong_usage(lost):
@@ -325,6 +407,64 @@ def test_a_broker_that_runs_is_refused(lost):
     assert "its broker runs; stop it first" in " ".join(refused.stderr.split())
 
 
+def test_a_broker_that_starts_while_its_logs_are_read_is_refused(lost, monkeypatch):
+    cluster = lost("clean")
+    with ExitStack() as broker:
+
+        def start(roots: Sequence[ObservedRoot]) -> list[RegisterBrokerRecord]:
+            broker.enter_context(LogDirectoryLock(cluster.roots[0]))
+            return register_brokers(roots)
+
+        monkeypatch.setattr(driver, "register_brokers", start)
+        refused = cluster.rebuild()
+    assert refused.exit_code == ExitCode.REFUSED
+    assert list(cluster.target.iterdir()) == []
+
+
+def test_a_directory_id_of_two_brokers_is_refused(lost):
+    """The controller registers no second broker with it."""
+    cluster = lost("clean")
+    one, two, _ = (root / "meta.properties" for root in cluster.roots)
+    (line,) = (line for line in one.read_text().splitlines() if line.startswith("directory.id"))
+    two.write_text(re.sub("directory.id=.*", line, two.read_text()))
+    assert f"{line.partition('=')[2]} is that of {one.parent} too" in cluster.refusal()
+
+
+def test_a_linked_partition_is_refused(lost, tmp_path: Path):
+    cluster = lost("clean")
+    (directory, *_) = cluster.directories("ledger-0")
+    directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
+    assert f"ROOT={directory}: is a link, and no link is followed" in cluster.refusal()
+
+
+def test_a_topic_whose_ids_cannot_be_read_is_not_taken_for_an_empty_one(lost):
+    cluster = lost("clean")
+    for number in (0, 1):
+        for directory in cluster.directories(f"ledger-{number}"):
+            (directory / "partition.metadata").write_text("version: 0\n")
+    text = cluster.refusal()
+    assert "ROOT=ledger-0: broker 1: " in text
+    assert "no partition.metadata of its topic says its id" in text
+
+
+def test_a_replica_whose_id_cannot_be_read_is_not_said_to_have_none(lost):
+    cluster = lost("clean")
+    (directory, *_) = cluster.directories("ledger-0")
+    (directory / "partition.metadata").write_text("version: 0\n")
+    assert cluster.facts("TOPIC_ID") == {}
+    assert "partition.metadata: line 2" in cluster.facts("ISR")["ledger-0"]
+
+
+def test_a_move_without_its_log_is_named(lost):
+    cluster = lost("clean")
+    (directory, *_) = cluster.directories("stock_levels-2")
+    move = directory.rename(directory.with_name(f"stock_levels-2.{'0' * 32}-future"))
+    assert "a move between log directories was making it" in cluster.facts("REPLICA")[str(move)]
+    directory.mkdir()
+    assert str(move) not in cluster.facts("REPLICA")
+
+
 def test_directories_that_contradict_each_other_are_refused(lost):
     text = lost("recreated").refusal()
     assert "ROOT=stock_levels: the topic has 2 ids" in text
@@ -346,7 +486,8 @@ def test_a_partition_of_one_broker_in_two_directories_is_refused(lost, tmp_path:
     cluster = lost("clean")
     other = tmp_path / "b1-too"
     other.mkdir()
-    shutil.copy(cluster.roots[0] / "meta.properties", other)
+    properties = (cluster.roots[0] / "meta.properties").read_text()
+    (other / "meta.properties").write_text(re.sub("directory.id=.*", "", properties))
     shutil.copytree(cluster.roots[0] / "ledger-0", other / "ledger-0")
     cluster.roots.append(other)
     text = cluster.refusal()
@@ -363,8 +504,9 @@ def test_a_partition_of_one_broker_in_two_directories_is_refused(lost, tmp_path:
             "expected version=1, cluster.id=c and node.id=3",
         ),
         ("version=99\n", "`pylog doctor` says how to write it again"),
+        ("version=1\ncluster.id=c\nnode.id=-1\n", "no node has the id -1"),
     ],
-    ids=["none", "of another cluster", "with ZooKeeper", "malformed"],
+    ids=["none", "of another cluster", "with ZooKeeper", "malformed", "of no node"],
 )
 def test_a_directory_of_nobody_or_another_cluster_is_refused(lost, content: str | None, match: str):
     cluster = lost("clean")
@@ -372,10 +514,7 @@ def test_a_directory_of_nobody_or_another_cluster_is_refused(lost, content: str 
     properties.unlink()
     if content is not None:
         properties.write_text(content)
-    refused = cluster.rebuild()
-    assert refused.exit_code != ExitCode.DONE
-    assert match in " ".join(refused.stderr.split())
-    assert list(cluster.target.iterdir()) == []
+    assert match in cluster.refusal()
 
 
 def test_a_log_without_a_topic_id_is_not_in_sync_and_what_its_broker_does_is_said(lost):
@@ -394,7 +533,7 @@ def test_a_topic_without_an_id_is_refused_with_records_and_left_out_without(lost
         for directory in cluster.directories(f"ledger-{number}"):
             (directory / "partition.metadata").unlink()
     text = cluster.refusal()
-    assert "ROOT=ledger-0: it has records, and no partition.metadata of its topic" in text
+    assert "ROOT=ledger-0: it has records; no partition.metadata of its topic" in text
     for number in (0, 1):
         for directory in cluster.directories(f"ledger-{number}"):
             shutil.rmtree(directory)
@@ -438,3 +577,18 @@ def test_a_target_that_is_not_the_controllers_is_refused(lost, tmp_path: Path):
         refused = cluster.rebuild(*words)
         assert refused.exit_code == ExitCode.REFUSED
         assert "nothing is replaced" in refused.stderr
+
+
+def test_before_the_quorum_begins_its_snapshot_counts(lost, pylog):
+    """As with what Kafka's own format writes, its controller makes the log."""
+    cluster = lost("diverged")
+    cluster.rebuild()
+    audit = pylog("audit", *cluster.roots, cluster.target, "--engine", "local")
+    said = " ".join(audit.stdout.split())
+    log = cluster.target / CLUSTER_METADATA_DIRECTORY
+    assert f"ISR, epochs and assignment by {log}, offset 0" in said
+    assert "6 without a leader" in said
+    doctor = pylog("doctor", cluster.target, "--engine", "local")
+    assert (doctor.exit_code, "NO_SEGMENT" in doctor.stdout) == (ExitCode.DONE, False)
+    (log / "quorum-state").write_text("{}")  # it had begun: the log is lost
+    assert "NO_SEGMENT" in pylog("doctor", cluster.target, "--engine", "local").stdout

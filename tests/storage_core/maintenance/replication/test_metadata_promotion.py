@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import executor
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
-from storage_core.maintenance.replication import metadata_promotion
+from storage_core.maintenance.replication import metadata_directory, metadata_promotion
 from storage_core.maintenance.replication.metadata_copies import (
     MetadataCopy,
     compare_copies,
@@ -232,11 +233,8 @@ def test_a_kill_at_any_step_leaves_no_log_and_the_next_call_finishes(
         with pytest.raises(KeyboardInterrupt):
             promote(promotion)
         assert not (target / CLUSTER_METADATA_DIRECTORY).exists()
-        names = {path.name for path in target.iterdir()} - {".lock", "meta.properties"}
-        assert all(name.endswith("-delete") for name in names)
-        assert len(names) == 1
-        (repeated,) = plan(copies, (3, target))
-        assert repeated.properties is None
+        (name,) = {path.name for path in target.iterdir()} - {".lock"}
+        assert name.endswith("-delete")
     monkeypatch.setattr(executor, "apply_steps", true_apply)
 
     def fail(*_: object, **__: object) -> None:
@@ -246,7 +244,19 @@ def test_a_kill_at_any_step_leaves_no_log_and_the_next_call_finishes(
     with pytest.raises(StorageError):
         promote(promotion)
     monkeypatch.setattr(metadata_promotion.os, "rename", true_rename)
-    promote(promotion)
+
+    def die(_: MetaProperties) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_directory, "encode_meta_properties", die)
+        with pytest.raises(KeyboardInterrupt):
+            promote(promotion)
+    # A controller does not start without the file; without the log it would begin an empty cluster.
+    assert {path.name for path in target.iterdir()} - {".lock"} == {CLUSTER_METADATA_DIRECTORY}
+    (repeated,) = plan(copies, (3, target))
+    assert not repeated.is_done
+    promote(repeated)
     names = {path.name for path in target.iterdir()} - {".lock"}
     assert names == {"meta.properties", CLUSTER_METADATA_DIRECTORY}
     assert read(target, 3).position == copies[1].position

@@ -1,13 +1,13 @@
 """Metadata by what logs have: who is in sync, epochs, ids, registrations, refusals."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage_core.catalog.metadata_image import PartitionRecord
+from storage_core.catalog.metadata_image import PartitionRecord, RegisterBrokerRecord
 from storage_core.catalog.release_features import find_release
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -20,6 +20,7 @@ from storage_core.maintenance.replication.audit import audit_partition
 from storage_core.maintenance.replication.metadata_rebuild import (
     RebuiltMetadata,
     RebuiltPartition,
+    UnknownPart,
     find_in_sync,
     plan_metadata,
     register_brokers,
@@ -134,11 +135,14 @@ def partition(number: int = 0, topic: str = "t", **changes: Any) -> RebuiltParti
 def plan(
     *partitions: RebuiltPartition,
     explicit: Mapping[str, Mapping[str, str]] | None = None,
+    assumed: tuple[str, ...] = (),
     release: str = "4.4",
+    brokers: Sequence[RegisterBrokerRecord] = (),
 ) -> RebuiltMetadata:
-    catalog = TopicCatalog(explicit={"t": {}} if explicit is None else explicit)
+    explicit = {"t": {}} if explicit is None else explicit
+    catalog = TopicCatalog(explicit=explicit, assume_defaults=assumed)
     return plan_metadata(
-        partitions, release=find_release(release), brokers=[], catalog=catalog, older=None
+        partitions, release=find_release(release), brokers=brokers, catalog=catalog, older=None
     )
 
 
@@ -162,10 +166,58 @@ def test_leader_epochs_of_transactions_are_above_those_of_markers():
 
 
 @pytest.mark.parametrize(
-    ("largest", "expected"), [(-1, 0), (0, 1_000), (999, 1_000), (1_000, 2_000)]
+    ("largest", "expected"),
+    [(-1, 1_000_000), (0, 1_001_000), (999, 1_001_000), (1_000, 1_002_000)],
 )
-def test_producer_ids_go_on_with_the_next_block(largest: int, expected: int):
+def test_producer_ids_go_on_above_the_blocks_that_brokers_may_have(largest: int, expected: int):
     assert plan(partition(producer_id=largest)).metadata.next_producer_id == expected
+
+
+def test_a_producer_id_that_cannot_rise_is_refused():
+    with pytest.raises(ConfigError, match="ROOT=t-0: no producer ids are left above"):
+        plan(partition(producer_id=2**63 - 1))
+
+
+def test_a_node_without_a_replica_is_not_registered():
+    """A directory without a partition may be a controller's."""
+    brokers = register_brokers([root("/one", 1, None), root("/nine", 9, None)])
+    registered = plan(partition(), brokers=brokers).metadata.brokers
+    assert [each.broker_id for each in registered] == [1]
+
+
+def test_two_topics_of_one_id_are_refused():
+    """The controller keeps one of two topics: brokers would set the other's logs aside."""
+    with pytest.raises(ConfigError, match=f"ROOT=u: it has the id of t, {md.ID_A}"):
+        plan(partition(), partition(topic="u"), explicit={"*": {}})
+
+
+def test_a_hostile_number_of_a_partition_is_a_gap():
+    with pytest.raises(ConfigError, match="ROOT=t-1: no replica is here, though"):
+        plan(partition(), partition(2**31 - 1))
+
+
+def test_no_partition_at_all_is_refused():
+    with pytest.raises(ConfigError, match="ROOT: no partition is here"):
+        plan()
+
+
+def test_a_setting_that_no_record_takes_is_refused():
+    key = "follower.replication.throttled.replicas"
+    with pytest.raises(ConfigError, match=f"ROOT=t: {key} has more than 32,767 bytes"):
+        plan(partition(), explicit={"t": {key: "1:1," * 20_000}})
+
+
+def test_no_first_comer_leads_a_partition_of_which_nobody_is_in_sync():
+    unclean = {"unclean.leader.election.enable": "true"}
+    names = {"t": unclean, "u": unclean}
+    rebuilt = plan(partition(isr=()), partition(topic="u", topic_id=md.ID_B), explicit=names)
+    assert rebuilt.metadata.topic_configs == {
+        "t": {"unclean.leader.election.enable": "false"},
+        "u": unclean,
+    }
+    (fact,) = (each for each in rebuilt.unknowns if each.part is UnknownPart.TOPIC_CONFIG)
+    assert fact.subject == "t"
+    assert fact.detail.startswith("unclean.leader.election.enable is false, whatever it was")
 
 
 def test_an_epoch_that_cannot_rise_is_refused():
@@ -173,13 +225,14 @@ def test_an_epoch_that_cannot_rise_is_refused():
         plan(partition(leader_epoch=2**31 - 101))
 
 
+@pytest.mark.parametrize("assumed", [(), ("*",)])
 @pytest.mark.parametrize(("replicas", "least"), [(1, None), (2, "2"), (3, "2")])
 def test_an_internal_topic_has_kafkas_settings_but_no_minimum_that_it_never_reaches(
-    replicas: int, least: str | None
+    replicas: int, least: str | None, assumed: tuple[str, ...]
 ):
     name = "__transaction_state"
     directories = dict(list(DIRECTORIES.items())[:replicas])
-    rebuilt = plan(partition(topic=name, directories=directories))
+    rebuilt = plan(partition(topic=name, directories=directories), assumed=assumed)
     config = rebuilt.metadata.topic_configs[name]
     assert (config["cleanup.policy"], config.get("min.insync.replicas")) == ("compact", least)
 
