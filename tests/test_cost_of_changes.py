@@ -397,15 +397,23 @@ CHANGES = {
 }
 
 
+def link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Return a copy of what the program is made of; its files are links to those of the tree."""
+    """Return a copy of what the program is made of; its files are links to those of the tree.
+
+    They are copies where temporary files are on another disk.
+    """
     copy = tmp_path / "tree"
+    is_other_disk = tmp_path.stat().st_dev != REPOSITORY.stat().st_dev
     for part in PARTS:
         shutil.copytree(
             REPOSITORY / part,
             copy / part,
-            copy_function=lambda source, target: Path(target).hardlink_to(source),
+            copy_function=shutil.copy2 if is_other_disk else link,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
     return copy

@@ -4,7 +4,6 @@ import fcntl
 import os
 import random
 import socket
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -34,7 +33,8 @@ def free_ports(count: int) -> list[int]:
 @cache
 def _port_locks() -> int:
     """Return the file, a byte for each port, that the processes of all test runs share."""
-    file = Path(tempfile.gettempdir()) / f"pylog-test-ports-{os.getuid()}"
+    # One for all runs, whatever TMPDIR each of them has.
+    file = Path("/tmp") / f"pylog-test-ports-{os.getuid()}"  # noqa: S108
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
