@@ -418,10 +418,9 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         means="the target's partition has records, or had some",
         way="`--map OLD=NEW` to a new topic; nothing is replaced",
     ),
-    TransplantReason.SOURCE_IDS_DIFFER: Refusal(
-        means="the source has logs of two topics of that name: of one that was deleted, or of two "
-        "clusters",
-        way="move the directories of one of them away, `-stray` folders first, or give other disks",
+    TransplantReason.SOURCE_TOPICS_DIFFER: Refusal(
+        means="the source has logs of several topics of that name: one call takes one of them",
+        way="move the folders of all but one topic out of the source's log directories",
     ),
     TransplantReason.SOURCE_DAMAGED: Refusal(
         means="the source's log, or one of several, cannot be read whole, or a start would cut "

@@ -155,6 +155,12 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
         return
     for reason in dict.fromkeys(each.reason for each in report.transplants if each.reason):
         yield f"{reason}: {GUARDS[reason].way or GUARDS[reason].means}"
+    if report.failures:
+        yield Sentence(
+            "start no broker of the target before this command has succeeded: a replica that is "
+            "still empty may be elected, and cuts the full ones to nothing",
+            "bold yellow",
+        )
     yield from _retention(call, report)
     if report.offsets:
         groups = list(dict.fromkeys(each.group for each in report.offsets))
@@ -168,8 +174,10 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
         )
     yield "a new disk is formatted for the target by:"
     yield Verbatim(_format_line(report))
-    yield "where Strimzi looks after topics, it deletes those without such a resource:"
-    for manifest in _manifests(report):
+    manifests = _manifests(report)
+    if manifests:
+        yield "where Strimzi looks after topics, it deletes those without such a resource:"
+    for manifest in manifests:
         # A document of YAML, of which JSON is a part.
         yield Verbatim("---")
         yield from (Verbatim(f"{key}: {json.dumps(value)}") for key, value in manifest.items())

@@ -1,7 +1,8 @@
 """Give partitions to another, stopped cluster, and groups their places in it."""
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, Cl
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import MetaProperties
+from storage_core.checkpoint.checkpoints import read_checkpoints
 from storage_core.checkpoint.lock import LogDirectoryLock, require_stopped
 from storage_core.errors import ConfigError, PylogError
 from storage_core.filenames import META_PROPERTIES_FILE
@@ -28,8 +30,10 @@ from storage_core.maintenance.transplant.plan import (
 )
 from storage_core.maintenance.transplant.replica import scratch_folder, write_replicas
 from storage_core.maintenance.transplant.source import SourcePlace, find_places, read_commits
+from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.guards import check_local_directory
 from storage_core.store.local import storage_errors
+from storage_core.wording import count_text
 
 _TO: Final = "--to"
 _MAP: Final = "--map"
@@ -102,21 +106,36 @@ def transplant(
         options: What is to be done.
 
     Raises:
-        ConfigError: A target is nobody's, or of another cluster than the others; its metadata is
-            not there or cannot be read; a topic of ``names`` is not there.
+        ConfigError: A target is nobody's; a log directory is of another cluster than the others of
+            its side; the target's metadata is not there or cannot be read; a topic of ``names`` is
+            not there, or does not go.
         GuardRefusedError: A broker of source or target runs; a target is not to be changed.
         PylogError: A log directory cannot be read.
     """
     by_place = {path.resolve(): path for path in targets}
     targets, own = list(by_place.values()), by_place.keys()
     strays_only = {source: Path(source).resolve() in own for source in sources}
-    for source, is_own in strays_only.items():
-        if not is_own:
-            require_stopped(Path(source), _RUNS)
-    with ExitStack() as stack:
-        locks = [] if options.dry_run else _lock(targets, stack)
-        for target in targets if options.dry_run else ():
+    foreign = {
+        Path(source): read_meta_properties(source)
+        for source, is_own in strays_only.items()
+        if not is_own
+    }
+    for source in foreign:
+        require_stopped(source, _RUNS)
+    # Topics of one name in two clusters have nothing in common, nor have their groups.
+    _require_one_cluster("ROOT", foreign)
+    for target in targets:
+        if not target.is_dir():
+            raise ConfigError(_TO, target, "no such directory")
+        check_local_directory(str(target), frozenset())
+        if options.dry_run:
             require_stopped(target, _RUNS)
+    with ExitStack() as stack:
+        # Nobody starts while they are read and written.
+        locks = [
+            stack.enter_context(LogDirectoryLock(target))
+            for target in (() if options.dry_run else targets)
+        ]
         copy, directories = _read_target(targets, now_ms=options.now_ms)
         assert copy.metadata is not None  # noqa: S101  # the copy was read
         places = [
@@ -124,7 +143,6 @@ def transplant(
             for source, is_own in strays_only.items()
             for place in find_places(Path(source), only_strays=is_own)
         ]
-        foreign = [Path(source) for source, is_own in strays_only.items() if not is_own]
         counts, notes = _count_partitions(foreign, now_ms=options.now_ms)
         request = TransplantRequest(
             places=places,
@@ -137,6 +155,7 @@ def transplant(
             now_ms=options.now_ms,
         )
         plans = plan_transplants(request)
+        notes += _absent_partitions(request)
         failures = {} if options.dry_run else _write(plans, locks)
     offsets, errors = _read_offsets(request, plans, failures)
     notes += [f"{place}: its committed offsets cannot be read: {why}" for place, why in errors]
@@ -152,17 +171,6 @@ def transplant(
     )
 
 
-def _lock(targets: Iterable[Path], stack: ExitStack) -> list[LogDirectoryLock]:
-    """Lock the target's directories: nobody starts while they are read and written."""
-    locks = []
-    for target in targets:
-        if not target.is_dir():
-            raise ConfigError(_TO, target, "no such directory")
-        check_local_directory(str(target), frozenset())
-        locks.append(stack.enter_context(LogDirectoryLock(target)))
-    return locks
-
-
 def _read_target(
     targets: Sequence[Path], *, now_ms: int
 ) -> tuple[MetadataCopy, list[TargetDirectory]]:
@@ -170,8 +178,6 @@ def _read_target(
     directories, copies = [], []
     owners: dict[Path, MetaProperties] = {}
     for target in targets:
-        if not target.is_dir():
-            raise ConfigError(_TO, target, "no such directory")
         properties = read_meta_properties(str(target))
         if properties is None or properties.node_id is None or properties.cluster_id is None:
             reason = f"expected cluster and node in its {META_PROPERTIES_FILE}"
@@ -182,6 +188,7 @@ def _read_target(
                 path=target, node_id=properties.node_id, directory_id=properties.directory_id
             )
         )
+        read_checkpoints(BrokerRoot(target))  # lines are added: a damaged one is an error now
         if (target / CLUSTER_METADATA_DIRECTORY).is_dir():
             copies.append(read_copy(str(target), properties, now_ms=now_ms))
     for copy in copies:
@@ -194,19 +201,28 @@ def _read_target(
             "as well, of a broker or a controller"
         )
         raise ConfigError(_TO, ", ".join(map(str, targets)), reason)
-    cluster = copies[0].cluster_id
-    for target, properties in owners.items():
-        if properties.cluster_id != cluster:
-            reason = f"is of cluster {properties.cluster_id}, not of {cluster}"
-            raise ConfigError(_TO, target, reason)
+    # First the directory with the metadata: it says which cluster is meant.
+    _require_one_cluster(_TO, {Path(copies[0].root): copies[0].properties, **owners})
     return compare_copies(copies)[0].copies[0], directories
 
 
-def _count_partitions(sources: Sequence[Path], *, now_ms: int) -> tuple[dict[str, int], list[str]]:
+def _require_one_cluster(option: str, directories: Mapping[Path, MetaProperties | None]) -> None:
+    """Refuse log directories of several clusters."""
+    first: str | None = None
+    for directory, properties in directories.items():
+        cluster = None if properties is None else properties.cluster_id
+        first = first or cluster
+        if cluster not in {None, first}:
+            raise ConfigError(option, directory, f"is of cluster {cluster}, not of {first}")
+
+
+def _count_partitions(
+    sources: Mapping[Path, MetaProperties | None], *, now_ms: int
+) -> tuple[dict[str, int], list[str]]:
     """Return partition counts by the sources' own metadata, and notes."""
     copies = [
-        read_copy(str(source), read_meta_properties(str(source)), now_ms=now_ms)
-        for source in sources
+        read_copy(str(source), properties, now_ms=now_ms)
+        for source, properties in sources.items()
         if (source / CLUSTER_METADATA_DIRECTORY).is_dir()
     ]
     counts: dict[str, int] = {}
@@ -219,6 +235,16 @@ def _count_partitions(sources: Sequence[Path], *, now_ms: int) -> tuple[dict[str
     return counts, notes
 
 
+def _absent_partitions(request: TransplantRequest) -> Iterator[str]:
+    """Yield a note for each topic with partitions on no disk."""
+    there = Counter(partition.topic for partition in {p.partition for p in request.places})
+    for topic in sorted(request.topics & request.counts.keys()):
+        count = request.counts[topic]
+        if there[topic] < count:
+            absent = f"{count - there[topic]} of {count_text(count, 'partition')}"
+            yield f"{topic}: {absent} are on none of the source's disks and stay empty"
+
+
 def _choose_topics(places: Iterable[SourcePlace], options: TransplantOptions) -> frozenset[str]:
     """Return the chosen topics; a pattern takes no internal ones."""
     there = {place.partition.topic for place in places}
@@ -226,11 +252,20 @@ def _choose_topics(places: Iterable[SourcePlace], options: TransplantOptions) ->
         if topic not in there:
             raise ConfigError(_MAP, topic, "is no topic of the source")
     names = {topic for topic in there if options.topics.admits(topic)}
-    return frozenset(names - (INTERNAL_TOPICS.keys() - set(options.topics.topics)))
+    names -= INTERNAL_TOPICS.keys() - set(options.topics.topics)
+    for topic in options.names:
+        if topic not in names:
+            raise ConfigError(_MAP, topic, "is not among the topics that --topics names")
+    return frozenset(names)
 
 
 def _write(plans: Sequence[Transplant], locks: Sequence[LogDirectoryLock]) -> dict[str, PylogError]:
     """Write the replicas; return errors by the partition's name in the source."""
+
+    def fence() -> None:
+        for lock in locks:
+            lock.validate_held()
+
     failures: dict[str, PylogError] = {}
     homes = dict.fromkeys(home for plan in plans for home in plan.homes if plan.log is not None)
     with ExitStack() as stack:
@@ -238,17 +273,12 @@ def _write(plans: Sequence[Transplant], locks: Sequence[LogDirectoryLock]) -> di
         for plan in plans:
             if plan.log is None or not plan.homes:
                 continue
+            fence()
             try:
-                places = [scratches[home] for home in plan.homes]
-                write_replicas(plan.log, places, validate=lambda: _validate(locks))
+                write_replicas(plan.log, [scratches[home] for home in plan.homes], fence=fence)
             except PylogError as error:
                 failures[str(plan.source)] = error
     return failures
-
-
-def _validate(locks: Iterable[LogDirectoryLock]) -> None:
-    for lock in locks:
-        lock.validate_held()
 
 
 def _read_offsets(

@@ -20,15 +20,14 @@ from storage_core.catalog.topic_catalog import (
     build_topic_catalog,
 )
 from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id
-from storage_core.errors import ConfigError, PylogError
+from storage_core.errors import ConfigError, InconsistentTopicIdError, PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 from storage_core.local_files import is_there
 from storage_core.maintenance.transplant.replica import NewLog, is_empty, is_written
 from storage_core.maintenance.transplant.source import (
     SourceLog,
     SourcePlace,
-    describe_ids,
-    find_topic_ids,
+    find_namesakes,
     group_places,
     open_longest,
     read_facts,
@@ -69,7 +68,7 @@ class Transplant:
         is_done: Whether all of them have it.
         newest_ms: Largest timestamp of its records, epoch milliseconds; -1 where none is known.
         reason: Why it stays; None where it goes.
-        detail: The same in words.
+        detail: The same in words; of one that goes, what a person has to know.
     """
 
     source: TopicPartition
@@ -115,13 +114,13 @@ class _LookUp(NamedTuple):
         topics: The target's topics, by name.
         catalog: Their configs.
         largest: The largest partition of each topic of the source, by its own name.
-        ids: The source's own ids of each topic, with a path.
+        namesakes: Errors of the source's topics that have one name.
     """
 
     topics: Mapping[str, TopicMetadata]
     catalog: TopicCatalog
     largest: Mapping[str, int]
-    ids: Mapping[str, Mapping[str, str]]
+    namesakes: Mapping[str, InconsistentTopicIdError]
 
 
 class _Stay(Exception):  # noqa: N818  # an answer about one partition
@@ -150,7 +149,7 @@ def plan_transplants(request: TransplantRequest) -> list[Transplant]:
         topics=request.metadata.topics_by_name(),
         catalog=build_topic_catalog(metadata=request.metadata),
         largest=largest,
-        ids=find_topic_ids(request.places),
+        namesakes=find_namesakes(request.places),
     )
     plans = [
         _plan(request, target, partition, places)
@@ -169,11 +168,12 @@ def _plan(
     name = request.names.get(partition.topic, partition.topic)
     plan = Transplant(source=partition, target=TopicPartition(name, partition.partition))
     try:
-        _check_topic(partition.topic, name, target.ids[partition.topic])
+        _check_topic(target, partition.topic, name)
         topic, record = _registration(request, target, partition, name)
         homes = _homes(request, record, plan.target)
         log = _open(places, request.now_ms)
-        plan = replace(plan, location=log.place.location, homes=homes)
+        detail = _source_text(log, places)
+        plan = replace(plan, location=log.place.location, homes=homes, detail=detail)
         new = NewLog(
             partition=plan.target,
             topic_id=topic.topic_id,
@@ -196,7 +196,7 @@ def _plan(
     )
 
 
-def _check_topic(topic: str, name: str, ids: Mapping[str, str]) -> None:
+def _check_topic(target: _LookUp, topic: str, name: str) -> None:
     for each in (topic, name):
         if each in SCHEMA_TOPICS:
             detail = f"{each} has the ids of a schema registry, which are in records of others"
@@ -204,8 +204,8 @@ def _check_topic(topic: str, name: str, ids: Mapping[str, str]) -> None:
         if each in INTERNAL_TOPICS or each == CLUSTER_METADATA_TOPIC:
             detail = f"{each} is about its own cluster: its topics, groups or transactions"
             raise _Stay(TransplantReason.INTERNAL_TOPIC, detail)
-    if len(ids) > 1:
-        raise _Stay(TransplantReason.SOURCE_IDS_DIFFER, describe_ids(ids))
+    if namesake := target.namesakes.get(topic):
+        raise _Stay(TransplantReason.SOURCE_TOPICS_DIFFER, str(namesake))
 
 
 def _registration(
@@ -278,6 +278,17 @@ def _open(places: Sequence[SourcePlace], now_ms: int) -> SourceLog:
         detail = f"{log.place.location}: a start would cut {records} behind damage"
         raise _Stay(TransplantReason.SOURCE_DAMAGED, detail)
     return log
+
+
+def _source_text(log: SourceLog, places: Sequence[SourcePlace]) -> str:
+    """Return in words which of several logs goes, and what is cut."""
+    texts = []
+    if len(places) > 1:
+        texts.append(f"the longest of {len(places)} logs: {log.place.location}")
+    if log.cut_bytes:
+        size = count_text(log.cut_bytes, "byte")
+        texts.append(f"{size} at the end do not go: no record in them can be read")
+    return "; ".join(texts)
 
 
 def _check_records(request: TransplantRequest, new: NewLog) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.checkpoint.checkpoint_files import (
     MAX_LEADER_EPOCH_BYTES,
@@ -148,7 +149,22 @@ def is_written(directory: Path, log: NewLog) -> bool:
         return False
     content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
     epochs = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
-    return all(entry.epoch == log.leader_epoch for entry in epochs)
+    if any(entry.epoch != log.leader_epoch for entry in epochs):
+        return False
+    # Logs of equal batches have equal sizes, whatever is in their records.
+    return all(_is_copy(store, log, name) for name, size in log.source.sizes.items() if size)
+
+
+def _is_copy(store: LocalStore, log: NewLog, name: str) -> bool:
+    """Return whether a segment has the source's batches, restamped."""
+    end = 0
+    with closing(store.open_file(name)) as reader:
+        for wanted in _stamped_batches(log, name):
+            content = np.empty(wanted.size, np.uint8)
+            if reader.read_into(end, content) != wanted.size or (content != wanted).any():
+                return False
+            end += wanted.size
+    return True
 
 
 def is_empty(directory: Path) -> bool:
@@ -157,9 +173,9 @@ def is_empty(directory: Path) -> bool:
     Raises:
         StorageError: It cannot be read.
     """
-    files = LocalStore(directory).list_files()
-    logs = {file.name: file.size_bytes for file in files if kind_of(file.name) == LOG_SUFFIX}
-    return logs.keys() <= {log_file(0)} and not any(logs.values())
+    # A swap of segments that was cut short leaves records under other names.
+    logs = {e.name: e.facts for e in LocalStore(directory).scan() if LOG_SUFFIX in e.name}
+    return logs.keys() <= {log_file(0)} and not any(facts.st_size for facts in logs.values())
 
 
 @contextmanager
@@ -173,23 +189,18 @@ def scratch_folder(directory: Path) -> Iterator[Path]:
     """
     _remove_scratch(directory)
     scratch = directory / f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
-    # After a kill the broker's own user has to be able to remove it.
-    _make_folder(scratch, LocalStore(directory, may_be_link=True))
+    with storage_errors(scratch):
+        make_folder(scratch)
+        with open_folder(scratch) as folder:
+            # A broker looks into what a kill has left of it.
+            LocalStore(directory, may_be_link=True).hand_on_ownership(folder)
     try:
         yield scratch
     finally:
         _remove_scratch(directory)
 
 
-def _make_folder(folder: Path, home: LocalStore) -> None:
-    """Make a folder that belongs to whom a log directory belongs to."""
-    with storage_errors(folder):
-        make_folder(folder)
-        with open_folder(folder) as opened:
-            home.hand_on_ownership(opened)
-
-
-def write_replicas(log: NewLog, scratches: Sequence[Path], *, validate: Callable[[], None]) -> None:
+def write_replicas(log: NewLog, scratches: Sequence[Path], *, fence: Callable[[], None]) -> None:
     """Write a log into log directories; all durable.
 
     A kill leaves each of them without the log, or with all of it.
@@ -197,10 +208,10 @@ def write_replicas(log: NewLog, scratches: Sequence[Path], *, validate: Callable
     Args:
         log: The log.
         scratches: Folders of ``scratch_folder`` in the log directories.
-        validate: Asked before the first change: whether the log directories are still ours.
+        fence: Asked right before each change: raises where the directories are not ours any more.
 
     Raises:
-        GuardRefusedError: A directory has records of the partition by now, or is not ours.
+        GuardRefusedError: A directory has records of the partition by now, or is not ours any more.
         PylogError: The source changed, is damaged, or a disk failed; no replica was changed, unless
             a disk failed while the replicas got their names.
     """
@@ -208,9 +219,13 @@ def write_replicas(log: NewLog, scratches: Sequence[Path], *, validate: Callable
     try:
         for scratch in scratches:
             _build(log, scratch / name, LocalStore(scratch.parent, may_be_link=True))
-        validate()
+        log.source.require_unchanged()
         for scratch in scratches:
+            fence()
+            _require_empty(scratch.parent / name)
             _write_offsets(log, scratch.parent)
+        for scratch in scratches:
+            fence()
             _put_in_place(scratch, name)
     finally:
         for scratch in scratches:
@@ -219,7 +234,10 @@ def write_replicas(log: NewLog, scratches: Sequence[Path], *, validate: Callable
 
 def _build(log: NewLog, directory: Path, home: LocalStore) -> None:
     """Make a replica in a scratch folder."""
-    _make_folder(directory, home)
+    with storage_errors(directory):
+        make_folder(directory)
+        with open_folder(directory) as folder:
+            home.hand_on_ownership(folder)
     modified_ms = {file.name: file.modified_ms for file in log.source.store.list_files()}
     for name in log.sizes():
         path = directory / name
@@ -241,18 +259,26 @@ def _build(log: NewLog, directory: Path, home: LocalStore) -> None:
 
 def _copy_segment(log: NewLog, name: str, descriptor: int) -> None:
     """Write a segment's batches, each with the new leader epoch."""
-    epoch = np.frombuffer(log.leader_epoch.to_bytes(4), np.uint8)
     behind = WriteBehind(descriptor)
+    end = 0
+    for data in _stamped_batches(log, name):
+        rest = data.data
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        end += data.size
+        behind.reach(end)
+
+
+def _stamped_batches(log: NewLog, name: str) -> Iterator[NDArray[np.uint8]]:
+    """Yield a segment's batches in windows, each with the new leader epoch."""
+    epoch = np.frombuffer(log.leader_epoch.to_bytes(4), np.uint8)
     end = 0
     with closing(log.source.store.open_file(name)) as reader:
         for window in scan_windows(reader):
             data = window.data[: window.size_bytes].copy()
             data[window.batches.position[:, np.newaxis] + _EPOCH_BYTES] = epoch
-            rest = data.data
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
             end += data.size
-            behind.reach(end)
+            yield data
     if end != log.source.sizes[name]:
         reason = f"expected {log.source.sizes[name]} bytes of batches, found {end}"
         raise CorruptRecordError(name, end, reason)
@@ -290,6 +316,14 @@ def _recover(log: NewLog, store: LocalStore) -> None:
     commit(plan, store)
 
 
+def _require_empty(directory: Path) -> None:
+    """Refuse a replica that has got records meanwhile."""
+    with storage_errors(directory):
+        has_records = is_there(directory, may_be_link=True) and not is_empty(directory)
+    if has_records:
+        raise GuardRefusedError("TARGET_NOT_EMPTY", f"{directory} has records")
+
+
 def _write_offsets(log: NewLog, directory: Path) -> None:
     """Write a replica's checkpoints, before a start can find it."""
     end, start = log.log_end_offset, log.source.log_start_offset
@@ -319,8 +353,6 @@ def _put_in_place(scratch: Path, name: str) -> None:
         open_folder(scratch) as below,
     ):
         if facts_in(above, name) is not None:
-            if not is_empty(directory / name):
-                raise GuardRefusedError("TARGET_NOT_EMPTY", f"{directory / name} has records")
             former = f"{_FORMER}-{name}"
             os.rename(name, former, src_dir_fd=above, dst_dir_fd=below)
         os.rename(name, name, src_dir_fd=below, dst_dir_fd=above)
@@ -332,5 +364,4 @@ def _remove_scratch(directory: Path) -> None:
         for name in folder_names(directory):
             if name.startswith(_SCRATCH_PREFIX) and name.endswith(_SCRATCH_SUFFIX):
                 with storage_errors(directory / name):
-                    if is_there(directory / name, may_be_link=True):
-                        shutil.rmtree(directory / name)
+                    shutil.rmtree(directory / name)

@@ -10,12 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from storage_core.catalog.log_directories import DirectoryKind, read_topic_id
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.coordinators.coordinator_log import replay_partition
 from storage_core.coordinators.groups import CommitKey, GroupImage
-from storage_core.errors import GuardRefusedError, PylogError, located
+from storage_core.errors import (
+    ChangedWhileReadError,
+    InconsistentTopicIdError,
+    PylogError,
+    located,
+)
 from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition, log_file
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
 from storage_core.local_files import folder_names
@@ -24,11 +29,12 @@ from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
 from storage_core.log.settled_store import PlannedStore
 from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.replication.partition_registration import ANY_INDEX_BYTES
-from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.records.reader import scan_windows
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.observation import observe_root
+from storage_core.store import FileInfo
 from storage_core.store.local import LocalStore, storage_errors
+from storage_core.wording import count_text, time_text
 
 _KINDS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.STRAY})
 
@@ -40,7 +46,7 @@ class SourcePlace:
     Attributes:
         partition: Its partition in the source's cluster.
         location: Its path.
-        topic_id: Its topic's id there, None where no file tells it.
+        topic_id: Its topic's id, None where no file says it.
         is_stray: Whether a broker has set it aside.
         is_clean: Whether its log was closed.
         checkpoints: Its entries in the checkpoints of its log directory.
@@ -69,6 +75,7 @@ class SourceLog:
         sizes: Bytes of its segments, by name of the file.
         cut_bytes: Bytes of records that the start cuts.
         cut_records: How many records among them are readable.
+        files: Its directory's files when it was opened.
     """
 
     place: SourcePlace
@@ -81,6 +88,24 @@ class SourceLog:
     sizes: Mapping[str, int]
     cut_bytes: int
     cut_records: int
+    files: Sequence[FileInfo]
+
+    def require_unchanged(self) -> None:
+        """Refuse a log that somebody has changed since it was opened.
+
+        Raises:
+            ChangedWhileReadError: Somebody has: a broker that has started there.
+            StorageError: It cannot be listed.
+        """
+        before = {file.name: file for file in self.files}
+        now = {file.name: file for file in LocalStore(Path(self.place.location)).list_files()}
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise ChangedWhileReadError(
+                    f"{self.place.location}/{name}",
+                    _file_text(before.get(name)),
+                    _file_text(now.get(name)),
+                )
 
     @property
     def open_producers(self) -> tuple[ProducerEntry, ...]:
@@ -128,7 +153,7 @@ def find_places(root: Path, *, only_strays: bool = False) -> list[SourcePlace]:
             place = SourcePlace(
                 partition=entry.topic_partition,
                 location=entry.path,
-                topic_id=_read_topic_id(entry.path),
+                topic_id=entry.topic_id,
                 is_stray=is_stray,
                 # Neither the marker nor a checkpoint is about a log that was set aside.
                 is_clean=state.clean_shutdown is not None and not is_stray,
@@ -140,29 +165,21 @@ def find_places(root: Path, *, only_strays: bool = False) -> list[SourcePlace]:
     return places
 
 
-def _read_topic_id(location: str) -> str | None:
-    try:
-        return read_topic_id(location)
-    except PylogError:
-        return None  # the log's load says why
+def find_namesakes(places: Iterable[SourcePlace]) -> dict[str, InconsistentTopicIdError]:
+    """Return an error for each name that several topics have.
 
-
-def find_topic_ids(places: Iterable[SourcePlace]) -> dict[str, dict[str, str]]:
-    """Return ids of topics by name, each with a log's path.
-
-    A topic with two of them was created anew, or is of two clusters.
+    Their logs are no replicas, nor partitions, of one topic. A log without a topic id contradicts
+    nothing.
     """
-    by_topic: dict[str, dict[str, str]] = {}
+    topic_ids: dict[str, str] = {}
+    errors: dict[str, InconsistentTopicIdError] = {}
     for place in places:
-        ids = by_topic.setdefault(place.partition.topic, {})
+        topic = place.partition.topic
         if place.topic_id is not None:
-            ids.setdefault(place.topic_id, place.location)
-    return by_topic
-
-
-def describe_ids(ids: Mapping[str, str]) -> str:
-    """Return where the ids of one topic are, in words."""
-    return ", ".join(f"{location} is of topic id {topic_id}" for topic_id, location in ids.items())
+            wanted = topic_ids.setdefault(topic, place.topic_id)
+            if place.topic_id != wanted:
+                errors[topic] = InconsistentTopicIdError(place.location, wanted, place.topic_id)
+    return errors
 
 
 @located
@@ -176,9 +193,10 @@ def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
     Raises:
         PylogError: The errors of ``LogLoader.load``.
     """
-    files = LocalStore(Path(place.location))
+    directory = LocalStore(Path(place.location))
+    files = directory.list_files()
     loader = LogLoader(
-        files,
+        directory,
         # What its topic allows is not asked: the target builds indexes anew.
         config=LogConfig(segment_index_bytes=ANY_INDEX_BYTES),
         cleaner=CleanerConfig(),
@@ -201,8 +219,16 @@ def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
         producers=loaded.producers,
         sizes={name: loading.view.source(name).size_bytes for name in map(log_file, bases)},
         cut_bytes=loaded.repairs.lost_bytes,
-        cut_records=sum(count_lost_records(files, cut) for cut in loaded.repairs.cuts),
+        cut_records=sum(count_lost_records(directory, cut) for cut in loaded.repairs.cuts),
+        files=files,
     )
+
+
+def _file_text(file: FileInfo | None) -> str:
+    """Return what tells a file from a changed one, in words."""
+    if file is None:
+        return "no such file"
+    return f"{count_text(file.size_bytes, 'byte')} of {time_text(file.modified_ms)}"
 
 
 def open_longest(
@@ -248,7 +274,7 @@ def read_facts(log: SourceLog) -> BatchFacts:
 
 
 def read_commits(
-    places: Iterable[SourcePlace], *, now_ms: int
+    places: Sequence[SourcePlace], *, now_ms: int
 ) -> tuple[dict[CommitKey, int], dict[str, PylogError]]:
     """Return the groups' committed offsets, and errors by path.
 
@@ -258,14 +284,14 @@ def read_commits(
         places: All logs; those of ``__consumer_offsets`` are read.
         now_ms: The run's clock, epoch milliseconds.
     """
-    own_places = [each for each in places if each.partition.topic == CONSUMER_OFFSETS_TOPIC]
-    ids = find_topic_ids(own_places).get(CONSUMER_OFFSETS_TOPIC, {})
-    if len(ids) > 1:
-        refusal = GuardRefusedError(TransplantReason.SOURCE_IDS_DIFFER, describe_ids(ids))
-        return {}, {next(iter(ids.values())): refusal}
     offsets: dict[CommitKey, int] = {}
     errors: dict[str, PylogError] = {}
-    for partition, own in group_places(own_places):
+    namesake = find_namesakes(places).get(CONSUMER_OFFSETS_TOPIC)
+    if namesake is not None:
+        return offsets, {namesake.path: namesake}
+    for partition, own in group_places(places):
+        if partition.topic != CONSUMER_OFFSETS_TOPIC:
+            continue
         log, failures = open_longest(own, now_ms=now_ms)
         errors |= failures
         if log is None:

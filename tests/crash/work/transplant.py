@@ -63,7 +63,7 @@ class TransplantOfLog(WorkOfRun):
         if plan.log is not None and plan.homes:
             with ExitStack() as stack:
                 homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
-                write_replicas(plan.log, homes, validate=lambda: None)
+                write_replicas(plan.log, homes, fence=lambda: None)
 
     def check(self, where: str) -> None:
         there = [disk for disk in self._target.disks if self._has_records(disk)]

@@ -12,7 +12,7 @@ import yaml
 from pylog_spark.exit_code import ExitCode
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.filenames import log_file
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
 from storage_core.maintenance.transplant import replica
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from tests.kit.builders import BatchSpec, RecordSpec, some_batches
@@ -127,6 +127,9 @@ def test_a_refusal_names_its_way_out_and_the_others_go(pylog, source: Path, disk
     text = " ".join(done.stdout.split())
     assert "the target has no topic bills: create it with at least 1 partition" in text
     assert "TARGET_TOPIC_MISSING: start the target, create it" in text
+    named = pylog(*words_of(source, disks), "--map", "orders=other")
+    assert named.exit_code == ExitCode.REFUSED
+    assert "Strimzi" not in named.stdout
     assert (disks[1] / "orders-0").is_dir()
     named = pylog(*words_of(source, disks), "--map", "bills=orders")
     assert named.exit_code == ExitCode.USAGE
@@ -173,6 +176,10 @@ def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_pa
     assert status == {"bills": "done", "orders": "failed"}
     (failure,) = [row["error"] for row in rows_of(result) if row["error"]]
     assert "No space left on device" in failure
+    with monkeypatch.context() as patch:
+        patch.setattr(replica, "sync", sync)
+        text = pylog(*words_of(source, target.disks[:1])).stdout
+    assert "start no broker of the target before" in " ".join(text.split())
     folders = {path.name for path in target.disks[0].iterdir() if path.is_dir()}
     assert folders == {"bills-0", CLUSTER_METADATA_DIRECTORY}
     assert rows_of(result, "group_offset") == []
@@ -201,18 +208,67 @@ def test_a_target_has_to_be_one_cluster_with_its_metadata(pylog, source: Path, d
     assert absent.exit_code == ExitCode.USAGE
 
 
+def test_disks_of_several_clusters_are_no_replicas_of_each_other(
+    pylog, source: Path, disks, tmp_path
+):
+    other = tmp_path / "other"
+    write_source(other, [SegmentSpec(base_offset=0, batches=some_batches(count=1))])
+    write_properties(other, 5, CLUSTER)
+    refused = pylog(*words_of(source, disks), str(other))
+    assert refused.exit_code == ExitCode.USAGE
+    assert f"{other}: is of cluster {CLUSTER}, not of {SOURCE_CLUSTER}" in refused.stderr
+    (other / "meta.properties").unlink()
+    assert pylog(*words_of(source, disks), str(other)).exit_code == ExitCode.DONE
+
+
+def test_records_that_do_not_go_are_said(pylog, source: Path, disks):
+    whole = pylog(*words_of(source, disks), "--dry-run")
+    assert "do not go" not in whole.stdout
+    (source / CLEAN_SHUTDOWN_FILE).unlink()
+    last = source / "orders-0" / log_file(END)
+    last.write_bytes((source / "orders-0" / log_file(0)).read_bytes()[:70])
+    torn = pylog(*words_of(source, disks), "--dry-run")
+    assert torn.exit_code == ExitCode.DONE
+    assert "70 bytes at the end do not go" in " ".join(torn.stdout.split())
+    last.write_bytes(b"")
+    log = source / "orders-0" / log_file(0)
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    refused = pylog(*words_of(source, disks))
+    assert refused.exit_code == ExitCode.REFUSED
+    assert re.search(r"would cut \d+ readable records behind", " ".join(refused.stdout.split()))
+    assert not (disks[0] / "orders-0").exists()
+
+
+def test_a_topic_that_is_on_the_disks_in_part_is_said(pylog, source: Path, tmp_path):
+    values = [md.topic("orders"), *(md.partition(n) for n in range(3))]
+    md.write_segment(source / CLUSTER_METADATA_DIRECTORY, [md.batch(*values, PRODUCER_IDS)])
+    target = Target(folder=tmp_path / "three", values=values)
+    disk = target.disks[0]
+    write_properties(disk, 1)
+    (target.folder / CLUSTER_METADATA_DIRECTORY).rename(disk / CLUSTER_METADATA_DIRECTORY)
+    result = pylog(*words_of(source, [disk]), "--dry-run")
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    text = " ".join((result.stdout + result.stderr).split())
+    assert "orders: 2 of 3 partitions are on none of the source's disks" in text
+
+
+def test_a_damaged_checkpoint_of_the_target_is_said_before_anything_is_written(
+    pylog, source: Path, disks
+):
+    checkpoint = disks[1] / "replication-offset-checkpoint"
+    checkpoint.write_bytes(b"damaged")
+    for words in (["--dry-run"], []):
+        failed = pylog(*words_of(source, disks), *words)
+        assert failed.exit_code == ExitCode.PARTLY_FAILED
+        assert str(checkpoint) in failed.stderr
+    assert not any((disk / "orders-0").exists() for disk in disks)
+
+
 def test_a_disk_of_the_target_may_be_named_twice(pylog, source: Path, disks):
     result = pylog(*words_of(source, [*disks, disks[0]]))
     assert result.exit_code == ExitCode.DONE, result.stderr
-
-
-def test_a_disk_of_the_target_may_be_a_link(pylog, source: Path, disks, tmp_path: Path):
-    link = tmp_path / "link"
-    link.symlink_to(disks[1])
-    result = pylog(*words_of(source, [disks[0], link]))
-    assert result.exit_code == ExitCode.DONE, result.stderr
-    assert (disks[1] / "orders-0" / log_file(0)).exists()
-    assert not list(disks[1].glob("pylog-transplant*"))
 
 
 def test_metadata_that_cannot_be_read_decides_nothing(pylog, source: Path, disks):
@@ -272,6 +328,11 @@ def test_a_topic_of_the_map_has_to_be_there(pylog, source: Path, disks):
     refused = pylog(*words_of(source, disks), "--map", "bills=orders")
     assert refused.exit_code == ExitCode.USAGE
     assert "is no topic of the source" in refused.stderr
+    (source / "bills-0").mkdir()
+    for words in (["--exclude", "bills", "--map", "bills=x"], ["--map", "__consumer_offsets=x"]):
+        refused = pylog(*words_of(source, disks), *words)
+        assert refused.exit_code == ExitCode.USAGE
+        assert "is not among the topics that --topics names" in refused.stderr
 
 
 def test_the_commands_of_the_page_do_what_it_says(pylog, source: Path, disks, tmp_path: Path):

@@ -13,7 +13,7 @@ from storage_core.maintenance.transplant import plan as plan_module
 from storage_core.maintenance.transplant.plan import Transplant
 from storage_core.maintenance.transplant.source import find_places, read_commits
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
-from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, some_batches
+from tests.kit.builders import BatchSpec, RecordSpec, some_batches
 from tests.kit.directories import SegmentSpec
 from tests.kit.legacy import LegacyMessage
 from tests.storage_core.catalog import metadata_bytes as md
@@ -21,7 +21,6 @@ from tests.storage_core.maintenance.transplant.clusters import (
     BATCHES,
     END,
     NOW_MS,
-    SEGMENTS,
     Target,
     write_source,
 )
@@ -121,8 +120,7 @@ def test_a_replica_goes_where_its_broker_has_its_log(source: Path, tmp_path: Pat
 def test_a_directory_of_another_topic_id_or_with_records_is_refused(source: Path, target: Target):
     there = target.disks[1] / "orders-0"
     there.mkdir()
-    content = encode_partition_metadata(PartitionMetadata(topic_id=md.ID_B))
-    (there / PARTITION_METADATA_FILE).write_bytes(content)
+    write_topic_id(there, md.ID_B)
     assert reasons(target.plan(source)) == {"orders-0": R.TARGET_ID_DIFFERS}
     (there / PARTITION_METADATA_FILE).unlink()
     assert reasons(target.plan(source)) == {"orders-0": None}
@@ -148,42 +146,41 @@ def test_the_longest_of_several_logs_goes_unless_one_cannot_be_read(
     places = [*find_places(shorter), *find_places(source)]
     (plan,) = plan_module.plan_transplants(target.request(*places))
     assert plan.location == str(source / "orders-0")
+    assert plan.detail == f"the longest of 2 logs: {plan.location}"
     (directory / log_file(0)).rename(directory / "x.log.swap")
     (plan,) = plan_module.plan_transplants(target.request(*places))
     assert plan.reason is R.SOURCE_DAMAGED
     assert str(directory) in plan.detail
 
 
-def test_two_topics_of_one_name_are_not_mixed(source: Path, tmp_path: Path, target: Target):
-    """A topic that was deleted and made anew, or two clusters: the longest may be of either."""
-    other = tmp_path / "other"
-    for root, topic_id in ((source, md.ID_A), (other, md.ID_B)):
-        if root is other:
-            write_source(root, [SegmentSpec(base_offset=0, batches=BATCHES[:2])])
-        content = encode_partition_metadata(PartitionMetadata(topic_id=topic_id))
-        (root / "orders-0" / PARTITION_METADATA_FILE).write_bytes(content)
-    places = [*find_places(source), *find_places(other)]
-    (plan,) = plan_module.plan_transplants(target.request(*places))
-    assert plan.reason is R.SOURCE_IDS_DIFFER
-    assert f"{other}/orders-0 is of topic id {md.ID_B}" in plan.detail
-    (other / "orders-0" / PARTITION_METADATA_FILE).write_bytes(b"noise")
-    places = [*find_places(source), *find_places(other)]
-    (plan,) = plan_module.plan_transplants(target.request(*places))
-    assert (plan.reason, PARTITION_METADATA_FILE in plan.detail) == (R.SOURCE_DAMAGED, True)
+def write_topic_id(directory: Path, topic_id: str) -> None:
+    content = encode_partition_metadata(PartitionMetadata(topic_id=topic_id))
+    (directory / PARTITION_METADATA_FILE).write_bytes(content)
 
 
-def test_what_a_start_would_cut_behind_damage_is_not_lost_on_the_way(
-    tmp_path: Path, target: Target
+def test_logs_of_several_topics_of_one_name_are_not_mixed(
+    source: Path, tmp_path: Path, target: Target
 ):
-    root = tmp_path / "unclean"
-    directory = write_source(root, SEGMENTS[:1], is_clean=False)
-    log = directory / log_file(0)
-    content = bytearray(log.read_bytes())
-    content[len(encode_batch(BATCHES[0])) - 1] ^= 1
-    log.write_bytes(content)
-    (plan,) = target.plan(root)
-    assert plan.reason is R.SOURCE_DAMAGED
-    assert "would cut 8 readable records behind damage" in plan.detail
+    """Of two logs the shorter one would be lost, and nobody would know of it."""
+    other = tmp_path / "other"
+    for name in ("orders-0", "__consumer_offsets-0"):
+        write_source(source, PLAIN, name=name)
+        write_source(other, PLAIN, name=name)
+        write_topic_id(source / name, md.ID_A)
+    write_source(source)
+    places = [*find_places(source), *find_places(other)]
+    plans = plan_module.plan_transplants(target.request(*places))
+    assert reasons(plans)["orders-0"] is None  # without an id nothing contradicts
+    write_topic_id(other / "orders-0", md.ID_B)
+    write_topic_id(other / "__consumer_offsets-0", md.ID_B)
+    places = [*find_places(source), *find_places(other)]
+    plans = plan_module.plan_transplants(target.request(*places))
+    assert reasons(plans)["orders-0"] is R.SOURCE_TOPICS_DIFFER
+    (other / "orders-0").rename(other / "orders-1")
+    plans = plan_module.plan_transplants(target.request(*find_places(source), *find_places(other)))
+    assert {reasons(plans)[f"orders-{number}"] for number in (0, 1)} == {R.SOURCE_TOPICS_DIFFER}
+    _, errors = read_commits(places, now_ms=NOW_MS)
+    assert list(errors) == [str(other / "__consumer_offsets-0")]
 
 
 def test_old_formats_and_batches_beyond_the_limit_are_refused(tmp_path: Path):

@@ -3,7 +3,7 @@
 import itertools
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -12,7 +12,13 @@ import pytest
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import CorruptRecordError, GuardRefusedError, StorageError
+from storage_core.errors import (
+    ChangedWhileReadError,
+    CheckpointError,
+    CorruptRecordError,
+    GuardRefusedError,
+    StorageError,
+)
 from storage_core.filenames import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, log_file
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
 from storage_core.log.loaded_log import LoadedLog
@@ -22,7 +28,7 @@ from storage_core.maintenance.transplant.plan import Transplant
 from storage_core.maintenance.transplant.replica import scratch_folder, write_replicas
 from storage_core.roots.broker import BrokerRoot
 from storage_core.store.local import LocalStore
-from tests.kit.builders import some_batches
+from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, some_batches
 from tests.kit.decode import decode_segment
 from tests.kit.directories import SegmentSpec
 from tests.storage_core.catalog import metadata_bytes as md
@@ -54,12 +60,12 @@ def target(tmp_path: Path) -> Target:
     return Target(folder=tmp_path / "target")
 
 
-def write(plan: Transplant) -> None:
+def write(plan: Transplant, *, fence: Callable[[], None] = lambda: None) -> None:
     assert plan.reason is None, plan.detail
     with ExitStack() as stack:
         homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
         assert plan.log is not None
-        write_replicas(plan.log, homes, validate=lambda: None)
+        write_replicas(plan.log, homes, fence=fence)
 
 
 def load(directory: Path, *, is_clean: bool) -> LoadedLog:
@@ -171,7 +177,7 @@ def test_an_empty_directory_of_the_target_is_replaced_and_records_are_not(source
         homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
         (empty / log_file(0)).write_bytes(b"a broker started")
         with pytest.raises(GuardRefusedError, match="has records"):
-            write_replicas(plan.log, homes, validate=lambda: None)
+            write_replicas(plan.log, homes, fence=lambda: None)
     assert (empty / log_file(0)).read_bytes() == b"a broker started"
     (empty / log_file(0)).write_bytes(b"")
     write(plan)
@@ -193,6 +199,58 @@ def test_what_has_been_written_is_left_alone_until_a_broker_starts_on_it(source,
     (target.disks[0] / "orders-0" / log_file(END + 1)).write_bytes(b"a record")
     (refusal,) = target.plan(source)
     assert refusal.reason == "TARGET_HAS_RECORDS"
+
+
+def test_other_records_of_equal_size_are_not_taken_for_a_former_calls(tmp_path: Path, target):
+    roots = []
+    for value in (b"one", b"two"):
+        batches = in_a_row([BatchSpec(records=(RecordSpec(value=value),))] * 3)
+        roots.append(tmp_path / value.decode())
+        write_source(roots[-1], [SegmentSpec(base_offset=0, batches=batches)])
+    one, two = roots
+    write(target.plan(one)[0])
+    assert target.plan(one)[0].is_done
+    (refusal,) = target.plan(two)
+    assert (refusal.reason, refusal.is_done) == ("TARGET_HAS_RECORDS", False)
+
+
+def test_records_in_the_midst_of_a_swap_are_not_replaced(source: Path, target: Target):
+    there = target.disks[0] / "orders-0"
+    there.mkdir()
+    (there / f"{log_file(0)}.swap").write_bytes(b"records")
+    (refusal,) = target.plan(source)
+    assert refusal.reason == "TARGET_HAS_RECORDS"
+
+
+def test_a_source_that_has_changed_meanwhile_is_not_taken(source: Path, target: Target):
+    (plan,) = target.plan(source)
+    (source / "orders-0" / log_file(END)).write_bytes(b"a broker has started, and a record came")
+    with pytest.raises(ChangedWhileReadError, match=rf"orders-0/{log_file(END)}: changed"):
+        write(plan)
+    assert not any(any(disk.iterdir()) for disk in target.disks)
+
+
+def test_the_lock_is_asked_right_before_each_replica_gets_its_name(source: Path, target: Target):
+    (plan,) = target.plan(source)
+    for number in range(1, 4):
+        asked = itertools.count(1)
+
+        def fence(last: int = number, asked: Iterator[int] = asked) -> None:
+            if next(asked) == last:
+                raise GuardRefusedError("LOCK_LOST", "somebody else has it")
+
+        with pytest.raises(GuardRefusedError, match="somebody else"):
+            write(plan, fence=fence)
+        assert not any(path.is_dir() for disk in target.disks for path in disk.iterdir())
+    write(plan)
+
+
+def test_no_replica_is_there_before_the_checkpoints_of_all(source: Path, target: Target):
+    (plan,) = target.plan(source)
+    (target.disks[1] / "replication-offset-checkpoint").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError):
+        write(plan)
+    assert not any(path.is_dir() for disk in target.disks for path in disk.iterdir())
 
 
 def test_damage_that_comes_up_while_it_is_copied_leaves_no_replica(source, target: Target):
@@ -277,24 +335,27 @@ def test_a_replica_is_the_owners_of_its_log_directory(source, target: Target):
     paths = [folder, *folder.iterdir()]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {owner}
     assert {path.stat().st_mode & 0o777 for path in paths[1:]} == {0o640}
-    with scratch_folder(target.disks[0]) as scratch:
+
+
+def test_what_a_kill_leaves_is_the_owners_of_its_log_directory(target: Target):
+    """A broker of another user that cannot look into it does not start."""
+    owner = (12345, 12346) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    disk = target.disks[0]
+    disk.chmod(0o750)
+    os.chown(disk, *owner)
+    with scratch_folder(disk) as scratch:
         facts = scratch.stat()
-        assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o777) == (*owner, 0o750)
+    assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o777) == (*owner, 0o750)
 
 
-def test_a_log_directory_that_is_lost_while_a_log_is_copied_stays_as_it_is(source, target: Target):
-    (plan,) = target.plan(source)
-    assert plan.log is not None
-
-    def lose() -> None:
-        raise GuardRefusedError("LOCK_LOST", "its holder is gone")
-
-    before = {disk: sorted(path.name for path in disk.iterdir()) for disk in target.disks}
-    with ExitStack() as stack:
-        homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
-        with pytest.raises(GuardRefusedError, match="holder is gone"):
-            write_replicas(plan.log, homes, validate=lose)
-    assert {disk: sorted(p.name for p in disk.iterdir()) for disk in target.disks} == before
+def test_a_log_directory_may_be_named_by_a_link(target: Target):
+    link = target.folder / "link"
+    link.symlink_to(target.disks[0])
+    with scratch_folder(link) as killed:
+        (killed / "orders-0").mkdir()
+        with scratch_folder(link):
+            assert not killed.exists()
+    assert list(target.disks[0].iterdir()) == []
 
 
 def test_the_batches_of_a_log_may_be_larger_than_a_window(tmp_path: Path, target: Target):
