@@ -618,6 +618,22 @@ def make_folder(folder: Path, *, mode: int = _PRIVATE_FOLDER_MODE) -> None:
     sync_folder(above)
 
 
+def make_folder_like(home: LocalStore, folder: Path) -> None:
+    """Create a folder with owner, group and mode of a directory; durable.
+
+    Args:
+        home: The directory.
+        folder: Stays where it is there, but gets these as well.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    with storage_errors(folder):
+        make_folder(folder)
+        with open_folder(folder) as opened:
+            home.hand_on_ownership(opened)
+
+
 def write_record(path: Path, content: bytes) -> None:
     """Create or replace a small file and its folders; all durable.
 

@@ -25,7 +25,7 @@ from storage_core.commit import CommitPlan, RestoreFile, SyncDirectory, WriteFil
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, kind_of
 from storage_core.local_files import facts_in, folder_names, is_there, open_file, open_folder
-from storage_core.store.local import LocalStore, make_folder, storage_errors
+from storage_core.store.local import LocalStore, make_folder_like, storage_errors
 
 # A folder of this name is what is left of a deleted partition: a node that starts passes it over.
 _UNFINISHED_SUFFIX: Final = "-delete"
@@ -102,10 +102,7 @@ def write_metadata_log(
     _remove_unfinished(directory)
     home = LocalStore(directory, may_be_link=True)
     unfinished = directory / _unfinished_name()
-    with storage_errors(unfinished):
-        make_folder(unfinished)
-        with open_folder(unfinished) as opened:
-            home.hand_on_ownership(opened)
+    make_folder_like(home, unfinished)
     store = LocalStore(unfinished)
     last = SyncDirectory(reason="the log is whole")
     commit(CommitPlan(location=store.location, operations=(*operations, last)), store)

@@ -57,7 +57,7 @@ from storage_core.maintenance.materialize import write_checkpoints
 from storage_core.maintenance.transplant.source import SourceLog
 from storage_core.records.batch_builder import end_txn_marker
 from storage_core.records.reader import scan_windows
-from storage_core.store.local import LocalStore, make_folder, storage_errors
+from storage_core.store.local import LocalStore, make_folder_like, storage_errors
 from storage_core.turns import sync
 from storage_core.write_behind import WriteBehind
 
@@ -189,11 +189,8 @@ def scratch_folder(directory: Path) -> Iterator[Path]:
     """
     _remove_scratch(directory)
     scratch = directory / f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
-    with storage_errors(scratch):
-        make_folder(scratch)
-        with open_folder(scratch) as folder:
-            # A broker looks into what a kill has left of it.
-            LocalStore(directory, may_be_link=True).hand_on_ownership(folder)
+    # A broker looks into what a kill has left of it.
+    make_folder_like(LocalStore(directory, may_be_link=True), scratch)
     try:
         yield scratch
     finally:
@@ -234,10 +231,7 @@ def write_replicas(log: NewLog, scratches: Sequence[Path], *, fence: Callable[[]
 
 def _build(log: NewLog, directory: Path, home: LocalStore) -> None:
     """Make a replica in a scratch folder."""
-    with storage_errors(directory):
-        make_folder(directory)
-        with open_folder(directory) as folder:
-            home.hand_on_ownership(folder)
+    make_folder_like(home, directory)
     modified_ms = {file.name: file.modified_ms for file in log.source.store.list_files()}
     for name in log.sizes():
         path = directory / name
