@@ -116,21 +116,24 @@ def plan_promotions(
     folder = LocalStore(Path(source.root, CLUSTER_METADATA_DIRECTORY))
     files = tuple(file for file in folder.list_files() if _is_copied(file.name))
     is_dynamic = cluster.voters_source is VotersSource.RECORD
-    return [
-        Promotion(
-            voter=(voter := _voter_of(cluster, node)),
-            directory=directory,
-            source=source,
-            files=files,
-            properties=(
-                missing := missing_properties(directory, _properties_of(voter, source.cluster_id))
-            ),
-            epoch=epoch,
-            voters=None if is_dynamic else tuple(each.node_id for each in cluster.voters),
-            is_done=_has_copy(directory, files) and missing is None,
+    voters = None if is_dynamic else tuple(each.node_id for each in cluster.voters)
+    promotions = []
+    for node, directory in sorted(targets.items()):
+        voter = _voter_of(cluster, node)
+        missing = missing_properties(directory, _properties_of(voter, source.cluster_id))
+        promotions.append(
+            Promotion(
+                voter=voter,
+                directory=directory,
+                source=source,
+                files=files,
+                properties=missing,
+                epoch=epoch,
+                voters=voters,
+                is_done=_has_copy(directory, files) and missing is None,
+            )
         )
-        for node, directory in sorted(targets.items())
-    ]
+    return promotions
 
 
 def promote(promotion: Promotion) -> None:

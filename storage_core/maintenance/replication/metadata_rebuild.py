@@ -567,7 +567,11 @@ def plan_targets(
 
 
 def _count_replaced(directory: Path, voters: Sequence[Voter]) -> int:
-    """Return how many topics a directory's bootstrap snapshot has, 0 without one."""
+    """Return how many topics a directory's bootstrap snapshot has, 0 without one.
+
+    Raises:
+        ConfigError: It cannot be read, or it has voters, and none are given.
+    """
     log = directory / CLUSTER_METADATA_DIRECTORY
     if not is_there(log, may_be_link=True):
         return 0
