@@ -51,6 +51,7 @@ class Action(enum.StrEnum):
     INGEST = "ingest"
     MATERIALIZE = "materialize"
     SURVEY = "survey"
+    TRANSPLANT = "transplant"
 
 
 class Status(enum.StrEnum):
@@ -387,6 +388,32 @@ class MaterializedRow:
 
 
 MATERIALIZED: Final = schema_of(MaterializedRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransplantRow:
+    """What becomes of a partition that is given to another cluster."""
+
+    name: PartitionName
+    target: Text = column("its name in the target")
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it stays")
+    detail: Text = column("the same in words; of one that goes, what a person has to know")
+    source: Text = column("path of the log that is taken")
+    directories: Texts = column("directories that get it")
+    topic_id: Text = column("id of its topic in the target")
+    leader_epoch: Number = column("epoch of all its batches there")
+    log_start_offset: Number = column("first offset of the new log")
+    log_end_offset: Number = column("offset that its next record gets")
+    newest_ms: Number = column("largest timestamp, epoch milliseconds; null where none is known")
+    aborted_transactions: Number = column("open transactions that are aborted")
+    cut_bytes: Number = column("bytes of the source that do not go")
+    size_bytes: Number = column("bytes of the new segments")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+TRANSPLANT: Final = schema_of(TransplantRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ ALLOWED = {
     "pylog_spark/operations/audit/driver.py": "a file that the user names",
     "pylog_spark/operations/copies/driver.py": "a file that the user names",
     "pylog_spark/operations/audit/election_files.py": "a new folder that the user names",
-    "pylog_spark/operations/transplant.py": "a file that the user names",
+    "pylog_spark/operations/transplant/driver.py": "a file that the user names",
     "pylog_spark/operations/materialize/driver.py": "sizes of what this program has written",
     "pylog_spark/run/plan_file.py": "a file that the user names",
     "storage_core/roots/guards.py": "names in the root itself",

@@ -194,19 +194,24 @@ def transfer_lines(report: TransferReport, *, is_csv: bool) -> Iterator[OutputLi
 
 
 def _blocks(call: Call, report: TransferReport) -> Iterator[Block]:
-    what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
-    seconds = report.summary.duration_ms / 1000
-    counts = summary_line(
-        report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
-    )
     details = report.details
     if not call.is_wide:
         is_unknown = pc.equal(details["reason"], Reason.CONFIG_UNKNOWN.value)
         details = details.filter(pc.invert(pc.fill_null(is_unknown, fill_value=False)))
     shown = details if call.is_wide else details.slice(0, SHOWN_ROWS)
     yield Table(kind=_TABLES[report.action], rows=shown.to_pylist(), total=details.num_rows)
+    yield from closing_lines(call, report)
+
+
+def closing_lines(call: Call, report: TransferReport) -> Iterator[Block]:
+    """Yield the lines below the table: counts, ways out, notes."""
+    what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
+    seconds = report.summary.duration_ms / 1000
+    counts = summary_line(
+        report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
+    )
     yield f"{what}: {counts} in {seconds:.1f} s, {engine_text(report.engine, call)}"
-    yield from ways_out(details["reason"].to_pylist())
+    yield from ways_out(report.details["reason"].to_pylist())
     yield from report.notes
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from pylog_spark.cli.runner import Call, Work, check_file_place, prepare_roots
-from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.transplant import (
+from pylog_spark.cli.runner import Call, Tasks, Work, check_file_place, prepare_roots
+from pylog_spark.cli.transfer import closing_lines
+from pylog_spark.operations.transplant.driver import (
     TransplantOptions,
     TransplantReport,
     transplant,
 )
+from pylog_spark.options.declared import ROOTS
 from pylog_spark.options.of_transplants import KEEP_PRODUCERS, NEW_NAMES, OFFSETS_OUT, TARGETS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.refusals import GUARDS
@@ -25,7 +26,6 @@ from pylog_spark.report import (
     text_column,
 )
 from pylog_spark.run.guards import check_of_brokers, check_outside
-from pylog_spark.schemas import Status
 from pylog_spark.view import (
     NOTHING,
     Block,
@@ -38,9 +38,9 @@ from pylog_spark.view import (
     View,
     lines_of,
 )
-from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import CleanupPolicy
-from storage_core.maintenance.transplant.plan import Transplant
+from storage_core.filenames import parse_partition_directory
 from storage_core.wording import count_text
 
 _TABLE: Final = TableKind(
@@ -62,6 +62,7 @@ _KEYS: Final = (
     *("topic", "partition", "target", "status", "reason", "detail", "source", "replicas"),
     *("directories", "topic_id", "leader_epoch", "log_start_offset", "log_end_offset"),
     *("aborted_transactions", "cut_bytes", "size_bytes", "error"),
+    *("root", "newest_ms", "duration_ms", "error_class"),
 )
 _NO_RESOURCE_NAME: Final = re.compile(r"[^a-z0-9.-]+")
 
@@ -75,93 +76,57 @@ def _prepare(line: CommandLine) -> Call:
     return call
 
 
-def _transplant(call: Call, _: Any) -> TransplantReport:
-    return transplant(
-        call.locations,
-        [path.absolute() for path in call.line[TARGETS]],
+def _transplant(call: Call, place: Any) -> TransplantReport:
+    line = call.line
+    report = transplant(
+        place,
+        line[ROOTS],
+        [path.absolute() for path in line[TARGETS]],
+        call.options,
         TransplantOptions(
-            topics=TopicFilter(topics=call.options.include, exclude=call.options.exclude),
-            names=call.line[NEW_NAMES],
-            keeps_producers=call.line[KEEP_PRODUCERS],
-            offsets_out=call.line[OFFSETS_OUT],
-            now_ms=call.options.now_ms,
-            dry_run=call.options.dry_run,
+            names=line[NEW_NAMES],
+            keeps_producers=line[KEEP_PRODUCERS],
+            offsets_out=line[OFFSETS_OUT],
         ),
     )
+    return report.with_notes(call.notes)
 
 
 def _view(call: Call, report: TransplantReport) -> View:
-    rows = [_row(call, report, each) for each in report.transplants]
-    status = ExitCode.DONE
-    if any(each.reason for each in report.transplants):
-        status = ExitCode.REFUSED
-    if report.failures:
-        status = ExitCode.PARTLY_FAILED
+    rows = [row | {"replicas": len(row["directories"])} for row in report.details.to_pylist()]
     return View(
         lines=[
+            *lines_of("result", report.results.to_pylist()),
             *lines_of("transplant", rows),
             *lines_of("group_offset", map(asdict, report.offsets)),
-            *lines_of("kafka_topic", _manifests(report)),
+            *lines_of("kafka_topic", _manifests(report, rows)),
             OutputLine(
                 "target_cluster",
                 {"cluster_id": report.cluster_id, "format_command": _format_line(report)},
             ),
+            OutputLine("run", report.run_row()),
         ],
         csv=("transplant", _KEYS),
         blocks=_blocks(call, report, rows),
-        notes=[*call.notes, *report.notes],
-        status=status,
+        status=report.exit_code,
     )
-
-
-def _row(call: Call, report: TransplantReport, each: Transplant) -> Row:
-    """Return a partition's row for programs, under ``_KEYS``."""
-    error = report.failures.get(str(each.source))
-    status = Status.PLANNED if call.options.dry_run else Status.DONE
-    if each.reason is not None or each.is_done:
-        status = Status.SKIPPED
-    if error is not None:
-        status = Status.FAILED
-    row = dict.fromkeys(_KEYS) | {
-        "topic": each.source.topic,
-        "partition": each.source.partition,
-        "target": str(each.target),
-        "status": status.value,
-        "reason": None if each.reason is None else each.reason.value,
-        "detail": "a former call has written it" if each.is_done else each.detail,
-        "source": each.location or None,
-        "replicas": len(each.homes),
-        "directories": [str(home / str(each.target)) for home in each.homes],
-        "error": None if error is None else str(error),
-    }
-    log = each.log
-    if log is None:
-        return row
-    return row | {
-        "topic_id": log.topic_id,
-        "leader_epoch": log.leader_epoch,
-        "log_start_offset": log.source.log_start_offset,
-        "log_end_offset": log.log_end_offset,
-        "aborted_transactions": len(log.source.open_producers),
-        "cut_bytes": log.source.cut_bytes,
-        "size_bytes": log.size_bytes,
-    }
 
 
 def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterator[Block]:
     yield Table(kind=_TABLE, rows=rows)
+    yield from closing_lines(call, report)
     if not rows:
         yield "the source has no such partition"
         return
-    for reason in dict.fromkeys(each.reason for each in report.transplants if each.reason):
+    for reason in dict.fromkeys(row["reason"] for row in rows if row["reason"]):
         yield f"{reason}: {GUARDS[reason].way or GUARDS[reason].means}"
-    if report.failures:
+    if report.summary.failed and not report.dry_run:
         yield Sentence(
             "start no broker of the target before this command has succeeded: a replica that is "
             "still empty may be elected, and cuts the full ones to nothing",
             "bold yellow",
         )
-    yield from _retention(call, report)
+    yield from _retention(call, report, rows)
     if report.offsets:
         groups = list(dict.fromkeys(each.group for each in report.offsets))
         yield f"{count_text(len(report.offsets), 'committed offset')}; once the target runs:"
@@ -174,7 +139,7 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
         )
     yield "a new disk is formatted for the target by:"
     yield Verbatim(_format_line(report))
-    manifests = _manifests(report)
+    manifests = _manifests(report, rows)
     if manifests:
         yield "where Strimzi looks after topics, it deletes those without such a resource:"
     for manifest in manifests:
@@ -183,16 +148,18 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
         yield from (Verbatim(f"{key}: {json.dumps(value)}") for key, value in manifest.items())
 
 
-def _retention(call: Call, report: TransplantReport) -> Iterator[Block]:
+def _retention(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterator[Block]:
     """Warn of topics whose records the target would delete at once."""
+    catalog = build_topic_catalog(metadata=report.metadata)
     late: dict[str, int] = {}
-    for each in report.transplants:
-        if each.log is None or each.newest_ms < 0:
+    for row in rows:
+        if row["reason"] is not None or row["newest_ms"] is None:
             continue
-        config = each.log.config
+        topic = parse_partition_directory(row["target"]).topic
+        config = catalog.config_or_defaults(topic)
         deletes = CleanupPolicy.DELETE in config.cleanup_policy and config.retention_ms >= 0
-        if deletes and each.newest_ms + config.retention_ms < call.options.now_ms:
-            late[each.target.topic] = config.retention_ms
+        if deletes and row["newest_ms"] + config.retention_ms < call.options.now_ms:
+            late[topic] = config.retention_ms
     for topic, retention_ms in late.items():
         yield Sentence(
             f"{topic}: all records of a partition are older than retention.ms {retention_ms}: the "
@@ -208,10 +175,11 @@ def _format_line(report: TransplantReport) -> str:
     )
 
 
-def _manifests(report: TransplantReport) -> list[Row]:
+def _manifests(report: TransplantReport, rows: Sequence[Row]) -> list[Row]:
     """Return Strimzi's resource of each topic that gets partitions."""
     topics = report.metadata.topics_by_name()
-    names = dict.fromkeys(each.target.topic for each in report.transplants if each.log is not None)
+    goes = (row["target"] for row in rows if row["reason"] is None and row["topic_id"])
+    names = dict.fromkeys(parse_partition_directory(target).topic for target in goes)
     return [
         {
             "apiVersion": "kafka.strimzi.io/v1beta2",
@@ -231,4 +199,10 @@ def _manifests(report: TransplantReport) -> list[Row]:
     ]
 
 
-TRANSPLANT: Final = Work(name="transplant", prepare=_prepare, operate=_transplant, view=_view)
+TRANSPLANT: Final = Work(
+    name="transplant",
+    prepare=_prepare,
+    operate=_transplant,
+    view=_view,
+    tasks=Tasks.HERE_IF_FEW,
+)

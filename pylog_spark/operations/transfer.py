@@ -1,4 +1,4 @@
-"""What ingest, materialize and survey share: their report, and its rows."""
+"""What ingest, materialize, survey and transplant share: their report, and its rows."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferReport(Report):
-    """The report of an ingest, a materialization or a survey.
+    """The report of an ingest, a materialization, a survey or a transplant.
 
     Attributes:
-        details: In the order of the results, rows of ``schemas.INGEST``, ``schemas.MATERIALIZED``
-            or ``schemas.SURVEY``.
+        details: Rows of ``schemas.INGEST``, ``schemas.MATERIALIZED``, ``schemas.SURVEY`` or
+            ``schemas.TRANSPLANT``.
     """
 
     details: pa.Table

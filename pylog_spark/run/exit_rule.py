@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.schemas import Action, Reason, Status
+from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.maintenance.verification.findings import Severity
 
 # Refusals by a guard: nothing is wrong with what was done, but something was not allowed.
@@ -60,12 +61,13 @@ _TRANSFERS: Final = frozenset(
 )
 # By action: reasons of which a single row is enough for 3. What was asked for was begun, and a
 # person has to decide about the rest.
-_FOR_A_PERSON: Final[Mapping[str, frozenset[Reason]]] = {
+_FOR_A_PERSON: Final[Mapping[str, Collection[str]]] = {
     Action.RECOVER: _CUTS,
     Action.RUN: _CUTS,
     Action.TRUNCATE: _CUTS,
     Action.INGEST: _TRANSFERS,
     Action.MATERIALIZE: _TRANSFERS,
+    Action.TRANSPLANT: frozenset(TransplantReason),
     Action.UNDO: frozenset({Reason.CHANGED_SINCE_RUN, Reason.RUN_NOT_ENDED, Reason.PURGED}),
 }
 

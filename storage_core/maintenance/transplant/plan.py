@@ -6,8 +6,9 @@ leader of a stopped cluster has a later one.
 """
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,7 +21,12 @@ from storage_core.catalog.topic_catalog import (
     build_topic_catalog,
 )
 from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id
-from storage_core.errors import ConfigError, InconsistentTopicIdError, PylogError
+from storage_core.config import LogConfig
+from storage_core.errors import (
+    ConfigError,
+    InconsistentTopicIdError,
+    PylogError,
+)
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 from storage_core.local_files import is_there
 from storage_core.maintenance.transplant.replica import NewLog, is_empty, is_written
@@ -30,6 +36,7 @@ from storage_core.maintenance.transplant.source import (
     find_namesakes,
     group_places,
     open_longest,
+    open_source,
     read_facts,
 )
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
@@ -56,28 +63,65 @@ class TargetDirectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transplant:
-    """A partition, and what becomes of it.
+class Assignment:
+    """A partition, and the replicas that are to get its log.
 
     Attributes:
         source: The partition in its own cluster.
         target: Its name in the target.
-        location: Path of the log that is taken, empty without one.
-        log: The new log; None with a reason.
-        homes: The target's log directories that get it.
-        is_done: Whether all of them have it.
-        newest_ms: Largest timestamp of its records, epoch milliseconds; -1 where none is known.
-        reason: Why it stays; None where it goes.
-        detail: The same in words; of one that goes, what a person has to know.
+        places: The logs of the source that hold it.
+        homes: The target's log directories of its replicas.
+        topic_id: Its topic's id in the target.
+        leader_epoch: Its leader epoch there.
+        config: Its topic's config there.
+        next_producer_id: The id that the target gives to its next producer.
+        keeps_producers: Whether the target remembers the source's producers.
+        now_ms: The run's clock, epoch milliseconds.
+        reason: Why it stays, whatever its logs have; None where that is not known yet.
+        detail: The same in words.
     """
 
     source: TopicPartition
     target: TopicPartition
+    places: tuple[SourcePlace, ...]
+    homes: tuple[Path, ...] = ()
+    topic_id: str = ""
+    leader_epoch: int = 0
+    config: LogConfig = field(default_factory=LogConfig)
+    next_producer_id: int = 0
+    keeps_producers: bool = False
+    now_ms: int
+    reason: TransplantReason | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transplant:
+    """What becomes of a partition.
+
+    Attributes:
+        location: Path of the log that is taken, empty without one.
+        homes: The target's log directories that get it; none where it stays.
+        is_done: Whether all of them have it.
+        log_start_offset: First offset of the new log; -1 without one, as the next two.
+        log_end_offset: Offset that the next record gets.
+        newest_ms: Largest timestamp of its records, epoch milliseconds; -1 where none is known.
+        aborted_transactions: Open transactions that are aborted.
+        cut_bytes: Bytes of the source that do not go.
+        size_bytes: Bytes of the new segments.
+        reason: Why it stays; None where it goes.
+        detail: The same in words; of one that goes, what a person has to know.
+    """
+
     location: str = ""
-    log: NewLog | None = None
     homes: tuple[Path, ...] = ()
     is_done: bool = False
+    log_start_offset: int = -1
+    log_end_offset: int = -1
     newest_ms: int = -1
+    aborted_transactions: int = 0
+    cut_bytes: int = 0
+    size_bytes: int = 0
     reason: TransplantReason | None = None
     detail: str = ""
 
@@ -131,8 +175,10 @@ class _Stay(Exception):  # noqa: N818  # an answer about one partition
         self.reason, self.detail = reason, detail
 
 
-def plan_transplants(request: TransplantRequest) -> list[Transplant]:
-    """Read everything and return what becomes of each partition.
+def assign_logs(request: TransplantRequest) -> list[Assignment]:
+    """Return which replicas of the target get each partition, by its metadata.
+
+    No log is read for it.
 
     Raises:
         ConfigError: Two topics would get one name.
@@ -151,48 +197,99 @@ def plan_transplants(request: TransplantRequest) -> list[Transplant]:
         largest=largest,
         namesakes=find_namesakes(request.places),
     )
-    plans = [
-        _plan(request, target, partition, places)
+    return [
+        _assign(request, target, partition, places)
         for partition, places in group_places(request.places)
         if partition.topic in request.topics
     ]
-    return _refuse_beyond_room(plans)
 
 
-def _plan(
+def _assign(
     request: TransplantRequest,
     target: _LookUp,
     partition: TopicPartition,
     places: Sequence[SourcePlace],
-) -> Transplant:
+) -> Assignment:
     name = request.names.get(partition.topic, partition.topic)
-    plan = Transplant(source=partition, target=TopicPartition(name, partition.partition))
+    assignment = Assignment(
+        source=partition,
+        target=TopicPartition(name, partition.partition),
+        places=tuple(places),
+        next_producer_id=request.metadata.next_producer_id,
+        keeps_producers=request.keeps_producers,
+        now_ms=request.now_ms,
+    )
     try:
         _check_topic(target, partition.topic, name)
         topic, record = _registration(request, target, partition, name)
-        homes = _homes(request, record, plan.target)
-        log = _open(places, request.now_ms)
-        detail = _source_text(log, places)
-        plan = replace(plan, location=log.place.location, homes=homes, detail=detail)
-        new = NewLog(
-            partition=plan.target,
-            topic_id=topic.topic_id,
-            leader_epoch=max(record.leader_epoch, 0),
-            source=log,
-            has_producers=request.keeps_producers,
-            config=target.catalog.config_or_defaults(name),
-            now_ms=request.now_ms,
+        homes = _homes(request, record, assignment.target)
+    except _Stay as stay:
+        return replace(assignment, reason=stay.reason, detail=stay.detail)
+    return replace(
+        assignment,
+        homes=homes,
+        topic_id=topic.topic_id,
+        leader_epoch=max(record.leader_epoch, 0),
+        config=target.catalog.config_or_defaults(name),
+    )
+
+
+def plan_transplant(assignment: Assignment) -> Transplant:
+    """Return what becomes of a partition, by its logs.
+
+    Nothing is written.
+    """
+    if assignment.reason is not None:
+        return Transplant(reason=assignment.reason, detail=assignment.detail)
+    plan = Transplant()
+    try:
+        source = _open(assignment.places, assignment.now_ms)
+        plan = replace(
+            plan, location=source.place.location, detail=_source_text(source, assignment.places)
         )
-        newest_ms = _check_records(request, new)
-        done = [_has_log(home, new) for home in homes]
+        log = _new_log(assignment, source)
+        newest_ms = _check_records(log, assignment.next_producer_id)
+        done = [_has_log(home, log) for home in assignment.homes]
     except _Stay as stay:
         return replace(plan, reason=stay.reason, detail=stay.detail)
     return replace(
         plan,
-        log=new,
-        homes=tuple(home for home, has_it in zip(homes, done, strict=True) if not has_it),
+        homes=tuple(
+            home for home, has_it in zip(assignment.homes, done, strict=True) if not has_it
+        ),
         is_done=all(done),
+        log_start_offset=source.log_start_offset,
+        log_end_offset=log.log_end_offset,
         newest_ms=newest_ms,
+        aborted_transactions=len(source.open_producers),
+        cut_bytes=source.cut_bytes,
+        size_bytes=log.size_bytes,
+    )
+
+
+def open_log(assignment: Assignment, location: str) -> NewLog:
+    """Open the log that was planned to go, to write it.
+
+    Args:
+        assignment: The partition.
+        location: Path of the log.
+
+    Raises:
+        PylogError: It cannot be read any more.
+    """
+    (place,) = (each for each in assignment.places if each.location == location)
+    return _new_log(assignment, open_source(place, now_ms=assignment.now_ms))
+
+
+def _new_log(assignment: Assignment, source: SourceLog) -> NewLog:
+    return NewLog(
+        partition=assignment.target,
+        topic_id=assignment.topic_id,
+        leader_epoch=assignment.leader_epoch,
+        source=source,
+        has_producers=assignment.keeps_producers,
+        config=assignment.config,
+        now_ms=assignment.now_ms,
     )
 
 
@@ -291,7 +388,7 @@ def _source_text(log: SourceLog, places: Sequence[SourcePlace]) -> str:
     return "; ".join(texts)
 
 
-def _check_records(request: TransplantRequest, new: NewLog) -> int:
+def _check_records(new: NewLog, next_producer_id: int) -> int:
     """Refuse records that the target cannot have; return the newest timestamp."""
     log = new.source
     try:
@@ -305,10 +402,12 @@ def _check_records(request: TransplantRequest, new: NewLog) -> int:
     if facts.largest_bytes > most:
         detail = f"a batch has {facts.largest_bytes} bytes, max.message.bytes is {most}"
         raise _Stay(TransplantReason.BATCH_TOO_LARGE, detail)
-    next_id = request.metadata.next_producer_id
     largest = max((each.producer_id for each in log.producers), default=-1)
-    if new.has_producers and largest >= next_id:
-        detail = f"the target will give producer id {largest} to another one: its next is {next_id}"
+    if new.has_producers and largest >= next_producer_id:
+        detail = (
+            f"the target will give producer id {largest} to another one: its next is "
+            f"{next_producer_id}"
+        )
         raise _Stay(TransplantReason.PRODUCER_ID_TAKEN, detail)
     return facts.newest_ms
 
@@ -334,29 +433,33 @@ def _has_log(home: Path, new: NewLog) -> bool:
     return False
 
 
-def _refuse_beyond_room(plans: Iterable[Transplant]) -> list[Transplant]:
-    """Refuse the plans for which the disks have no room left."""
-    free: dict[int, int] = {}
-    checked = []
-    for plan in plans:
-        needs: dict[int, int] = {}
+class TargetRoom:
+    """The free bytes of the target's disks, less the given ones."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, int] = {}
+
+    def take(self, homes: Sequence[Path], size_bytes: int) -> str:
+        """Give a log room on its disks, if all have it.
+
+        Returns:
+            Which disk has no room, and how much it has; empty where all have.
+
+        Raises:
+            StorageError: A disk cannot be asked.
+        """
+        needs: Counter[int] = Counter()
         places: dict[int, Path] = {}
-        for home in plan.homes if plan.log is not None else ():
+        for home in homes:
             with storage_errors(home):
                 device = home.stat().st_dev
-                free.setdefault(device, shutil.disk_usage(home).free)
-            needs[device] = needs.get(device, 0) + (plan.log.size_bytes if plan.log else 0)
+                self._free.setdefault(device, shutil.disk_usage(home).free)
+            needs[device] += size_bytes
             places[device] = home
-        short = next((device for device in needs if needs[device] > free[device]), None)
-        if short is None:
-            for device, size_bytes in needs.items():
-                free[device] -= size_bytes
-            checked.append(plan)
-            continue
-        detail = (
-            f"{places[short]} has {count_text(free[short], 'byte')} of room left, the log needs "
-            f"{needs[short]}"
-        )
-        full = TransplantReason.TARGET_FULL
-        checked.append(replace(plan, log=None, homes=(), reason=full, detail=detail))
-    return checked
+        for device, needed in needs.items():
+            if needed > self._free[device]:
+                free = count_text(self._free[device], "byte")
+                return f"{places[device]} has {free} of room left, the log needs {needed}"
+        for device, needed in needs.items():
+            self._free[device] -= needed
+        return ""

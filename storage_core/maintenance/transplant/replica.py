@@ -6,13 +6,16 @@ active one. Producers stand in a snapshot at its base, as after a roll: whatever
 to recover, it begins there. The rest is made by a recovery of these segments.
 
 Everything is made in a folder of the log directory that is named as what is left of a deleted
-partition: a broker that starts removes it. A rename gives the replica its name.
+partition: a broker that starts removes it. Tasks make replicas there, each attempt in a folder of
+its own. Whoever holds the log directories writes their checkpoints, then renames give the replicas
+their names.
 """
 
+import errno
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +33,12 @@ from storage_core.checkpoint.checkpoint_files import (
 from storage_core.checkpoint.checkpoints import log_start_entry
 from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import CorruptRecordError, GuardRefusedError
+from storage_core.errors import (
+    CorruptRecordError,
+    GuardRefusedError,
+    PylogError,
+    StorageError,
+)
 from storage_core.filenames import (
     CLEANER_FILE,
     LEADER_EPOCH_FILE,
@@ -43,7 +51,9 @@ from storage_core.filenames import (
     TopicPartition,
     kind_of,
     log_file,
+    offset_of,
     snapshot_file,
+    sorted_logs,
 )
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
 from storage_core.local_files import create_file, facts_in, folder_names, is_there, open_folder
@@ -53,10 +63,10 @@ from storage_core.log.producer_snapshot import (
     ProducerEntry,
     encode_producer_snapshot,
 )
-from storage_core.maintenance.materialize import write_checkpoints
 from storage_core.maintenance.transplant.source import SourceLog
 from storage_core.records.batch_builder import end_txn_marker
 from storage_core.records.reader import scan_windows
+from storage_core.roots.root import HeldRoot
 from storage_core.store.local import LocalStore, make_folder_like, storage_errors
 from storage_core.turns import sync
 from storage_core.write_behind import WriteBehind
@@ -137,8 +147,25 @@ class NewLog:
         return sum(self.source.sizes.values()) + len(self.markers())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltReplicas:
+    """Replicas of a partition in scratch folders.
+
+    Attributes:
+        partition: The partition.
+        homes: The log directories that get them; at least one.
+        log_start_offset: First offset of the log.
+        log_end_offset: Offset that its next record gets.
+    """
+
+    partition: TopicPartition
+    homes: tuple[Path, ...]
+    log_start_offset: int
+    log_end_offset: int
+
+
 def is_written(directory: Path, log: NewLog) -> bool:
-    """Return whether a directory is what ``write_replicas`` makes of a log.
+    """Return whether a directory is what ``build_replicas`` makes of a log.
 
     Raises:
         PylogError: It cannot be read.
@@ -197,36 +224,83 @@ def scratch_folder(directory: Path) -> Iterator[Path]:
         _remove_scratch(directory)
 
 
-def write_replicas(log: NewLog, scratches: Sequence[Path], *, fence: Callable[[], None]) -> None:
-    """Write a log into log directories; all durable.
+def build_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
+    """Make replicas of a log in scratch folders; all durable.
 
-    A kill leaves each of them without the log, or with all of it.
+    It may be done twice, at the same time as well.
 
     Args:
         log: The log.
         scratches: Folders of ``scratch_folder`` in the log directories.
-        fence: Asked right before each change: raises where the directories are not ours any more.
 
     Raises:
-        GuardRefusedError: A directory has records of the partition by now, or is not ours any more.
-        PylogError: The source changed, is damaged, or a disk failed; no replica was changed, unless
-            a disk failed while the replicas got their names.
+        PylogError: The source changed, is damaged, or a disk failed; there is no replica then.
     """
     name = str(log.partition)
+    attempts = {scratch / uuid.uuid4().hex: scratch for scratch in scratches}
     try:
-        for scratch in scratches:
-            _build(log, scratch / name, LocalStore(scratch.parent, may_be_link=True))
+        for attempt, scratch in attempts.items():
+            home = LocalStore(scratch.parent, may_be_link=True)
+            make_folder_like(home, attempt)
+            _build(log, attempt / name, home)
         log.source.require_unchanged()
-        for scratch in scratches:
-            fence()
-            _require_empty(scratch.parent / name)
-            _write_offsets(log, scratch.parent)
-        for scratch in scratches:
-            fence()
-            _put_in_place(scratch, name)
+        for attempt, scratch in attempts.items():
+            _hand_over(attempt / name, scratch / name)
     finally:
-        for scratch in scratches:
-            shutil.rmtree(scratch / name, ignore_errors=True)
+        for attempt in attempts:
+            shutil.rmtree(attempt, ignore_errors=True)
+
+
+def put_in_place(
+    built: Sequence[BuiltReplicas],
+    scratches: Mapping[Path, Path],
+    held: Mapping[Path, HeldRoot],
+) -> dict[TopicPartition, PylogError]:
+    """Give replicas their names, with their checkpoints; all durable.
+
+    A kill leaves each log directory without a log, or with all of it.
+
+    Args:
+        built: What ``build_replicas`` has made.
+        scratches: Where, by log directory.
+        held: The log directories under their locks.
+
+    Returns:
+        Errors of partitions: somebody has written there meanwhile, so that no replica was changed;
+        or a disk failed, while replicas got their names perhaps.
+
+    Raises:
+        GuardRefusedError: A lock is lost.
+    """
+    errors: dict[TopicPartition, PylogError] = {}
+    changes: dict[Path, dict[str, dict[TopicPartition, int | None]]] = {}
+    for each in built:
+        try:
+            for home in each.homes:
+                _require_empty(home / str(each.partition))
+            offsets = _checkpoints(each, scratches[each.homes[0]])
+        except PylogError as error:
+            errors[each.partition] = error
+            continue
+        for home in each.homes:
+            for name, offset in offsets.items():
+                changes.setdefault(home, {}).setdefault(name, {})[each.partition] = offset
+    # Before a start can find the logs.
+    for home, files in changes.items():
+        held[home].write_checkpoints(files)
+    for each in built:
+        if each.partition in errors:
+            continue
+        try:
+            for home in each.homes:
+                if (failure := held[home].failure) is not None:
+                    raise failure
+            for home in each.homes:
+                held[home].validate()
+                _give_name(scratches[home], str(each.partition))
+        except StorageError as error:
+            errors[each.partition] = error
+    return errors
 
 
 def _build(log: NewLog, directory: Path, home: LocalStore) -> None:
@@ -310,6 +384,16 @@ def _recover(log: NewLog, store: LocalStore) -> None:
     commit(plan, store)
 
 
+def _hand_over(directory: Path, place: Path) -> None:
+    """Move a replica to its place, unless another attempt has."""
+    with storage_errors(place):
+        try:
+            directory.rename(place)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+
+
 def _require_empty(directory: Path) -> None:
     """Refuse a replica that has got records meanwhile."""
     with storage_errors(directory):
@@ -318,27 +402,20 @@ def _require_empty(directory: Path) -> None:
         raise GuardRefusedError("TARGET_NOT_EMPTY", f"{directory} has records")
 
 
-def _write_offsets(log: NewLog, directory: Path) -> None:
-    """Write a replica's checkpoints, before a start can find it."""
-    end, start = log.log_end_offset, log.source.log_start_offset
-    offsets: Mapping[str, int | None] = {
-        RECOVERY_POINT_FILE: end,
-        REPLICATION_FILE: end,
-        LOG_START_FILE: log_start_entry(start, log.source.base_offsets[0]),
+def _checkpoints(built: BuiltReplicas, scratch: Path) -> dict[str, int | None]:
+    """Return a replica's offsets, by checkpoint file; None for no entry."""
+    files = LocalStore(scratch / str(built.partition)).list_files()
+    first = offset_of(sorted_logs(file.name for file in files)[0])
+    assert first is not None  # noqa: S101  # that is how logs are named
+    return {
+        RECOVERY_POINT_FILE: built.log_end_offset,
+        REPLICATION_FILE: built.log_end_offset,
+        LOG_START_FILE: log_start_entry(built.log_start_offset, first),
         CLEANER_FILE: None,
     }
-    there = LocalStore(directory, may_be_link=True)
-    write_checkpoints(
-        directory,
-        {
-            name: {log.partition: offset}
-            for name, offset in offsets.items()
-            if offset is not None or there.has(name)
-        },
-    )
 
 
-def _put_in_place(scratch: Path, name: str) -> None:
+def _give_name(scratch: Path, name: str) -> None:
     """Give a replica its name; an empty log of that name goes."""
     directory = scratch.parent
     with (

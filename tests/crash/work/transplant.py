@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from storage_core.checkpoint.checkpoints import read_checkpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import log_file
 from storage_core.log.log_loader import LogLoader
-from storage_core.maintenance.transplant.replica import scratch_folder, write_replicas
 from storage_core.roots.broker import BrokerRoot
 from storage_core.store import LocalStore
 from tests.crash.cells import Call, Cell, WorkOfRun
@@ -60,10 +58,8 @@ class TransplantOfLog(WorkOfRun):
     def run(self) -> None:
         (plan,) = self._target.plan(self._source)
         assert plan.reason is None, plan.detail
-        if plan.log is not None and plan.homes:
-            with ExitStack() as stack:
-                homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
-                write_replicas(plan.log, homes, fence=lambda: None)
+        if plan.homes:
+            plan.write()
 
     def check(self, where: str) -> None:
         there = [disk for disk in self._target.disks if self._has_records(disk)]

@@ -1,6 +1,7 @@
 """``pylog transplant``: what it plans, does and refuses, and what it hands over."""
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -10,34 +11,27 @@ import pytest
 import yaml
 
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.past_runs import list_past_runs
+from pylog_spark.operations.transplant import driver
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
 from storage_core.maintenance.transplant import replica
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
-from tests.kit.builders import BatchSpec, RecordSpec, some_batches
+from tests.kit.builders import BatchSpec, RecordSpec, segment_bytes, some_batches
 from tests.kit.directories import SegmentSpec
 from tests.storage_core.catalog import metadata_bytes as md
 from tests.storage_core.maintenance.transplant.clusters import (
+    CLUSTER,
     END,
     PRODUCER_IDS,
     Target,
+    write_properties,
     write_source,
 )
 from tests.storage_core.maintenance.transplant.test_plan import commit
 
 SOURCE_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
-CLUSTER = "V3CHegy_ZdcmiWckVUA0FQ"
-
-
-def write_properties(disk: Path, node: int, cluster: str = CLUSTER) -> None:
-    lines = (
-        "version=1",
-        f"cluster.id={cluster}",
-        f"node.id={node}",
-        f"directory.id={md.DIRECTORY}",
-    )
-    (disk / "meta.properties").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture
@@ -161,15 +155,15 @@ def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_pa
     plain = [SegmentSpec(base_offset=0, batches=some_batches(count=4))]
     write_source(source, plain, name="bills-0")
     (source / "log-start-offset-checkpoint").write_bytes(starts)
-    true_sync = replica.sync
+    true_rename = os.rename
 
-    def sync(descriptor: int) -> None:
-        if "orders-0" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+    def rename(name: Any, *places: Any, **folders: Any) -> None:
+        if name == "orders-0":
             raise OSError(28, "No space left on device")
-        true_sync(descriptor)
+        true_rename(name, *places, **folders)
 
     with monkeypatch.context() as patch:
-        patch.setattr(replica, "sync", sync)
+        patch.setattr(replica.os, "rename", rename)
         result = pylog(*words_of(source, target.disks[:1]), "--output", "json")
     assert result.exit_code == ExitCode.PARTLY_FAILED
     status = {row["topic"]: row["status"] for row in rows_of(result)}
@@ -177,7 +171,7 @@ def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_pa
     (failure,) = [row["error"] for row in rows_of(result) if row["error"]]
     assert "No space left on device" in failure
     with monkeypatch.context() as patch:
-        patch.setattr(replica, "sync", sync)
+        patch.setattr(replica.os, "rename", rename)
         text = pylog(*words_of(source, target.disks[:1])).stdout
     assert "start no broker of the target before" in " ".join(text.split())
     folders = {path.name for path in target.disks[0].iterdir() if path.is_dir()}
@@ -188,6 +182,41 @@ def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_pa
         "bills": "skipped",
         "orders": "done",
     }
+
+
+def test_a_source_that_gets_records_meanwhile_fails_its_partition(
+    pylog, source: Path, disks, monkeypatch
+):
+    true_room = driver.TargetRoom.take
+    log = source / "orders-0" / log_file(END)
+
+    def take(*words: Any) -> str:
+        log.write_bytes(segment_bytes(some_batches(count=1, base_offset=END)))
+        return true_room(*words)
+
+    monkeypatch.setattr(driver.TargetRoom, "take", take)
+    result = pylog(*words_of(source, disks), "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED, result.stderr
+    (row,) = rows_of(result)
+    assert f"{source}/orders-0: changed since the plan was made" in row["error"]
+    assert not any((disk / "orders-0").exists() for disk in disks)
+
+
+def test_a_run_is_written_into_the_ledger(pylog, source: Path, disks, tmp_path: Path):
+    ledger = tmp_path / "ledger"
+    words = [*words_of(source, disks), "--ledger", str(ledger), "--output", "json"]
+    planned = pylog(*words, "--dry-run")
+    assert rows_of(planned, "run")[0]["dry_run"]
+    assert not ledger.exists()
+    done = pylog(*words)
+    (run,) = rows_of(done, "run")
+    (result,) = rows_of(done, "result")
+    assert (result["action"], result["status"]) == ("transplant", "done")
+    assert (run["done"], run["engine"]) == (1, "local")
+    (past,) = list_past_runs(str(ledger), None, last=9)
+    assert (past.run_id, past.exit_code, past.partitions_done) == (run["run_id"], 0, 1)
+    inside = pylog(*words_of(source, disks), "--ledger", str(disks[0] / "ledger"))
+    assert inside.exit_code == ExitCode.USAGE
 
 
 def test_a_target_has_to_be_one_cluster_with_its_metadata(pylog, source: Path, disks, tmp_path):

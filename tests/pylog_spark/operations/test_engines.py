@@ -23,11 +23,13 @@ from pylog_spark.operations.purge.driver import purge
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
 from pylog_spark.operations.survey.driver import survey
+from pylog_spark.operations.transplant.driver import TransplantOptions, transplant
 from pylog_spark.operations.undo.driver import undo
 from pylog_spark.operations.verify.driver import verify
 from pylog_spark.operations.verify.report import VerifyRequest
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from pylog_spark.run.run_report import Report
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock
 from storage_core.filenames import TopicPartition
@@ -38,6 +40,13 @@ from storage_core.store.managed_root import find_root, list_partitions
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.crashed_roots import crashed_directory, tear
 from tests.pylog_spark.managed_roots import read_store
+from tests.storage_core.catalog import metadata_bytes as md
+from tests.storage_core.maintenance.transplant.clusters import (
+    NOW_MS,
+    Target,
+    write_properties,
+    write_source,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -167,6 +176,30 @@ def undo_managed_night(stage: Stage) -> Report:
     return undo(night, stage.options, roots=[str(stage.path("managed"))], place=stage.place)
 
 
+def given_away(path: Path) -> JobOptions:
+    """Write a source of two topics."""
+    for topic in ("orders", "bills"):
+        write_source(path, name=f"{topic}-0")
+    return JobOptions(role=Role.BROKER, now_ms=NOW_MS)
+
+
+def give_away(stage: Stage) -> Report:
+    """Give both topics to the disks of a cluster."""
+    values = [
+        value
+        for topic, topic_id in (("orders", md.ID_A), ("bills", md.ID_B))
+        for value in (md.topic(topic, topic_id), md.partition(0, topic_id, replicas=(1, 2)))
+    ]
+    target = Target(folder=stage.path("out"), values=values)
+    for node, disk in enumerate(target.disks, start=1):
+        write_properties(disk, node)
+    metadata = target.folder / CLUSTER_METADATA_DIRECTORY
+    metadata.rename(target.disks[0] / metadata.name)
+    return transplant(
+        stage.place, [stage.path("log")], target.disks, stage.options, TransplantOptions()
+    )
+
+
 DEEP = VerifyRequest(is_deep=True)
 # Of each story: what lies in the log directory, what is done there, options. Those with a ledger
 # have rows in all of its tables together; its appends take Spark seconds.
@@ -194,6 +227,7 @@ STORIES: Mapping[
         {"ledger": "ledger"},
     ),
     "apply": (swept, [apply_saved_plan], {}),
+    "transplant": (given_away, [give_away], {}),
     "ingest and materialize": (
         cleaned,
         [

@@ -1,7 +1,8 @@
 """A source's disk, and the disks of a stopped target with a topic of two replicas."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
@@ -14,20 +15,33 @@ from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     LOG_START_FILE,
+    META_PROPERTIES_FILE,
     TopicPartition,
 )
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.transplant.plan import (
+    Assignment,
     TargetDirectory,
     Transplant,
     TransplantRequest,
-    plan_transplants,
+    assign_logs,
+    open_log,
+    plan_transplant,
+)
+from storage_core.maintenance.transplant.replica import (
+    BuiltReplicas,
+    NewLog,
+    build_replicas,
+    put_in_place,
+    scratch_folder,
 )
 from storage_core.maintenance.transplant.source import SourcePlace, find_places
+from storage_core.roots.broker import BrokerRoot
 from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker, in_a_row, some_batches
 from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
 from tests.storage_core.catalog import metadata_bytes as md
 
+CLUSTER: Final = "V3CHegy_ZdcmiWckVUA0FQ"
 NOW_MS: Final = 1_700_000_900_000
 ORDERS: Final = TopicPartition("orders", 0)
 LEADER_EPOCH: Final = 1
@@ -100,6 +114,17 @@ def write_source(
     return directory
 
 
+def write_properties(disk: Path, node: int, cluster: str = CLUSTER) -> None:
+    """Write the properties of a log directory."""
+    lines = (
+        "version=1",
+        f"cluster.id={cluster}",
+        f"node.id={node}",
+        f"directory.id={md.DIRECTORY}",
+    )
+    (disk / META_PROPERTIES_FILE).write_text("\n".join(lines) + "\n")
+
+
 @dataclass(kw_only=True)
 class Target:
     """The disks of nodes 1 and 2, and the metadata of their cluster."""
@@ -143,6 +168,47 @@ class Target:
         }
         return TransplantRequest(**{**values, **changes})
 
-    def plan(self, root: Path, **changes: object) -> list[Transplant]:
-        """Return what becomes of the logs in a log directory."""
-        return plan_transplants(self.request(*find_places(root), **changes))
+    def plan(self, *roots: Path, **changes: object) -> list["PlannedLog"]:
+        """Return what becomes of the logs in log directories."""
+        places = [place for root in roots for place in find_places(root)]
+        return [
+            PlannedLog.of(assignment, plan_transplant(assignment))
+            for assignment in assign_logs(self.request(*places, **changes))
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedLog(Transplant):
+    """A partition, and what becomes of it."""
+
+    assignment: Assignment
+
+    @classmethod
+    def of(cls, assignment: Assignment, plan: Transplant) -> "PlannedLog":
+        values = {each.name: getattr(plan, each.name) for each in fields(plan)}
+        return cls(assignment=assignment, **values)
+
+    def open(self) -> NewLog:
+        """Open the log that goes."""
+        return open_log(self.assignment, self.location)
+
+    def write(self, log: NewLog | None = None) -> None:
+        """Write its replicas; raises the error of the partition."""
+        assert self.reason is None, self.detail
+        with ExitStack() as stack:
+            held = {
+                home: stack.enter_context(
+                    BrokerRoot(home).hold(run_id="run", mark_clean=True, is_alone=False)
+                )
+                for home in self.homes
+            }
+            scratches = {home: stack.enter_context(scratch_folder(home)) for home in self.homes}
+            build_replicas(log or self.open(), list(scratches.values()))
+            built = BuiltReplicas(
+                partition=self.assignment.target,
+                homes=self.homes,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+            )
+            for error in put_in_place([built], scratches, held).values():
+                raise error

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -14,7 +15,6 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_check
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     ChangedWhileReadError,
-    CheckpointError,
     CorruptRecordError,
     GuardRefusedError,
     StorageError,
@@ -24,9 +24,8 @@ from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.transplant import replica
-from storage_core.maintenance.transplant.plan import Transplant
-from storage_core.maintenance.transplant.replica import scratch_folder, write_replicas
-from storage_core.roots.broker import BrokerRoot
+from storage_core.maintenance.transplant.replica import build_replicas, scratch_folder
+from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.store.local import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, some_batches
 from tests.kit.decode import decode_segment
@@ -60,12 +59,9 @@ def target(tmp_path: Path) -> Target:
     return Target(folder=tmp_path / "target")
 
 
-def write(plan: Transplant, *, fence: Callable[[], None] = lambda: None) -> None:
-    assert plan.reason is None, plan.detail
-    with ExitStack() as stack:
-        homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
-        assert plan.log is not None
-        write_replicas(plan.log, homes, fence=fence)
+def replicas(target: Target) -> list[Path]:
+    """Return all folders on the target's disks."""
+    return [path for disk in target.disks for path in disk.iterdir() if path.is_dir()]
 
 
 def load(directory: Path, *, is_clean: bool) -> LoadedLog:
@@ -92,7 +88,7 @@ def stamped(content: bytes, positions: Iterable[int]) -> bytes:
 def test_every_replica_has_the_bytes_of_the_source_with_the_targets_epoch(source, target: Target):
     (plan,) = target.plan(source)
     assert plan.homes == tuple(target.disks)
-    write(plan)
+    plan.write()
     for disk in target.disks:
         for segment in SEGMENTS:
             name = log_file(segment.base_offset)
@@ -115,7 +111,7 @@ def test_every_replica_has_the_bytes_of_the_source_with_the_targets_epoch(source
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
 def test_a_start_finds_a_whole_log_without_open_transactions(source, target, is_clean: bool):
     (plan,) = target.plan(source)
-    write(plan)
+    plan.write()
     for disk in target.disks:
         log = load(disk / "orders-0", is_clean=is_clean)
         assert (log.log_start_offset, log.log_end_offset) == (LOG_START, END + 1)
@@ -135,7 +131,7 @@ def test_a_start_finds_a_whole_log_without_open_transactions(source, target, is_
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
 def test_producers_that_are_to_go_on_are_remembered(source, target: Target, is_clean: bool):
     (plan,) = target.plan(source, keeps_producers=True)
-    write(plan)
+    plan.write()
     log = load(target.disks[1] / "orders-0", is_clean=is_clean)
     by_id = {each.producer_id: each for each in log.producers}
     assert by_id.keys() == {OPEN_PRODUCER, CLOSED_PRODUCER}
@@ -151,18 +147,17 @@ def test_a_log_that_was_not_closed_is_taken_as_its_recovery_leaves_it(tmp_path: 
     (directory / log_file(END)).unlink()
     last.write_bytes(last.read_bytes()[:-7])
     (plan,) = target.plan(root)
-    write(plan)
+    plan.write()
     log = load(target.disks[0] / "orders-0", is_clean=True)
     assert log.log_end_offset == BATCHES[-1].base_offset
-    assert plan.log is not None
-    assert plan.log.source.cut_bytes > 0
+    assert plan.cut_bytes > 0
 
 
 def test_an_empty_log_keeps_its_offset(tmp_path: Path, target: Target):
     root = tmp_path / "empty"
     write_source(root, [SegmentSpec(base_offset=40)])
     (plan,) = target.plan(root)
-    write(plan)
+    plan.write()
     log = load(target.disks[0] / "orders-0", is_clean=False)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (40, 40, 0)
 
@@ -173,20 +168,19 @@ def test_an_empty_directory_of_the_target_is_replaced_and_records_are_not(source
     (empty / log_file(0)).touch()
     (empty / LEADER_EPOCH_FILE).write_text("0\n0\n")
     (plan,) = target.plan(source)
-    with ExitStack() as stack:
-        homes = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
-        (empty / log_file(0)).write_bytes(b"a broker started")
-        with pytest.raises(GuardRefusedError, match="has records"):
-            write_replicas(plan.log, homes, fence=lambda: None)
+    log = plan.open()
+    (empty / log_file(0)).write_bytes(b"a broker started")
+    with pytest.raises(GuardRefusedError, match="has records"):
+        plan.write(log)
     assert (empty / log_file(0)).read_bytes() == b"a broker started"
     (empty / log_file(0)).write_bytes(b"")
-    write(plan)
+    plan.write()
     assert load(empty, is_clean=True).log_end_offset == END + 1
 
 
 def test_what_has_been_written_is_left_alone_until_a_broker_starts_on_it(source, target: Target):
     (plan,) = target.plan(source)
-    write(plan)
+    plan.write()
     (again,) = target.plan(source)
     assert (again.is_done, again.homes, again.reason) == (True, (), None)
     values = [
@@ -208,7 +202,7 @@ def test_other_records_of_equal_size_are_not_taken_for_a_former_calls(tmp_path: 
         roots.append(tmp_path / value.decode())
         write_source(roots[-1], [SegmentSpec(base_offset=0, batches=batches)])
     one, two = roots
-    write(target.plan(one)[0])
+    target.plan(one)[0].write()
     assert target.plan(one)[0].is_done
     (refusal,) = target.plan(two)
     assert (refusal.reason, refusal.is_done) == ("TARGET_HAS_RECORDS", False)
@@ -224,33 +218,63 @@ def test_records_in_the_midst_of_a_swap_are_not_replaced(source: Path, target: T
 
 def test_a_source_that_has_changed_meanwhile_is_not_taken(source: Path, target: Target):
     (plan,) = target.plan(source)
+    log = plan.open()
     (source / "orders-0" / log_file(END)).write_bytes(b"a broker has started, and a record came")
     with pytest.raises(ChangedWhileReadError, match=rf"orders-0/{log_file(END)}: changed"):
-        write(plan)
-    assert not any(any(disk.iterdir()) for disk in target.disks)
+        plan.write(log)
+    assert replicas(target) == []
 
 
-def test_the_lock_is_asked_right_before_each_replica_gets_its_name(source: Path, target: Target):
+def test_the_lock_is_asked_right_before_each_replica_gets_its_name(
+    source: Path, target: Target, monkeypatch
+):
     (plan,) = target.plan(source)
-    for number in range(1, 4):
+    first, second = (disk / "orders-0" for disk in target.disks)
+    seen = set()
+    for last in range(1, 40):
         asked = itertools.count(1)
 
-        def fence(last: int = number, asked: Iterator[int] = asked) -> None:
+        def validate(_: object, last: int = last, asked: Iterator[int] = asked) -> None:
             if next(asked) == last:
                 raise GuardRefusedError("LOCK_LOST", "somebody else has it")
 
-        with pytest.raises(GuardRefusedError, match="somebody else"):
-            write(plan, fence=fence)
-        assert not any(path.is_dir() for disk in target.disks for path in disk.iterdir())
-    write(plan)
+        with monkeypatch.context() as patch, suppress(GuardRefusedError):
+            patch.setattr(HeldBrokerRoot, "validate", validate)
+            plan.write()
+        seen.add((first.is_dir(), second.is_dir()))
+        for disk in target.disks:
+            shutil.rmtree(disk)
+            disk.mkdir()
+    assert seen == {(False, False), (True, False), (True, True)}
 
 
-def test_no_replica_is_there_before_the_checkpoints_of_all(source: Path, target: Target):
+def test_no_replica_is_there_before_the_checkpoints_of_all(
+    source: Path, target: Target, monkeypatch
+):
     (plan,) = target.plan(source)
-    (target.disks[1] / "replication-offset-checkpoint").write_bytes(b"damaged")
-    with pytest.raises(CheckpointError):
-        write(plan)
-    assert not any(path.is_dir() for disk in target.disks for path in disk.iterdir())
+    true_write = LocalStore.write_file
+
+    def write_file(store: LocalStore, name: str, content: bytes, **more: object) -> None:
+        if store.location == str(target.disks[1]):
+            raise StorageError(f"{store.location}/{name}", "Input/output error")
+        true_write(store, name, content, **more)
+
+    monkeypatch.setattr(LocalStore, "write_file", write_file)
+    with pytest.raises(StorageError, match="Input/output error"):
+        plan.write()
+    assert replicas(target) == []
+
+
+def test_of_two_attempts_on_one_log_one_is_taken(source: Path, target: Target):
+    (plan,) = target.plan(source)
+    with ExitStack() as stack:
+        scratches = [stack.enter_context(scratch_folder(home)) for home in plan.homes]
+        for _ in range(2):
+            build_replicas(plan.open(), scratches)
+        assert [path.name for scratch in scratches for path in scratch.iterdir()] == [
+            "orders-0",
+            "orders-0",
+        ]
 
 
 def test_damage_that_comes_up_while_it_is_copied_leaves_no_replica(source, target: Target):
@@ -260,8 +284,8 @@ def test_damage_that_comes_up_while_it_is_copied_leaves_no_replica(source, targe
     content[-1] ^= 1
     log.write_bytes(content)
     with pytest.raises(CorruptRecordError):
-        write(plan)
-    assert not any(path.is_dir() for disk in target.disks for path in disk.iterdir())
+        plan.write()
+    assert replicas(target) == []
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync", "utime"])
@@ -293,7 +317,7 @@ def test_a_kill_at_any_moment_leaves_nothing_or_a_whole_log(
             patch.setattr(replica.shutil, "rmtree", lambda *_, **__: None)
             patch.setattr(replica.os, call, killed_at(stop))
             with suppress(KeyboardInterrupt):
-                write(plan)
+                plan.write()
         for disk in target.disks:
             names = {path.name for path in disk.iterdir() if path.is_dir()}
             others = names - {"orders-0"}
@@ -302,7 +326,6 @@ def test_a_kill_at_any_moment_leaves_nothing_or_a_whole_log(
                 log = load(disk / "orders-0", is_clean=False)
                 assert (log.log_start_offset, log.log_end_offset) == (LOG_START, END + 1)
     assert stop > 2
-    write(plan)
     with ExitStack() as stack:
         for disk in target.disks:
             stack.enter_context(scratch_folder(disk))
@@ -319,9 +342,9 @@ def test_a_disk_that_fails_names_the_file(source, target: Target, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(replica.os, "write", fail)
         with pytest.raises(StorageError, match=r"disk1.*\.log: No space left on device"):
-            write(plan)
-    assert not any(path.is_dir() for disk in target.disks for path in disk.iterdir())
-    write(plan)
+            plan.write()
+    assert replicas(target) == []
+    plan.write()
 
 
 def test_a_replica_is_the_owners_of_its_log_directory(source, target: Target):
@@ -330,7 +353,7 @@ def test_a_replica_is_the_owners_of_its_log_directory(source, target: Target):
         disk.chmod(0o750)
         os.chown(disk, *owner)
     (plan,) = target.plan(source)
-    write(plan)
+    plan.write()
     folder = target.disks[0] / "orders-0"
     paths = [folder, *folder.iterdir()]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {owner}
@@ -355,7 +378,7 @@ def test_a_log_directory_may_be_named_by_a_link(target: Target):
         (killed / "orders-0").mkdir()
         with scratch_folder(link):
             assert not killed.exists()
-    assert list(target.disks[0].iterdir()) == []
+    assert replicas(target) == []
 
 
 def test_the_batches_of_a_log_may_be_larger_than_a_window(tmp_path: Path, target: Target):
@@ -369,7 +392,7 @@ def test_the_batches_of_a_log_may_be_larger_than_a_window(tmp_path: Path, target
         patch.setattr(
             replica, "scan_windows", lambda reader: true_scan(reader, window_bytes=1 << 14)
         )
-        write(plan)
+        plan.write()
     content = (target.disks[0] / "orders-0" / log_file(0)).read_bytes()
     decoded, _ = decode_segment(content)
     assert {each.header["partition_leader_epoch"] for each in decoded} == {LEADER_EPOCH}

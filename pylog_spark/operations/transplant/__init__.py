@@ -1,0 +1,1 @@
+"""Give partitions to another, stopped cluster."""
