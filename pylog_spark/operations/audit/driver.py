@@ -181,7 +181,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
         for answer in partition_answers:
             answer["remarks"] = find_remarks(answer, beside)
         if election_out is not None and cluster.states and not up:
-            up = _node_ids(observed)
+            up = _broker_ids(observed, cluster.metadata)
         if up:
             controller = controller_of(
                 cluster.metadata, cluster.states, is_by_file=state is not None
@@ -209,7 +209,7 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             engine=run.engine.name,
             starts=starts,
             leaders=leaders,
-            brokers=_node_ids(observed) if cluster.states else (),
+            brokers=_broker_ids(observed, cluster.metadata) if cluster.states else (),
             election_files=files,
         )
 
@@ -263,7 +263,7 @@ def _beside(
     for topic, partition, topic_id in (*states, *keys):
         if topic_id is not None:
             ids_of.setdefault((topic, partition), set()).add(topic_id)
-    starting, _ = find_starting(_node_ids(observed), observed, cluster.metadata)
+    starting, _ = find_starting(_broker_ids(observed, cluster.metadata), observed, cluster.metadata)
     return Surroundings(
         states=states,
         topic_ids=frozenset((*topics, *(state.topic_id for state in cluster.states))),
@@ -275,10 +275,22 @@ def _beside(
     )
 
 
-def _node_ids(observed: Sequence[ObservedRoot]) -> list[int]:
-    """Return the brokers of which there is a log directory, rising."""
-    owners = [root.meta_properties for root in observed if root.meta_properties]
-    return sorted({owner.node_id for owner in owners if owner.node_id is not None})
+def _broker_ids(observed: Sequence[ObservedRoot], metadata: ClusterMetadata | None) -> list[int]:
+    """Return the brokers of which there is a log directory, rising.
+
+    A node that is registered as none and has no log is a controller.
+    """
+    registered = () if metadata is None else metadata.brokers
+    return sorted(
+        {
+            root.meta_properties.node_id
+            for root in observed
+            if root.meta_properties is not None and root.meta_properties.node_id is not None
+            if metadata is None
+            or root.meta_properties.node_id in registered
+            or any(entry.kind is DirectoryKind.PARTITION for entry in root.entries)
+        }
+    )
 
 
 def _uncounted(

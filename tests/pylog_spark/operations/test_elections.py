@@ -1,6 +1,7 @@
 """Elections as the controllers of real clusters held them when their brokers came back."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -12,9 +13,11 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.operations.audit.driver import Audit, audit, find_cluster_facts
 from pylog_spark.operations.audit.elections import controller_of, find_starting
 from pylog_spark.options import JobOptions
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.errors import ConfigError
+from storage_core.filenames import META_PROPERTIES_FILE
 from storage_core.maintenance.replication.elections import Election, Prediction, predict_election
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from tests.kit.cluster_truth import CLUSTERS, Cluster
@@ -240,6 +243,24 @@ def test_a_broker_that_the_cluster_does_not_have_is_refused(tmp_path: Path):
     cluster = Cluster("clean", tmp_path)
     with pytest.raises(ConfigError, match="--up=9: is no broker of the cluster"):
         audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=0), up=[1, 9])
+
+
+def test_a_controllers_directory_is_no_broker_to_ask_about(tmp_path: Path):
+    """It is given for its metadata; nobody elects it."""
+    cluster = Cluster("clean", tmp_path)
+    controller = tmp_path / "controller"
+    source = cluster.roots[0]
+    shutil.copytree(source / CLUSTER_METADATA_DIRECTORY, controller / CLUSTER_METADATA_DIRECTORY)
+    properties = (source / META_PROPERTIES_FILE).read_text()
+    lines = [each for each in properties.splitlines() if not each.startswith(("node", "directory"))]
+    (controller / META_PROPERTIES_FILE).write_text("\n".join([*lines, "node.id=3000"]) + "\n")
+    roots = [*cluster.roots, controller]
+    report = audit(Local.of_master(None), roots, JobOptions(now_ms=0))
+    assert report.brokers == [1, 2, 3]
+    files = tmp_path / "files"
+    report = audit(Local.of_master(None), roots, JobOptions(now_ms=0), election_out=files)
+    assert report.starts is not None
+    assert report.starts.asked.brokers == (1, 2, 3)
 
 
 def test_a_partition_without_a_leader_names_whom_it_waits_for(tmp_path: Path):
