@@ -169,7 +169,9 @@ def transplant(
     with Run(place, job) as run:
         # Nobody starts while they are read and written.
         held = {
-            target: run.hold(BrokerRoot(target).hold(run_id=job.run_id, mark_clean=True))
+            target: run.hold(
+                BrokerRoot(target).hold(run_id=job.run_id, mark_clean=True, is_alone=False)
+            )
             for target in (() if options.dry_run else targets)
         }
         copy, directories = _read_target(targets, now_ms=options.now_ms)
