@@ -398,7 +398,7 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
     TransplantReason.TARGET_TOPIC_MISSING: Refusal(
         means="the target has no topic of that name",
-        way="start the target, create it with the named number of partitions, stop it; or "
+        way="start the target, create it by the command that is printed, stop it; or "
         "`--map OLD=NEW`",
     ),
     TransplantReason.PARTITION_COUNT_DIFFERS: Refusal(

@@ -909,13 +909,13 @@ _TRANSPLANT: Final = Command(
     options=(
         replace(ROOTS, metavar="SRC", help="Log directories that the partitions come from."),
         of_transplants.TARGETS,
-        replace(TOPICS, is_required=True),
+        replace(TOPICS, is_required=True, help="Only these topics; may be repeated."),
         EXCLUDE,
         of_transplants.NEW_NAMES,
         of_transplants.KEEP_PRODUCERS,
         of_transplants.OFFSETS_OUT,
         DRY_RUN,
-        ROLE,
+        _GUESSED_ROLE,
         NOW_MS,
         LEDGER,
         *_METRICS,
@@ -928,13 +928,18 @@ _TRANSPLANT: Final = Command(
     help="""
     Give partitions to another, stopped cluster, disk to disk, without a network.
 
-    The target's topic has to be there, with as many partitions. Every assigned replica gets the
-    log: the same bytes and offsets, under the target's topic id and leader epoch. Open transactions
-    are aborted. All of it is looked at before anything is written; a partition that cannot go stays
-    and is named with its way out, the others go, and the exit status is then 3. The source is only
-    read. To take it back, remove the new folders before the target starts.
+    Create the topics in the running target, with as many partitions; stop it; transplant; start it;
+    then run the command for groups that is printed. Every assigned replica gets the log: the same
+    records and offsets, under the target's topic id and leader epoch. Open transactions are
+    aborted. All of it is looked at before anything is written; a partition that cannot go stays and
+    is named with its way out, the others go, and the exit status is then 3. The source is only
+    read. To take it back, remove the folders that JSON lists as directories, before the target
+    starts: no undo is needed.
     """,
-    example="Example: `pylog transplant /mnt/old --to /var/lib/kafka --topics 'orders*' --dry-run`",
+    example=(
+        "Example: `pylog transplant /mnt/old --to /data/b1 --to /data/b2 --topics 'orders*' "
+        "--offsets-out offsets.csv --dry-run`"
+    ),
 )
 _CLEAN_PARTITION: Final = Command(
     name="clean",

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pylog_spark.cli.runner import Call, Tasks, Work, check_file_place, prepare_roots
 from pylog_spark.cli.transfer import closing_lines
 from pylog_spark.operations.transplant.driver import (
+    NewTopic,
     TransplantOptions,
     TransplantReport,
     transplant,
@@ -99,6 +100,7 @@ def _view(call: Call, report: TransplantReport) -> View:
             *lines_of("result", report.results.to_pylist()),
             *lines_of("transplant", rows),
             *lines_of("group_offset", map(asdict, report.offsets)),
+            *lines_of("missing_topic", map(asdict, report.missing_topics)),
             *lines_of("kafka_topic", _manifests(report, rows)),
             OutputLine(
                 "target_cluster",
@@ -127,9 +129,14 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
             "bold yellow",
         )
     yield from _retention(call, report, rows)
+    if report.missing_topics:
+        yield "create these topics in the running target, then stop it and run this command again:"
+        yield from map(Verbatim, map(_create_line, report.missing_topics))
+    if report.summary.done:
+        yield "next: start the target, the controllers first"
     if report.offsets:
         groups = list(dict.fromkeys(each.group for each in report.offsets))
-        yield f"{count_text(len(report.offsets), 'committed offset')}; once the target runs:"
+        yield f"{count_text(len(report.offsets), 'committed offset')}; then, once the target runs:"
         file = call.line[OFFSETS_OUT]
         yield Verbatim(
             "kafka-consumer-groups.sh --bootstrap-server HOST:PORT "
@@ -137,11 +144,11 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
             "--reset-offsets --execute --from-file "
             f"{shlex.quote(str(file)) if file else 'FILE (give --offsets-out FILE)'}"
         )
-    yield "a new disk is formatted for the target by:"
+    yield "only if the target gets one more, empty disk, it is formatted by:"
     yield Verbatim(_format_line(report))
     manifests = _manifests(report, rows)
     if manifests:
-        yield "where Strimzi looks after topics, it deletes those without such a resource:"
+        yield "only where Strimzi runs the target: it deletes topics that have no such resource:"
     for manifest in manifests:
         # A document of YAML, of which JSON is a part.
         yield Verbatim("---")
@@ -166,6 +173,20 @@ def _retention(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Ite
             "target deletes them within minutes; set retention.ms=-1 there before it gets them",
             "bold yellow",
         )
+
+
+def _create_line(topic: NewTopic) -> str:
+    """Return the command that creates a topic as the source has it."""
+    config = [
+        word for each in sorted(topic.config.items()) for word in ("--config", "=".join(each))
+    ]
+    return shlex.join(
+        [
+            *("kafka-topics.sh", "--bootstrap-server", "HOST:PORT", "--create"),
+            *("--topic", topic.topic, "--partitions", str(topic.partitions)),
+            *("--replication-factor", str(topic.replicas), *config),
+        ]
+    )
 
 
 def _format_line(report: TransplantReport) -> str:

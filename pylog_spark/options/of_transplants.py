@@ -12,7 +12,7 @@ TARGETS: Final = Option[tuple[Path, ...]](
     kind=FILES,
     default=(),
     metavar="DST",
-    help="Log directory of the target's brokers; also the one with __cluster_metadata; repeatable.",
+    help="Log directory of the target: of each broker with a replica; one has __cluster_metadata.",
     is_required=True,
 )
 NEW_NAMES: Final = Option[dict[str, str]](

@@ -37,7 +37,13 @@ from storage_core.checkpoint.checkpoints import read_checkpoints
 from storage_core.checkpoint.lock import require_stopped
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, PylogError
-from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, TopicPartition, kind_of
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    META_PROPERTIES_FILE,
+    TopicPartition,
+    kind_of,
+    parse_partition_directory,
+)
 from storage_core.maintenance.replication.metadata_copies import (
     MetadataCopy,
     compare_copies,
@@ -65,6 +71,8 @@ from storage_core.wording import count_text
 _TO: Final = "--to"
 _MAP: Final = "--map"
 _RUNS: Final = "its broker runs; stop its whole cluster first"
+_TARGET_RUNS: Final = "its broker runs; create the topics in it, then stop its whole cluster"
+_MOST_REPLICAS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +83,31 @@ class GroupOffset:
     topic: str
     partition: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic of the source that the target does not have.
+
+    Attributes:
+        topic: Its name in the target.
+        partitions: How many it has; without the source's metadata, at least.
+        replicas: How many each can have in the target, at most three.
+        config: Its own config in the source, by key.
+    """
+
+    topic: str
+    partitions: int
+    replicas: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SourceTopic:
+    """Partitions and config of a topic, by the source's metadata."""
+
+    partitions: int
+    config: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +133,13 @@ class TransplantReport(TransferReport):
         cluster_id: Id of the target.
         metadata: Its metadata.
         offsets: What groups had committed in the partitions that go.
+        missing_topics: What the target has to get first.
     """
 
     cluster_id: str
     metadata: ClusterMetadata
     offsets: Sequence[GroupOffset]
+    missing_topics: Sequence[NewTopic]
 
 
 def transplant(
@@ -156,7 +191,7 @@ def transplant(
             raise ConfigError(_TO, target, "no such directory")
         check_local_directory(str(target), frozenset())
         if options.dry_run:
-            require_stopped(target, _RUNS)
+            require_stopped(target, _TARGET_RUNS)
     check_ledger(roots, options.ledger)
     job = new_job(
         Action.TRANSPLANT.value,
@@ -181,7 +216,8 @@ def transplant(
             for root in roots
             for each in find_places(Path(root.location), only_strays=root.location in own)
         ]
-        counts, notes = _count_partitions(foreign, now_ms=options.now_ms)
+        source_topics, notes = _read_topics(foreign, now_ms=options.now_ms)
+        counts = {name: topic.partitions for name, topic in source_topics.items()}
         wanted = TransplantRequest(
             places=places,
             topics=_choose_topics(run, places, request),
@@ -210,6 +246,7 @@ def transplant(
         cluster_id=copy.cluster_id or "",
         metadata=copy.metadata,
         offsets=offsets,
+        missing_topics=_missing_topics(rows, source_topics, brokers=len(copy.metadata.brokers)),
     )
 
 
@@ -258,23 +295,49 @@ def _require_one_cluster(option: str, directories: Mapping[Path, MetaProperties 
             raise ConfigError(option, directory, f"is of cluster {cluster}, not of {first}")
 
 
-def _count_partitions(
+def _read_topics(
     sources: Mapping[Path, MetaProperties | None], *, now_ms: int
-) -> tuple[dict[str, int], list[str]]:
-    """Return partition counts by the sources' own metadata, and notes."""
+) -> tuple[dict[str, _SourceTopic], list[str]]:
+    """Return topics by the sources' own metadata, and notes."""
     copies = [
         read_copy(str(source), properties, now_ms=now_ms)
         for source, properties in sources.items()
         if (source / CLUSTER_METADATA_DIRECTORY).is_dir()
     ]
-    counts: dict[str, int] = {}
+    topics: dict[str, _SourceTopic] = {}
     for cluster in compare_copies(copy for copy in copies if not copy.error):
         metadata = cluster.copies[0].metadata
         for topic in metadata.topics.values() if metadata is not None else ():
-            counts[topic.name] = len(topic.partitions)
+            topics[topic.name] = _SourceTopic(
+                partitions=len(topic.partitions),
+                config=metadata.topic_configs.get(topic.name, {}) if metadata is not None else {},
+            )
     unreadable = [copy for copy in copies if copy.error]
     notes = [f"{copy.root}: its metadata cannot be read: {copy.error}" for copy in unreadable]
-    return counts, notes
+    return topics, notes
+
+
+def _missing_topics(
+    rows: Iterable[TransplantRow],
+    source_topics: Mapping[str, _SourceTopic],
+    *,
+    brokers: int,
+) -> list[NewTopic]:
+    """Return the topics that stay because the target does not have them."""
+    missing: dict[str, NewTopic] = {}
+    for row in rows:
+        if row.reason != TransplantReason.TARGET_TOPIC_MISSING:
+            continue
+        target = parse_partition_directory(str(row.target))
+        topic = source_topics.get(str(row.name.topic))
+        least = max(missing[target.topic].partitions if target.topic in missing else 0, 1)
+        missing[target.topic] = NewTopic(
+            topic=target.topic,
+            partitions=max(least, target.partition + 1) if topic is None else topic.partitions,
+            replicas=max(min(_MOST_REPLICAS, brokers), 1),
+            config={} if topic is None else topic.config,
+        )
+    return list(missing.values())
 
 
 def _absent_partitions(request: TransplantRequest) -> Iterator[str]:
@@ -409,7 +472,6 @@ def _results(ended: Iterable[TransplantRow], rows: list[TransplantRow]) -> Itera
             **asdict(row.failure),
             "status": row.status,
             "reason": row.reason,
-            "bytes_before": row.size_bytes,
             "bytes_after": row.size_bytes,
             "duration_ms": row.duration_ms,
             "directory": row.source,

@@ -328,6 +328,32 @@ def test_the_sources_own_metadata_say_how_many_partitions_a_topic_has(pylog, sou
     assert "orders has 3 partitions, orders in the target has 1" in " ".join(result.stdout.split())
 
 
+def test_topics_that_the_target_lacks_are_told_with_the_command_that_creates_them(
+    pylog, source: Path, disks
+):
+    values = [
+        *(md.topic("bills", md.ID_B), *(md.partition(n, md.ID_B) for n in range(3))),
+        md.config("bills", "cleanup.policy", "compact,delete"),
+    ]
+    plain = [SegmentSpec(base_offset=0, batches=some_batches(count=1))]
+    starts = (source / "log-start-offset-checkpoint").read_bytes()
+    for name in ("bills-0", "bills-1", "more-0", "more-4"):
+        write_source(source, plain, name=name)
+    (source / "log-start-offset-checkpoint").write_bytes(starts)
+    md.write_segment(source / CLUSTER_METADATA_DIRECTORY, [md.batch(*values, PRODUCER_IDS)])
+    words = [*words_of(source, disks), "--dry-run"]
+    missing = {
+        row["topic"]: row for row in rows_of(pylog(*words, "--output", "json"), "missing_topic")
+    }
+    assert missing["bills"]["config"] == {"cleanup.policy": "compact,delete"}
+    assert {topic: row["partitions"] for topic, row in missing.items()} == {"bills": 3, "more": 5}
+    text = " ".join(pylog(*words).stdout.split())
+    assert (
+        "kafka-topics.sh --bootstrap-server HOST:PORT --create --topic bills --partitions 3 "
+        "--replication-factor 1 --config cleanup.policy=compact,delete"
+    ) in text
+
+
 def test_records_that_the_target_would_delete_at_once_are_said(pylog, source: Path, tmp_path):
     values = [md.topic("orders"), md.partition(0)]
     target = Target(folder=tmp_path / "other", values=values)
