@@ -127,11 +127,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def pylog() -> Pylog:
-    """Call the program in this process; the result has exit_code, stdout and stderr."""
+    """Call the program in this process; the result has exit_code, stdout and stderr.
+
+    It takes no session that another test has started: a person's process has none.
+    """
     runner = CliRunner()
 
     def call(*arguments: object) -> Any:
-        return runner.invoke(app, [str(argument) for argument in arguments], prog_name="pylog")
+        words = [str(argument) for argument in arguments]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pylog_spark.session.has_session", lambda: False)
+            return runner.invoke(app, words, prog_name="pylog")
 
     return call
 
