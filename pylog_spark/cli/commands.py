@@ -1208,7 +1208,8 @@ _PROMOTE_METADATA: Final = Command(
     A broker's copy serves. The voter gets it under its own node id and directory id, so that the
     voters stay who they are; a voter with a copy of its own is refused, and nothing is replaced.
     Stop all nodes first. What the quorum had not committed is named: it counts from then on.
-    --dry-run shows what would be written. To take it back, remove the new folder.
+    --dry-run shows what would be written. To take it back, remove the new folder, and
+    meta.properties where it was not there before.
     """,
     example="Example: `pylog metadata promote /copies/broker1 --into 3=/var/lib/kafka --dry-run`",
 )
@@ -1277,7 +1278,7 @@ _REBUILD_METADATA: Final = Command(
 _METADATA: Final = CommandGroup(
     name="metadata",
     panel=_LOOK,
-    help="The cluster's metadata, as controllers and brokers have it on their disks.",
+    help="The cluster's metadata on disks: its copies, and the way back from lost controllers.",
     commands=(_SHOW_METADATA, _PROMOTE_METADATA, _ADOPT_STRAYS, _REBUILD_METADATA),
 )
 

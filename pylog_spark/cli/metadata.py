@@ -28,6 +28,7 @@ from pylog_spark.view import (
     Sentence,
     Table,
     TableKind,
+    Verbatim,
     View,
     lines_of,
 )
@@ -275,12 +276,22 @@ def _sentences(cluster: ComparedCopies) -> Iterator[Block]:
             else f"{records} may never have been committed: fewer voters have them",
             "yellow",
         )
+    missing = _lost_voters(cluster)
+    if missing and 2 * (len(cluster.voters) - len(missing)) <= len(cluster.voters):
+        yield "if the disks of these voters are lost for good, the longest copy is the best left:"
+        into = " ".join(f"--into {voter.node_id}=DIR" for voter in missing)
+        yield Verbatim(f"pylog metadata promote {shlex.quote(readable[0].root)} {into} --dry-run")
+
+
+def _lost_voters(cluster: ComparedCopies) -> list[Voter]:
+    """Return the voters without a copy here."""
+    return [voter for voter in cluster.voters if cluster.copy_of(voter) is None]
 
 
 def _describe_voters(cluster: ComparedCopies, name: str) -> str:
     if cluster.voters_source is None:
         return f"{name}: nothing here names the voters"
-    missing = [voter for voter in cluster.voters if cluster.copy_of(voter) is None]
+    missing = _lost_voters(cluster)
     voters = ", ".join(map(_voter_text, cluster.voters))
     text = (
         f"{name}: {count_text(len(cluster.voters), 'voter')} by "
