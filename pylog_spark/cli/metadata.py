@@ -370,6 +370,28 @@ def _after_promotions(cluster: ComparedCopies, promotions: Sequence[Promotion]) 
             "yellow",
         )
     yield "start the controllers first, then the brokers"
+    yield from _about_records(cluster, promotions)
+
+
+def _about_records(cluster: ComparedCopies, promotions: Sequence[Promotion]) -> Iterator[Block]:
+    """Warn of brokers whose new disks have no records."""
+    metadata = promotions[0].source.metadata
+    registered = () if metadata is None else metadata.brokers
+    empty = [each for each in promotions if each.voter.node_id in registered]
+    if not empty:
+        return
+    names = ", ".join(str(each.voter.node_id) for each in empty)
+    yield Sentence(
+        f"brokers as well, whose disks have no records now: {names}. An empty replica that leads "
+        "cuts the full ones: start these nodes as controllers alone (process.roles=controller) "
+        "until the brokers that have the records lead. Whom the controller elects:",
+        "bold yellow",
+    )
+    own = [copy for copy in cluster.copies if copy.node_id in registered]
+    roots = [*(copy.root for copy in own), *(str(each.directory) for each in empty)]
+    nodes = [*(copy.node_id for copy in own), *(each.voter.node_id for each in empty)]
+    up = ",".join(map(str, dict.fromkeys(nodes)))
+    yield Verbatim(f"pylog audit {shlex.join(dict.fromkeys(roots))} --up {up}")
 
 
 def _view_strays(call: Call, answer: tuple[ComparedCopies, list[StrayDirectory]]) -> View:

@@ -104,6 +104,20 @@ def test_a_voter_gets_a_copy_once(pylog, roots: list[Path], tmp_path: Path):
     assert [row["may_lead"] for row in rows if row.get("node_id") == 0] == [True]
 
 
+def test_a_voter_that_is_a_broker_too_is_told_to_have_no_records(pylog, tmp_path: Path):
+    """Elected on an empty disk it would cut what the others have."""
+    registered = [md.register_broker(node) for node in (1, 7)]
+    copy = copy_of(tmp_path, 7, [elected(1, leader=1, voters=(1, 2, 7)), md.batch(*registered)])
+    Path(copy.root, "meta.properties").write_text("version=1\ncluster.id=one\nnode.id=7\n")
+    words = ["metadata", "promote", copy.root, "--dry-run"]
+    for node in (1, 2):
+        (tmp_path / str(node)).mkdir()
+        words += ["--into", f"{node}={tmp_path / str(node)}"]
+    text = " ".join(pylog(*words).stdout.split())
+    assert "brokers as well, whose disks have no records now: 1. An empty replica" in text
+    assert f"pylog audit {copy.root} {tmp_path / '1'} --up 7,1" in text
+
+
 def test_stray_directories_are_rows(pylog, roots: list[Path]):
     root = roots[0]
     shown = pylog("metadata", "adopt", root, "--dry-run")
