@@ -184,11 +184,14 @@ def find_starting(
                 )
         elif None in ids:
             directories = ()
-        new = [root.location for root in own if root.directory_id not in {None, *expected}]
+        # Without an id it gets a new one at its start.
+        new = [root.location for root in own if root.directory_id not in expected]
         if expected and new:
             places = ", ".join(new)
             notes.append(
-                f"broker {broker} never registered {places}: formatted anew, or not its disk"
+                f"broker {broker} never registered {places}: formatted anew, or not its disk; "
+                "where it may lead before it has assigned its replicas to that, a partition that "
+                "nobody else can lead has no leader until an unclean election by hand"
             )
         starting.append(StartingBroker(broker=broker, is_clean=is_clean, directories=directories))
     return starting, notes

@@ -245,6 +245,26 @@ def test_a_broker_that_the_cluster_does_not_have_is_refused(tmp_path: Path):
         audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=0), up=[1, 9])
 
 
+def test_a_directory_that_gets_a_new_id_is_one_that_was_never_registered(tmp_path: Path):
+    """As after ``metadata promote``, on a disk that is new."""
+    cluster = Cluster("clean", tmp_path)
+    observed, _ = verify_log_directories([(str(root), Role.BROKER) for root in cluster.roots])
+    metadata = find_cluster_facts(
+        observed, None, JobOptions(now_ms=0), {}, holds_roots=False
+    ).metadata
+    first = observed[0]
+    assert first.meta_properties is not None
+    assert metadata is not None
+    broker = first.meta_properties.node_id
+    assert broker is not None
+    text = f"broker {broker} never registered {first.location}: formatted anew"
+    for directory_id, is_new in ((first.directory_id, False), (None, True)):
+        properties = replace(first.meta_properties, directory_id=directory_id)
+        root = replace(first, meta_properties=properties)
+        _, notes = find_starting([broker], [root], metadata)
+        assert any(note.startswith(text) for note in notes) is is_new
+
+
 def test_a_controllers_directory_is_no_broker_to_ask_about(tmp_path: Path):
     """It is given for its metadata; nobody elects it."""
     cluster = Cluster("clean", tmp_path)
