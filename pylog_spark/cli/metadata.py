@@ -277,10 +277,12 @@ def _sentences(cluster: ComparedCopies) -> Iterator[Block]:
             "yellow",
         )
     missing = _lost_voters(cluster)
-    if missing and 2 * (len(cluster.voters) - len(missing)) <= len(cluster.voters):
+    if missing and len(cluster.voters) - len(missing) < cluster.majority:
         yield "if the disks of these voters are lost for good, the longest copy is the best left:"
+        # All of them: which one is the longest, and in which epochs nobody votes again.
+        roots = shlex.join(copy.root for copy in cluster.copies)
         into = " ".join(f"--into {voter.node_id}=DIR" for voter in missing)
-        yield Verbatim(f"pylog metadata promote {shlex.quote(readable[0].root)} {into} --dry-run")
+        yield Verbatim(f"pylog metadata promote {roots} {into} --dry-run")
 
 
 def _lost_voters(cluster: ComparedCopies) -> list[Voter]:
@@ -384,7 +386,8 @@ def _about_records(cluster: ComparedCopies, promotions: Sequence[Promotion]) -> 
     yield Sentence(
         f"brokers as well, whose disks have no records now: {names}. An empty replica that leads "
         "cuts the full ones: start these nodes as controllers alone (process.roles=controller) "
-        "until the brokers that have the records lead. Whom the controller elects:",
+        "until the brokers that have the records lead. Whom the controller elects, once these have "
+        "their copies:",
         "bold yellow",
     )
     own = [copy for copy in cluster.copies if copy.node_id in registered]
