@@ -31,6 +31,7 @@ from pylog_spark.rows import (
     schema_of,
 )
 from storage_core.errors import describe_failure
+from storage_core.filenames import TopicPartition
 
 
 class Action(enum.StrEnum):
@@ -136,6 +137,11 @@ class PartitionName:
     root: str = column("log directory, as the run was given it")
     topic: Text = column("topic, null where the directory's name gives none")
     partition: Int32 = column("number of the partition, null as the topic is")
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition, in a row that has one."""
+        return TopicPartition(str(self.topic), self.partition or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,6 @@ from pylog_spark.schemas import (
     Status,
 )
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.filenames import TopicPartition
 from storage_core.json_values import from_json
 from storage_core.maintenance.recovery.salvage import Salvage
 from storage_core.maintenance.verification.findings import Severity
@@ -308,8 +307,7 @@ class RecoveredLogs:
         for ordinal, end, mark in self._low_ends():
             name = self._name(ordinal)
             status = self.outcomes[ordinal].columns["status"]
-            partition = TopicPartition(str(name.topic), name.partition or 0)
-            others.add(context.catalogs[name.root].has_other_replicas(partition))
+            others.add(context.catalogs[name.root].has_other_replicas(name.topic_partition))
             by_status.setdefault(_LOW_ENDS.get(status, _LEFT_LOW), []).append(
                 f"{name.topic}-{name.partition} at {end} instead of {mark}"
             )

@@ -21,6 +21,7 @@ from pylog_spark.operations.transplant.task import (
     build_transplants,
     homes_of,
     plan_transplants,
+    target_of,
 )
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import table_of
@@ -42,7 +43,6 @@ from storage_core.filenames import (
     META_PROPERTIES_FILE,
     TopicPartition,
     kind_of,
-    parse_partition_directory,
 )
 from storage_core.maintenance.replication.metadata_copies import (
     MetadataCopy,
@@ -99,14 +99,6 @@ class NewTopic:
     topic: str
     partitions: int
     replicas: int
-    config: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SourceTopic:
-    """Partitions and config of a topic, by the source's metadata."""
-
-    partitions: int
     config: Mapping[str, str]
 
 
@@ -216,8 +208,10 @@ def transplant(
             for root in roots
             for each in find_places(Path(root.location), only_strays=root.location in own)
         ]
-        source_topics, notes = _read_topics(foreign, now_ms=options.now_ms)
-        counts = {name: topic.partitions for name, topic in source_topics.items()}
+        metadata, notes = _read_metadata(foreign, now_ms=options.now_ms)
+        counts = {
+            topic.name: len(topic.partitions) for each in metadata for topic in each.topics.values()
+        }
         wanted = TransplantRequest(
             places=places,
             topics=_choose_topics(run, places, request),
@@ -242,11 +236,16 @@ def transplant(
         TransplantReport,
         results,
         notes=notes,
-        details=table_of(TransplantRow, sorted(rows, key=partition_of)),
+        details=table_of(TransplantRow, sorted(rows, key=lambda row: row.name.topic_partition)),
         cluster_id=copy.cluster_id or "",
         metadata=copy.metadata,
         offsets=offsets,
-        missing_topics=_missing_topics(rows, source_topics, brokers=len(copy.metadata.brokers)),
+        missing_topics=_missing_topics(
+            rows,
+            counts,
+            configs={name: own for each in metadata for name, own in each.topic_configs.items()},
+            brokers=len(copy.metadata.brokers),
+        ),
     )
 
 
@@ -295,49 +294,53 @@ def _require_one_cluster(option: str, directories: Mapping[Path, MetaProperties 
             raise ConfigError(option, directory, f"is of cluster {cluster}, not of {first}")
 
 
-def _read_topics(
+def _read_metadata(
     sources: Mapping[Path, MetaProperties | None], *, now_ms: int
-) -> tuple[dict[str, _SourceTopic], list[str]]:
-    """Return topics by the sources' own metadata, and notes."""
+) -> tuple[list[ClusterMetadata], list[str]]:
+    """Return the sources' own metadata, by the longest copies, and notes."""
     copies = [
         read_copy(str(source), properties, now_ms=now_ms)
         for source, properties in sources.items()
         if (source / CLUSTER_METADATA_DIRECTORY).is_dir()
     ]
-    topics: dict[str, _SourceTopic] = {}
-    for cluster in compare_copies(copy for copy in copies if not copy.error):
-        metadata = cluster.copies[0].metadata
-        for topic in metadata.topics.values() if metadata is not None else ():
-            topics[topic.name] = _SourceTopic(
-                partitions=len(topic.partitions),
-                config=metadata.topic_configs.get(topic.name, {}) if metadata is not None else {},
-            )
-    unreadable = [copy for copy in copies if copy.error]
-    notes = [f"{copy.root}: its metadata cannot be read: {copy.error}" for copy in unreadable]
-    return topics, notes
+    clusters = compare_copies(copy for copy in copies if not copy.error)
+    longest = (cluster.copies[0].metadata for cluster in clusters)
+    notes = [
+        f"{copy.root}: its metadata cannot be read: {copy.error}" for copy in copies if copy.error
+    ]
+    return [metadata for metadata in longest if metadata is not None], notes
 
 
 def _missing_topics(
     rows: Iterable[TransplantRow],
-    source_topics: Mapping[str, _SourceTopic],
+    counts: Mapping[str, int],
     *,
+    configs: Mapping[str, Mapping[str, str]],
     brokers: int,
 ) -> list[NewTopic]:
-    """Return the topics that stay because the target does not have them."""
-    missing: dict[str, NewTopic] = {}
+    """Return the topics that stay because the target does not have them.
+
+    Args:
+        rows: Of all partitions.
+        counts: Partitions of the source's topics, where its metadata say them.
+        configs: Their own config.
+        brokers: How many the target has.
+    """
+    least: dict[tuple[str, str], int] = {}
     for row in rows:
-        if row.reason != TransplantReason.TARGET_TOPIC_MISSING:
-            continue
-        target = parse_partition_directory(str(row.target))
-        topic = source_topics.get(str(row.name.topic))
-        least = max(missing[target.topic].partitions if target.topic in missing else 0, 1)
-        missing[target.topic] = NewTopic(
-            topic=target.topic,
-            partitions=max(least, target.partition + 1) if topic is None else topic.partitions,
+        if row.reason == TransplantReason.TARGET_TOPIC_MISSING:
+            source, target = row.name.topic_partition, target_of(row)
+            names = source.topic, target.topic
+            least[names] = max(least.get(names, 0), target.partition + 1)
+    return [
+        NewTopic(
+            topic=target,
+            partitions=counts.get(source, count),
             replicas=max(min(_MOST_REPLICAS, brokers), 1),
-            config={} if topic is None else topic.config,
+            config=configs.get(source, {}),
         )
-    return list(missing.values())
+        for (source, target), count in least.items()
+    ]
 
 
 def _absent_partitions(request: TransplantRequest) -> Iterator[str]:
@@ -379,7 +382,7 @@ def _plan(run: Run, assignments: Sequence[Assignment]) -> list[TransplantRow]:
     rows = run.engine.ask(
         units, plan_transplants, TransplantRow, title, is_look=are_read_here(items)
     )
-    by_partition = {partition_of(row): row for row in rows}
+    by_partition = {row.name.topic_partition: row for row in rows}
     room = TargetRoom()
     return [_with_room(by_partition[each.source], room) for each in assignments]
 
@@ -430,7 +433,6 @@ def _write(
         access={home: held[home].access for home in homes},
         scratches={home: run.held.enter_context(scratch_folder(home)) for home in homes},
     )
-    targets = {row.target: assignment.target for assignment, row in due}
     items = [WorkItem(value=each, size_bytes=each[1].size_bytes or 0) for each in due]
     units = [unit.values for unit in run.pack(items)]
     at_once = LOOK_TASKS_PER_SLOT * run.engine.slots
@@ -443,7 +445,7 @@ def _write(
         errors = put_in_place(
             [
                 BuiltReplicas(
-                    partition=targets[row.target],
+                    partition=target_of(row),
                     homes=homes_of(row),
                     log_start_offset=row.log_start_offset or 0,
                     log_end_offset=row.log_end_offset or 0,
@@ -455,7 +457,7 @@ def _write(
             held,
         )
         for row in rows:
-            error = errors.get(targets[row.target])
+            error = errors.get(target_of(row))
             yield (
                 row
                 if error is None
@@ -478,17 +480,12 @@ def _results(ended: Iterable[TransplantRow], rows: list[TransplantRow]) -> Itera
         }
 
 
-def partition_of(row: TransplantRow) -> TopicPartition:
-    """Return the partition of the source that a row is about."""
-    return TopicPartition(str(row.name.topic), row.name.partition or 0)
-
-
 def _read_offsets(
     request: TransplantRequest, rows: Iterable[TransplantRow]
 ) -> tuple[list[GroupOffset], list[tuple[str, PylogError]]]:
     """Return committed offsets in the partitions that go, and errors by place."""
     targets = {
-        partition_of(row): request.names.get(str(row.name.topic), str(row.name.topic))
+        row.name.topic_partition: target_of(row).topic
         for row in rows
         if row.reason is None and row.status != Status.FAILED
     }

@@ -10,6 +10,7 @@ from pylog_spark.schemas import PartitionName, Status, TransplantRow
 from pylog_spark.tasks.message import attempt
 from storage_core.checkpoint.lock import share_lock
 from storage_core.errors import ChangedWhileReadError
+from storage_core.filenames import TopicPartition, parse_partition_directory
 from storage_core.maintenance.transplant.plan import Assignment, open_log, plan_transplant
 from storage_core.maintenance.transplant.replica import build_replicas
 from storage_core.roots.broker import BrokerAccess
@@ -101,6 +102,11 @@ def _build(assignment: Assignment, context: TargetContext, head: TransplantRow) 
 def homes_of(row: TransplantRow) -> tuple[Path, ...]:
     """Return the log directories of the target that get a partition."""
     return tuple(Path(directory).parent for directory in row.directories or ())
+
+
+def target_of(row: TransplantRow) -> TopicPartition:
+    """Return the partition of the target that a row is about."""
+    return parse_partition_directory(str(row.target))
 
 
 def _extent_text(extent: tuple[int | None, int | None, int | None]) -> str:
