@@ -66,6 +66,8 @@ def _plan(assignment: Assignment, head: TransplantRow) -> TransplantRow:
         source=plan.location or None,
         directories=tuple(str(home / str(assignment.target)) for home in plan.homes),
     )
+    if plan.location:
+        row = replace(row, name=replace(row.name, root=str(Path(plan.location).parent)))
     if plan.reason is not None:
         return replace(row, status=Status.SKIPPED.value, reason=plan.reason.value)
     if plan.is_done:
