@@ -280,17 +280,13 @@ def _broker_ids(observed: Sequence[ObservedRoot], metadata: ClusterMetadata | No
 
     A node that is registered as none and has no log is a controller.
     """
-    registered = () if metadata is None else metadata.brokers
-    return sorted(
-        {
-            root.meta_properties.node_id
-            for root in observed
-            if root.meta_properties is not None and root.meta_properties.node_id is not None
-            if metadata is None
-            or root.meta_properties.node_id in registered
-            or any(entry.kind is DirectoryKind.PARTITION for entry in root.entries)
-        }
-    )
+    brokers = set()
+    for root in observed:
+        node = None if root.meta_properties is None else root.meta_properties.node_id
+        has_log = any(entry.kind is DirectoryKind.PARTITION for entry in root.entries)
+        if node is not None and (metadata is None or node in metadata.brokers or has_log):
+            brokers.add(node)
+    return sorted(brokers)
 
 
 def _uncounted(
