@@ -74,7 +74,6 @@ def reader(pylog, tmp_path: Path, monkeypatch) -> Reader:
     """One who has a directory that a broker closed an hour ago, and has not installed Spark."""
     kafka = unpack_broker(tmp_path / "var" / "kafka")
     monkeypatch.setattr("pylog_spark.session.is_spark_installed", lambda: False)
-    monkeypatch.setattr("pylog_spark.session.has_session", lambda: False)
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "data").mkdir()
     places = {"/var/lib/kafka": str(kafka), "/data/": f"{tmp_path}/data/"}

@@ -204,9 +204,7 @@ def test_a_source_that_gets_records_meanwhile_fails_its_partition(
 
 def test_a_run_is_written_into_the_ledger(pylog, source: Path, disks, tmp_path: Path):
     ledger = tmp_path / "ledger"
-    # The process of a test may have a session, which would be taken.
-    words = [*words_of(source, disks), "--ledger", str(ledger), "--engine", "local"]
-    words += ["--output", "json"]
+    words = [*words_of(source, disks), "--ledger", str(ledger), "--output", "json"]
     planned = pylog(*words, "--dry-run")
     assert rows_of(planned, "run")[0]["dry_run"]
     assert not ledger.exists()
