@@ -140,16 +140,21 @@ def _describe_election(elections: Row, elected: Row | None) -> str:
         elections: Of a partition.
         elected: The candidate; None where nobody is elected, or nothing of it was read.
     """
-    leader = elections["leader"]
+    leader, late = elections["leader"], elections["late"]
     if leader is None:
         brokers = " or ".join(map(str, elections["waits_for"]))
         return f"no leader before broker {brokers} starts"
     text = f"broker {leader} leads {_WAYS[elections['by']]}"
     if elected is None:
-        return f"{text}; what that loses is not known"
-    if not elected["lost"]["records"]:
-        return f"{text}, and nothing is lost"
-    return f"{text} and loses {_loss_text(elected['lost'])}"
+        text += "; what that loses is not known"
+    elif not elected["lost"]["records"]:
+        text += ", and nothing is lost"
+    else:
+        text += f" and loses {_loss_text(elected['lost'])}"
+    if late is not None:
+        other = "nobody" if late["leader"] is None else f"broker {late['leader']}"
+        text += f"; or {other} leads, if Kafka hears of a new log directory too late"
+    return text
 
 
 # What a person has to know of a partition before its losses.

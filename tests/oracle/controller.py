@@ -119,14 +119,23 @@ class KafkaController:
             if not bool(result.response()):
                 return
 
-    def start(self, starting: StartingBroker, previous_epoch: int) -> None:
+    def start(
+        self, starting: StartingBroker, previous_epoch: int, *, is_assigned_late: bool
+    ) -> None:
         """Have a broker register, say where the partition's log now is, and be unfenced."""
         epoch = self._register(starting, previous_epoch)
+        steps = [self._name_directory, self._unfence]
+        for step in reversed(steps) if is_assigned_late else steps:
+            step(starting, epoch)
+
+    def _name_directory(self, starting: StartingBroker, epoch: int) -> None:
         partition = self._partition()
         if starting.broker in list(partition.replicas):
             own = list(map(_uuid, starting.directories))
             if partition.directory(starting.broker) not in own:
                 self._assign(starting.broker, epoch, own[0])
+
+    def _unfence(self, starting: StartingBroker, epoch: int) -> None:
         beat = java(f"{_MESSAGE}BrokerHeartbeatRequestData")()
         beat.setBrokerId(starting.broker).setBrokerEpoch(epoch).setWantFence(False)
         beat.setCurrentMetadataOffset(self._offset)

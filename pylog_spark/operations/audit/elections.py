@@ -27,6 +27,8 @@ from storage_core.wording import count_text
 
 # Five brokers have 120 orders, of which each partition has at most 60 of its own.
 _MOST_COMPARED: Final = 5
+# Of a directory that gets its id at the start.
+_NEW_DIRECTORY_ID: Final = "new"
 
 _Row = dict[str, Any]
 
@@ -42,6 +44,8 @@ class StartOrder:
         lost_unknown: Records lost of which nobody knows whether they were committed.
         unknown: Partitions whose leader's loss is not known.
         offline: Partitions that get no leader.
+        unsure: Partitions that get another leader, or none, if a broker is unfenced before it
+            names their new log directory; of both leaders the larger loss counts.
     """
 
     brokers: tuple[int, ...]
@@ -50,6 +54,7 @@ class StartOrder:
     lost_unknown: int = 0
     unknown: int = 0
     offline: int = 0
+    unsure: int = 0
 
     @property
     def loss(self) -> tuple[int, int, int, int]:
@@ -174,7 +179,7 @@ def find_starting(
                 )
         expected = () if registered is None else registered.log_directories
         ids = [root.directory_id for root in own]
-        directories = tuple(each for each in ids if each is not None)
+        directories = tuple(each or _NEW_DIRECTORY_ID for each in ids)
         if len(ids) < len(expected):
             # The others are taken as being there as well.
             directories += tuple(each for each in expected if each not in directories)
@@ -182,16 +187,13 @@ def find_starting(
                 notes.append(
                     f"broker {broker}: {len(own)} of its {len(expected)} log directories were given"
                 )
-        elif None in ids:
+        elif None in ids and not expected:
             directories = ()
-        # Without an id it gets a new one at its start.
         new = [root.location for root in own if root.directory_id not in expected]
         if expected and new:
             places = ", ".join(new)
             notes.append(
-                f"broker {broker} never registered {places}: formatted anew, or not its disk; "
-                "where it may lead before it has assigned its replicas to that, a partition that "
-                "nobody else can lead has no leader until an unclean election by hand"
+                f"broker {broker} never registered {places}: formatted anew, or not its disk"
             )
         starting.append(StartingBroker(broker=broker, is_clean=is_clean, directories=directories))
     return starting, notes
@@ -275,22 +277,47 @@ class _Partition:
         }
         self._candidates = answer["candidates"]
         self._losses = {each["broker"]: each["lost"] for each in self._candidates}
-        self._elections: dict[tuple[int, ...], Election] = {}
+        self._elections: dict[tuple[bool, tuple[int, ...]], Election] = {}
 
-    def election(self, order: Sequence[int]) -> Election:
+    def election(self, order: Sequence[int], *, is_late: bool = False) -> Election:
         """Return the election if brokers start in an order.
 
         Brokers without a replica change nothing.
+
+        Args:
+            order: The brokers.
+            is_late: Whether they are unfenced before they name new log directories.
         """
         own = tuple(broker for broker in order if broker in self._starting)
-        if own not in self._elections:
+        if (is_late, own) not in self._elections:
             start = [self._starting[broker] for broker in own]
-            self._elections[own] = predict_election(self._state, self._controller, start)
-        return self._elections[own]
+            self._elections[is_late, own] = predict_election(
+                self._state, self._controller, start, is_assigned_late=is_late
+            )
+        return self._elections[is_late, own]
+
+    def late_election(self, order: Sequence[int]) -> Election | None:
+        """Return the election of late directories, None for the same leader."""
+        late = self.election(order, is_late=True)
+        return None if late.leader == self.election(order).leader else late
 
     def lost(self, order: Sequence[int], leader: int | None = None) -> Mapping[str, int] | None:
-        """Return what the leader loses, None where that is not known."""
-        return self._losses.get(self.election(order).leader if leader is None else leader)
+        """Return what the leader loses, None where that is not known.
+
+        Of two possible leaders the one that loses more counts.
+
+        Args:
+            order: The brokers that start.
+            leader: The leader that is chosen; None for the elected one.
+        """
+        if leader is not None:
+            return self._losses.get(leader)
+        elections = [self.election(order), self.late_election(order)]
+        leaders = [each.leader for each in elections if each and each.leader != NO_LEADER]
+        if any(each not in self._losses for each in leaders):
+            return None
+        losses = [self._losses[each] for each in leaders]
+        return max(losses, key=lambda each: (each["committed"], each["records"]), default=None)
 
     def choose(self, order: Sequence[int]) -> int | None:
         """Return the best candidate of some brokers without an elected leader.
@@ -304,7 +331,14 @@ class _Partition:
         return None if best is None else int(best["broker"])
 
     def describe(self, order: Sequence[int]) -> _Row:
-        election, lost = self.election(order), self.lost(order)
+        late = self.late_election(order)
+        return {
+            **self._describe(self.election(order)),
+            "late": None if late is None else self._describe(late),
+        }
+
+    def _describe(self, election: Election) -> _Row:
+        lost = self._losses.get(election.leader)
         return {
             "leader": None if election.leader == NO_LEADER else election.leader,
             "by": str(election.way),
@@ -349,7 +383,7 @@ def _sum(
 
     A partition's leader may be chosen instead of elected.
     """
-    committed = records = unsure = unknown = offline = 0
+    committed = records = perhaps = unknown = offline = unsure = 0
     for partition, leader in zip(partitions, leaders or [None] * len(partitions), strict=True):
         lost = partition.lost(order, leader)
         if leader is None and partition.election(order).leader == NO_LEADER:
@@ -359,14 +393,17 @@ def _sum(
         else:
             committed += lost["committed"]
             records += lost["records"]
-            unsure += lost["unknown"]
+            perhaps += lost["unknown"]
+        if leader is None and partition.late_election(order) is not None:
+            unsure += 1
     return StartOrder(
         brokers=order,
         lost_committed=committed,
         lost_records=records,
-        lost_unknown=unsure,
+        lost_unknown=perhaps,
         unknown=unknown,
         offline=offline,
+        unsure=unsure,
     )
 
 
@@ -454,4 +491,6 @@ def describe_start(order: StartOrder, manual: ManualElection | None = None) -> s
         lost = f"{count_text(order.offline, 'partition')} {be} without a leader, {lost}"
     if order.unknown:
         lost += f"; the loss of {count_text(order.unknown, 'partition')} is not known"
+    if order.unsure:
+        lost += f"; {count_text(order.unsure, 'partition')} may get another leader, or none"
     return f"{text}: {lost}"

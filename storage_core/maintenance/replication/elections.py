@@ -10,7 +10,8 @@ events of ``ReplicationControlManager`` and ``ClusterControlManager`` in
    ``ConcurrentHashMap``.
 2. A broker registers. Where eligible leader replicas (ELR) are enabled, one whose markers of a
    clean shutdown lack its last broker epoch leaves ISR and ELR.
-3. It makes a new replica where the partition's log directory is gone, and says so.
+3. It makes a new replica where the partition's log directory is gone, and says so: before it is
+   unfenced, or after that. No replica leads before the controller knows its log directory.
 4. It is unfenced: partitions without a leader get one, if the rules allow.
 5. Every five minutes the controller looks for partitions without a leader once more.
 
@@ -157,7 +158,11 @@ def order_of_sessions(brokers: Sequence[RegisterBrokerRecord]) -> tuple[int, ...
 
 
 def predict_election(
-    state: PartitionRegistration, controller: Controller, start: Sequence[StartingBroker]
+    state: PartitionRegistration,
+    controller: Controller,
+    start: Sequence[StartingBroker],
+    *,
+    is_assigned_late: bool = False,
 ) -> Election:
     """Return whom the controller elects when brokers come up, one after another.
 
@@ -165,11 +170,18 @@ def predict_election(
         state: The partition as the controller has it; no broker runs.
         controller: The controller's other state.
         start: The brokers that come up, in order; others stay away.
+        is_assigned_late: Whether a broker is unfenced before it names a new log directory. Both
+            happen: its heartbeat and that request run beside each other.
     """
     prediction = Prediction(state, controller)
     for starting in start:
         prediction.register(starting)
-        prediction.unfence(starting)
+        if is_assigned_late:
+            prediction.unfence(starting)
+            prediction.assign(starting)
+        else:
+            prediction.assign(starting)
+            prediction.unfence(starting)
     return prediction.result()
 
 
@@ -196,7 +208,7 @@ class Prediction:
             self._active.discard(broker)
 
     def register(self, starting: StartingBroker) -> None:
-        """Register a starting broker: it is fenced and makes a missing replica."""
+        """Register a starting broker: it is fenced."""
         broker, state = starting.broker, self._state
         is_unclean = self._is_elr_enabled and not starting.is_clean
         if broker in state.isr or (is_unclean and broker in state.elr):
@@ -210,12 +222,15 @@ class Prediction:
         self._directories[broker] = starting.directories
         if not starting.is_readable:
             self._unreadable.add(broker)
-        elif starting.directories and self._directory(broker) not in {None, *starting.directories}:
+
+    def assign(self, starting: StartingBroker) -> None:
+        """Name the log directory of a replica that its broker made anew."""
+        broker, own = starting.broker, starting.directories
+        if starting.is_readable and own and self._directory(broker) not in {None, *own}:
             state = self._state
             self._change(Event.DIRECTORY_ASSIGNED, broker, isr=state.isr, may_be_unclean=False)
             places = zip(state.replicas, state.directories, strict=True)
-            new = starting.directories[0]
-            directories = tuple(new if member == broker else old for member, old in places)
+            directories = tuple(own[0] if member == broker else old for member, old in places)
             self._state = replace(self._state, directories=directories)
 
     def unfence(self, starting: StartingBroker) -> None:

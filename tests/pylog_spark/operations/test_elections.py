@@ -88,6 +88,7 @@ def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
                     together = Prediction(state, controller)
                     for each in starting:
                         together.register(each)
+                        together.assign(each)
                     for each in starting:
                         together.unfence(each)
                     elections.append(together.result())
@@ -263,6 +264,31 @@ def test_a_directory_that_gets_a_new_id_is_one_that_was_never_registered(tmp_pat
         root = replace(first, meta_properties=properties)
         _, notes = find_starting([broker], [root], metadata)
         assert any(note.startswith(text) for note in notes) is is_new
+
+
+def test_a_broker_on_a_new_directory_may_be_unfenced_before_it_names_it(pylog, tmp_path: Path):
+    """With or without an id for it: Kafka elects the broker then, or nobody."""
+    cluster = Cluster("wiped-disk", tmp_path)
+    properties = cluster.roots[2] / META_PROPERTIES_FILE
+    for is_promoted in (False, True):
+        if is_promoted:
+            lines = properties.read_text().splitlines(keepends=True)
+            properties.write_text("".join(each for each in lines if "directory.id" not in each))
+        report = audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=0), up=[1, 2, 3])
+        assert report.starts is not None
+        assert report.starts.asked.unsure == 3
+        elections = {each["topic"]: each["elections"] for each in report.answers()}
+        assert {name: each["leader"] for name, each in elections.items()} == {
+            "ledger": 3,
+            "stock_levels": 2,
+        }
+        assert elections["stock_levels"]["late"] is None
+        late = elections["ledger"]["late"]
+        assert (late["leader"], late["by"], late["waits_for"]) == (None, "none", [3])
+    shown = pylog("audit", *cluster.roots, "--up", "1,2,3", "--engine", "local").stdout
+    assert "or nobody leads, if Kafka hears of a new log directory too late" in " ".join(
+        shown.split()
+    )
 
 
 def test_a_controllers_directory_is_no_broker_to_ask_about(tmp_path: Path):
