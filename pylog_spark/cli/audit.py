@@ -5,7 +5,7 @@ It shows what each replica has, and who may lead.
 
 import base64
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -406,7 +406,13 @@ def _blocks(call: Call, report: Audit) -> Iterator[Block]:
         unread = count_text(len(report.unread), "log directory", "log directories")
         text = f"{unread} cannot be read: nothing of what follows counts what is there."
         yield Sentence(text, "bold red")
-    yield _verdict(details) if starts is None else _verdict_of_starts(starts)
+    if starts is None:
+        yield _verdict(details)
+    else:
+        unseen = {
+            broker for row in details if row["details"] for broker in row["details"]["unseen"]
+        }
+        yield _verdict_of_starts(starts, unseen)
     yield f"  {report.belief}"
     yield from (f"  {note}" for note in (*report.notes, *(() if starts is None else starts.notes)))
     counts = Counter(
@@ -512,8 +518,13 @@ def _next_commands(report: Audit, folder: Path) -> Iterator[str]:
         yield f"{reassign} {quote(str(folder / RESTORE_FILE))}"
 
 
-def _verdict_of_starts(starts: Starts) -> Sentence:
-    """Return what the brokers that start lose, the best order first."""
+def _verdict_of_starts(starts: Starts, unseen: Collection[int]) -> Sentence:
+    """Return what the brokers that start lose, the best order first.
+
+    Args:
+        starts: What they lose.
+        unseen: Brokers with replicas of which no directory was read.
+    """
     least, manual = describe_start(starts.least), starts.manual
     verdicts = [f"{least}."]
     if starts.least.brokers != starts.asked.brokers:
@@ -524,11 +535,14 @@ def _verdict_of_starts(starts: Starts) -> Sentence:
             verdicts = [f"{by_hand}.", "Without that:", *verdicts]
         else:
             verdicts.append(f"Or: {by_hand}.")
+    if unseen:
+        brokers = ", ".join(map(str, sorted(unseen)))
+        verdicts.append(f"What only broker {brokers} has is not counted: no directory was read.")
     verdict = " ".join(verdicts)
     style = "bold green"
     if starts.least.lost_committed:
         style = "bold red"
-    elif any(starts.least.loss) or any(starts.asked.loss):
+    elif unseen or any(starts.least.loss) or any(starts.asked.loss):
         style = "bold yellow"
     return Sentence(verdict[0].upper() + verdict[1:], style)
 

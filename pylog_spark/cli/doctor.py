@@ -160,6 +160,7 @@ def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
             call.options,
             VerifyRequest(is_deep=call.line[DEEP], shown=_shown(call)),
             broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
+            beside=[root.location for root in call.roots],
             on_findings=None if spool is None else partial(_spool, spool),
         )
 

@@ -142,13 +142,6 @@ def _check_roots(markers: Sequence[RootMarker], answers: Sequence[_Row]) -> None
             "no metadata of the cluster lie in these directories: the last broker epochs are not "
             "known. Give the directory that has the newest __cluster_metadata-0, too",
         )
-    for marker in markers:
-        if not marker.is_there:
-            raise GuardRefusedError(
-                "ATTEST_UNRECOVERED",
-                f"{marker.root} has no marker of a clean shutdown: recover it first: `pylog "
-                f"recover {quote(marker.root)} --role broker`",
-            )
     brokers = list(dict.fromkeys(marker.broker for marker in markers))
     for broker in brokers:
         own = [marker for marker in markers if marker.broker == broker]
@@ -173,6 +166,14 @@ def _check_roots(markers: Sequence[RootMarker], answers: Sequence[_Row]) -> None
                 f"broker {_list(missing)} has nothing of {_name(answer)}: it would lead with an "
                 f"empty log. Start the others first: `pylog audit {' '.join(map(quote, places))} "
                 f"--up {_list(others)}`",
+            )
+    # Whoever lacks something needs no recovery first.
+    for marker in markers:
+        if not marker.is_there:
+            raise GuardRefusedError(
+                "ATTEST_UNRECOVERED",
+                f"{marker.root} has no marker of a clean shutdown: recover it first: `pylog "
+                f"recover {quote(marker.root)} --role broker`",
             )
 
 

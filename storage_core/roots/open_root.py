@@ -208,7 +208,10 @@ def check_log_directory(root: str | Path, path: Path) -> None:
         reason = f"is the directory of one partition; expected its log directory: {place}"
         raise ConfigError("ROOT", root, reason)
     if not is_one:
-        reason = "holds neither a partition nor meta.properties; is its disk mounted?"
+        reason = (
+            "holds neither a partition nor meta.properties; is its disk mounted? If it is a new "
+            "one, leave it out (`pylog metadata promote --into NODE=DIR` makes it a controller's)"
+        )
         raise ConfigError("ROOT", root, reason)
 
 

@@ -10,6 +10,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit.driver import Audit, audit
 from pylog_spark.operations.audit.elections import Starts, describe_start
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
+from pylog_spark.operations.doctor.driver import find_absent_voters
 from pylog_spark.options import JobOptions
 from pylog_spark.run.several_brokers import UnreadBroker
 from storage_core.errors import ConfigError, PylogError
@@ -122,7 +123,7 @@ def diagnose_cluster(
     )
     compared = audit(place, places, options, up=list(diagnoses))
     assert compared.starts is not None  # noqa: S101  # brokers start
-    notes = [*compared.notes, compared.belief]
+    notes = [*compared.notes, compared.belief, *find_absent_voters(places, options)]
     verdict = decide_for_all(list(owners), diagnoses, compared.starts, notes, all_unread)
     return ClusterDiagnosis(verdict=verdict, brokers=diagnoses, audit=compared, unread=all_unread)
 

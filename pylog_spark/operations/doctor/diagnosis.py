@@ -104,6 +104,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     waiting: Sequence[Waiting],
     is_only_broker: bool,
     hindrance: str,
+    needs: Sequence[str],
 ) -> Diagnosis:
     """Return the diagnosis.
 
@@ -119,6 +120,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         waiting: What was cut from the logs, and waits to go back.
         is_only_broker: Whether the node is known to be no controller.
         hindrance: Why no recovery of the broker's directories would begin; empty where one would.
+        needs: What a start needs besides, a sentence each.
     """
     ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
     read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
@@ -163,6 +165,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
             is_only_broker=is_only_broker,
             hindrance=hindrance,
             planned_cuts=planned,
+            needs=needs,
         ),
         roots=states,
         start=start,

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from pylog_spark.discovery import resolve_roots
@@ -29,7 +30,7 @@ from pylog_spark.operations.verify.verified_roots import VerifiedRoots
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.rows import schema_of
-from pylog_spark.run.catalogs import build_catalogs
+from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, unclean_roots
 from pylog_spark.run.planning import WorkItem, are_read_here
@@ -42,6 +43,7 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.checkpoint.lock import query_lock
 from storage_core.errors import PylogError, StorageError
+from storage_core.maintenance.replication.metadata_copies import compare_copies, read_copy
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, salvage_folder
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.verdict import Waiting
@@ -57,6 +59,7 @@ def diagnose(
     request: VerifyRequest,
     *,
     broker_threads: int,
+    beside: Sequence[str | Path] = (),
     on_findings: OnFindings | None = None,
 ) -> Diagnosis:
     """Verify log directories and advise on them; write nothing to them.
@@ -67,6 +70,7 @@ def diagnose(
         options: Which topics, which role.
         request: How to look.
         broker_threads: ``num.recovery.threads.per.data.dir``.
+        beside: Paths of other nodes' log directories that were named with these.
         on_findings: Takes all findings, some at a time, however many there are.
 
     Raises:
@@ -88,6 +92,7 @@ def diagnose(
         forecasts = _foretell(run, observed, verification, catalogs)
         if on_findings is not None:
             tell_findings(run, verification, on_findings)
+    voters = find_absent_voters([*(root.location for root in log_roots), *beside], options)
     return put_together(
         observed,
         findings=verification.worst,
@@ -100,7 +105,35 @@ def diagnose(
         waiting=_waiting(log_roots, options),
         is_only_broker=broker_config(options).process_roles == ("broker",),
         hindrance=_hindrance(log_roots, options),
+        needs=voters,
     )
+
+
+def find_absent_voters(roots: Sequence[str | Path], options: JobOptions) -> list[str]:
+    """Return which controllers have to run beside those in log directories.
+
+    A sentence for each cluster of which no majority of the voters is there.
+    """
+    sentences = []
+    # What cannot be read is a finding, or will be one.
+    with suppress(PylogError, OSError):
+        copies = [
+            read_copy(place, read_meta_properties(place), now_ms=options.now_ms)
+            for place in dict.fromkeys(map(str, roots))
+            if Path(place, CLUSTER_METADATA_DIRECTORY).is_dir()
+        ]
+        for cluster in compare_copies(copies):
+            nodes = [str(voter.node_id) for voter in cluster.voters]
+            lost = [str(each.node_id) for each in cluster.voters if cluster.copy_of(each) is None]
+            if nodes and len(nodes) - len(lost) < cluster.majority:
+                who = f"{cluster.majority} of the controllers {', '.join(nodes)} have to run"
+                places = " ".join(quote(copy.root) for copy in cluster.copies)
+                sentences.append(
+                    f"{who if len(nodes) > 1 else f'controller {nodes[0]} has to run'}; where the "
+                    f"disks of {', '.join(lost)} are lost for good, see `pylog metadata show "
+                    f"{places}`"
+                )
+    return sentences
 
 
 def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:

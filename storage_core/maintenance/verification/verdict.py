@@ -332,6 +332,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     is_only_broker: bool = False,
     hindrance: str = "",
     planned_cuts: Mapping[str, int] | None = None,
+    needs: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict on log directories.
 
@@ -349,6 +350,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         is_only_broker: Whether the node is known to be no controller.
         hindrance: Why no recovery of the broker's directories would begin; empty where one would.
         planned_cuts: Readable records that the plan cuts, by partition.
+        needs: What a start needs besides these directories, a sentence each.
     """
     planned = planned_cuts or {}
     names = " ".join(quote(root.location) for root in roots)
@@ -388,7 +390,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         reasons += (cutting,)
     reasons += tuple(map(_waiting_reason, waiting))
     if verdict.advice is not Advice.DO_NOT_START:
-        reasons += tuple(_unsure(partitions, start, is_only_broker=is_only_broker))
+        reasons += (*_unsure(partitions, start, is_only_broker=is_only_broker), *needs)
     verdict = replace(verdict, reasons=reasons, cut_records=sum(planned.values()))
     if not hindrance or verdict.advice is Advice.START_BROKER:
         return verdict

@@ -50,3 +50,9 @@ def test_copies_of_no_broker_name_what_each_would_lose(pylog, tmp_path):
     text = text_of(pylog("audit", *roots, "--topics", "page-views"))
     assert "nothing says ISR, epochs and assignment" in text
     assert "as leader loses 116 records" in text
+
+
+def test_what_brokers_have_that_were_not_read_is_no_good_news(pylog, tmp_path):
+    first = Cluster("clean", tmp_path).roots[0]
+    text = text_of(pylog("audit", first, "--up", "1,2"))
+    assert "What only broker 2, 3 has is not counted: no directory was read." in text

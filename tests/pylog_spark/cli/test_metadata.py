@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.doctor.driver import find_absent_voters
+from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from tests.kit.cluster_truth import Cluster
 from tests.storage_core.catalog import metadata_bytes as md
@@ -112,6 +114,27 @@ def test_a_voter_that_is_a_broker_too_is_told_to_have_no_records(pylog, tmp_path
     text = " ".join(pylog(*words).stdout.split())
     assert "brokers as well, whose disks have no records now: 1. An empty replica" in text
     assert f"pylog audit {copy.root} {tmp_path / '1'} --up 7,1" in text
+
+
+def test_the_doctor_names_the_controllers_that_have_to_run(pylog, roots: list[Path]):
+    show = "has to run; where the disks of 0 are lost for good, see `pylog metadata show"
+    for given in (roots[:1], roots):
+        text = " ".join(pylog("doctor", *given, "--engine", "local").stdout.split())
+        assert f"controller 0 {show}" in text
+
+
+def test_where_a_majority_of_the_controllers_is_given_no_other_is_needed(tmp_path: Path):
+    places, records = [], md.batch(md.register_broker(7))
+    for node in (1, 2, 7):
+        copy = copy_of(tmp_path, node, [elected(1, leader=1, voters=(1, 2, 3)), records])
+        identity = f"version=1\ncluster.id=one\nnode.id={node}\n"
+        Path(copy.root, "meta.properties").write_text(identity)
+        places.append(copy.root)
+    voter, other, broker = places
+    need = "2 of the controllers 1, 2, 3 have to run; where the disks of {} are lost for good"
+    for given, lost in (([voter], "2, 3"), ([broker], "1, 2, 3"), ([voter, other], None)):
+        sentences = find_absent_voters(given, JobOptions(now_ms=0))
+        assert [need.format(lost) in each for each in sentences] == [True] * (lost is not None)
 
 
 def test_stray_directories_are_rows(pylog, roots: list[Path]):

@@ -117,6 +117,15 @@ def take_replica(roots: list[Path]) -> list[Path]:
     return roots
 
 
+def take_disk(roots: list[Path]) -> list[Path]:
+    """Leave a disk that was only formatted: no recovery brings its replicas back."""
+    for entry in roots[2].iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+    (roots[2] / CLEAN_SHUTDOWN_FILE).unlink()
+    return roots
+
+
 def spoil_epochs(roots: list[Path]) -> list[Path]:
     (roots[2] / "ledger-0" / "leader-epoch-checkpoint").write_bytes(b"\0\0")
     return roots
@@ -161,6 +170,7 @@ def age_metadata(roots: list[Path]) -> list[Path]:
         (take_metadata, "ATTEST_EPOCH_UNKNOWN", "__cluster_metadata-0"),
         (take_marker, "ATTEST_UNRECOVERED", "pylog recover "),
         (take_replica, "ATTEST_INCOMPLETE", "--up 1,2"),
+        (take_disk, "ATTEST_INCOMPLETE", "--up 1,2"),
         (spoil_epochs, "ATTEST_DIFFERENT", "pylog audit"),
         (shorten, "ATTEST_DIFFERENT", "pylog audit"),
         (flip, "ATTEST_DIFFERENT", "pylog audit"),
