@@ -9,6 +9,7 @@ state is complete.
 """
 
 import re
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,6 +79,7 @@ INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFI
 MAX_TOPIC_LENGTH: Final = 249
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
+_MOST_NAME: Final = 255
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NUMBER: Final = re.compile(r"[0-9]+")
@@ -227,6 +229,15 @@ def parse_renamed_directory(name: str) -> tuple[TopicPartition, str] | None:
     if match is None:
         return None
     return parse_partition_directory(match["partition"]), match["state"]
+
+
+def deleted_directory(partition: TopicPartition) -> str:
+    """Return a new name for the directory of a deleted partition.
+
+    A broker that starts removes it. Source: ``LocalLog.logDeleteDirName``.
+    """
+    suffix = f"-{partition.partition}.{uuid.uuid4().hex}-delete"
+    return f"{partition.topic[: _MOST_NAME - len(suffix)]}{suffix}"
 
 
 def parse_cluster_snapshot(name: str) -> tuple[int, int] | None:

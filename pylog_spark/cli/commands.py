@@ -915,6 +915,7 @@ _TRANSPLANT: Final = Command(
         of_transplants.KEEP_PRODUCERS,
         of_transplants.OFFSETS_OUT,
         DRY_RUN,
+        replace(TRASH, help="Remember in this folder what was there, for `pylog undo`."),
         _GUESSED_ROLE,
         NOW_MS,
         LEDGER,
@@ -933,8 +934,7 @@ _TRANSPLANT: Final = Command(
     records and offsets, under the target's topic id and leader epoch. Open transactions are
     aborted. All of it is looked at before anything is written; a partition that cannot go stays and
     is named with its way out, the others go, and the exit status is then 3. The source is only
-    read. To take it back, remove the folders that JSON lists as directories, before the target
-    starts: no undo is needed.
+    read. With --trash, `pylog undo` takes it all back, before the target starts.
     """,
     example=(
         "Example: `pylog transplant /mnt/old --to /data/b1 --to /data/b2 --topics 'orders*' "

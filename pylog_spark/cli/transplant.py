@@ -15,7 +15,7 @@ from pylog_spark.operations.transplant.driver import (
     TransplantReport,
     transplant,
 )
-from pylog_spark.options.declared import ROOTS
+from pylog_spark.options.declared import ROOTS, TRASH
 from pylog_spark.options.of_transplants import KEEP_PRODUCERS, NEW_NAMES, OFFSETS_OUT, TARGETS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.refusals import GUARDS
@@ -133,6 +133,10 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
         yield "create these topics in the running target, then stop it and run this command again:"
         yield from map(Verbatim, map(_create_line, report.missing_topics))
     if report.summary.done:
+        trash = call.options.trash
+        if trash is not None:
+            way_back = shlex.join(["pylog", "undo", report.run_id, TRASH.label, trash])
+            yield f"the way back, before the target starts: {way_back}"
         yield "next: start the target, the controllers first"
     if report.offsets:
         groups = list(dict.fromkeys(each.group for each in report.offsets))

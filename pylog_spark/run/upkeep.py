@@ -1,6 +1,6 @@
 """Run changes to logs under all roots' locks, with undo and plan."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shlex import quote
@@ -35,7 +35,8 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
     with Run(place, job) as run:
         run.notes += (*dump_notes(job.options), *bucket_notes(job.roots))
         run.hold_roots(trash=run_trash(job))
-        begin_trash(job, run.held)
+        changed = [root for root in job.roots if not root.role.facts.keeps_generations]
+        begin_trash(job, [root.location for root in changed], run.held)
         run.notes += tuple(trash_notes(job))
         yield run
         write_planned(run)
@@ -46,27 +47,27 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
     )
 
 
-def begin_trash(job: Job, held: ExitStack) -> None:
+def begin_trash(job: Job, locations: Sequence[str], held: ExitStack) -> None:
     """Write down the roots' state for an undo; nothing without a trash.
 
     It is called under the locks of its log directories, before any file changes.
 
     Args:
         job: The run.
+        locations: Paths of the log directories that it changes.
         held: Keeps the run's trash from a purge and from an undo until it is closed.
 
     Raises:
         StorageError: A file cannot be read or written.
     """
     folder = run_trash(job)
-    roots = [root for root in job.roots if not root.role.facts.keeps_generations]
-    if folder is None or not roots or job.options.dry_run:
+    if folder is None or not locations or job.options.dry_run:
         return
     run = TrashedRun(
         run_id=job.run_id,
         action=job.action,
         started_ms=job.clock.now_ms(),
-        roots=tuple(observe_root(root.location) for root in roots),
+        roots=tuple(map(observe_root, locations)),
     )
     write_record(folder / RUN_FILE, run.encode())
     held.enter_context(hold_run(folder))

@@ -7,6 +7,7 @@ from storage_core.commit.executor import commit
 from storage_core.commit.plan import (
     CommitPlan,
     CopyRange,
+    CreateDirectory,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
@@ -16,6 +17,7 @@ from storage_core.commit.plan import (
     RemoveDirectory,
     RenameFile,
     RestoreFile,
+    RetireDirectory,
     SyncDirectory,
     SyncFile,
     TruncateFile,
@@ -26,6 +28,7 @@ from storage_core.commit.plan import (
 __all__ = [
     "CommitPlan",
     "CopyRange",
+    "CreateDirectory",
     "CreateEmptyFile",
     "DeleteFile",
     "KeepFile",
@@ -35,6 +38,7 @@ __all__ = [
     "RemoveDirectory",
     "RenameFile",
     "RestoreFile",
+    "RetireDirectory",
     "SyncDirectory",
     "SyncFile",
     "TruncateFile",

@@ -6,6 +6,7 @@ from storage_core.commit.fingerprint import FINGERPRINTS, fingerprint_files
 from storage_core.commit.plan import (
     CommitPlan,
     CopyRange,
+    CreateDirectory,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
@@ -15,6 +16,7 @@ from storage_core.commit.plan import (
     RemoveDirectory,
     RenameFile,
     RestoreFile,
+    RetireDirectory,
     SyncDirectory,
     SyncFile,
     TruncateFile,
@@ -80,7 +82,13 @@ def _apply(operation: Operation, store: LogStore, outside: DirectoryStore | None
 
 
 def _apply_outside(
-    operation: KeepFile | WriteRecord | RecordLeft | RestoreFile | RemoveDirectory,
+    operation: KeepFile
+    | WriteRecord
+    | RecordLeft
+    | RestoreFile
+    | CreateDirectory
+    | RetireDirectory
+    | RemoveDirectory,
     location: str,
     store: DirectoryStore | None,
 ) -> None:
@@ -101,5 +109,9 @@ def _apply_outside(
             store.write_record(operation.path, operation.content)
         case RecordLeft():
             store.write_record(operation.path, FINGERPRINTS.encode(fingerprint_files(store)))
+        case CreateDirectory():
+            store.create_directory()
+        case RetireDirectory():
+            store.retire_directory()
         case RemoveDirectory():
             store.remove_directory()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage_core.commit.fingerprint import (
+    FINGERPRINTS,
     FileFingerprint,
     fingerprint_files,
     is_scratch,
@@ -44,8 +45,9 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
+from storage_core.local_files import is_there
 from storage_core.store.base import LogStore
-from storage_core.store.local import plain_path, storage_errors
+from storage_core.store.local import LocalStore, plain_path, storage_errors
 
 
 def is_same_filesystem(directory: Path, folder: Path) -> bool:
@@ -103,6 +105,48 @@ def with_trash(plan: CommitPlan, store: LogStore, run_folder: Path, *, action: s
         RecordLeft(path=str(commit.folder / LEFT_FILE), reason="what an undo will look for"),
     )
     return CommitPlan(location=plan.location, operations=operations)
+
+
+def keep_replaced(
+    location: Path, replacement: LogStore, run_folder: Path, *, action: str
+) -> CommitPlan:
+    """Plan to keep a directory that another one replaces.
+
+    The record comes last: without it nothing has begun.
+
+    Args:
+        location: The directory; it may be absent.
+        replacement: What gets its name.
+        run_folder: The run's folder in the trash.
+        action: What the run does.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    directory = plain_path(location)
+    files = (
+        fingerprint_files(LocalStore(directory)) if is_there(directory, may_be_link=True) else ()
+    )
+    commit = TrashedCommit(
+        folder=new_commit_folder(run_folder, directory),
+        run_id=run_folder.name,
+        action=action,
+        directory=directory,
+        former_files=files,
+        before=tuple(file.name for file in files),
+    )
+    # Nobody has synced the time of an empty file: a loss of power may change it.
+    files_after = tuple(
+        file if file.size_bytes else replace(file, modified_ms=None)
+        for file in fingerprint_files(replacement)
+    )
+    record = WriteRecord(
+        path=str(commit.folder / LEFT_FILE),
+        content=FINGERPRINTS.encode(files_after),
+        reason="what an undo will look for",
+    )
+    is_copy = not is_same_filesystem(directory.parent, run_folder)
+    return CommitPlan(location=str(directory), operations=(record, *_keep(commit, is_copy=is_copy)))
 
 
 def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:

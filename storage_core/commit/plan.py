@@ -163,6 +163,20 @@ class RestoreFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreateDirectory:
+    """Create the directory unless it is there."""
+
+    reason: SystemText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetireDirectory:
+    """Take the directory away with all its files, at one moment."""
+
+    reason: SystemText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveDirectory:
     """Remove the directory, which is empty by now."""
 
@@ -183,6 +197,8 @@ Operation = (
     | WriteRecord
     | RecordLeft
     | RestoreFile
+    | CreateDirectory
+    | RetireDirectory
     | RemoveDirectory
 )
 

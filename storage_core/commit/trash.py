@@ -124,6 +124,11 @@ class TrashedCommit(CommitRecord):
     undo: str | None = None
 
     @property
+    def is_placement(self) -> bool:
+        """Whether a whole directory took the place of an empty one."""
+        return self.action == "transplant"
+
+    @property
     def kept_folder(self) -> Path:
         """Where files are kept."""
         return self.folder / KEPT_FOLDER

@@ -10,6 +10,9 @@ filesystem may keep names that were not synced in any order; they lose the suffi
 indexes and the lowest first, each durably before the next. The epochs, of which the former ones are
 never fewer, come back before that moment, producer snapshots after it.
 
+A directory that was put in place as a whole goes as a whole, by one rename. Of an empty log that it
+had replaced, any part is an empty log.
+
 What a recovery or a truncation had cut comes back in place: such a segment may end in bytes that no
 loader could swap in. The log directory is unclean then, by its recovery point and its missing
 marker. Until all is back every start would read again what has come back, and cut the same again
@@ -27,10 +30,12 @@ from storage_core.commit.fingerprint import FileFingerprint, fingerprint_files
 from storage_core.commit.keep import is_same_filesystem
 from storage_core.commit.plan import (
     CommitPlan,
+    CreateDirectory,
     DeleteFile,
     Operation,
     RenameFile,
     RestoreFile,
+    RetireDirectory,
     SyncDirectory,
     WriteRecord,
 )
@@ -43,7 +48,11 @@ from storage_core.commit.trash import (
     encode_undo,
     read_commit,
 )
-from storage_core.errors import ChangedWhileReadError, GuardRefusedError
+from storage_core.errors import (
+    ChangedWhileReadError,
+    GuardRefusedError,
+    PartitionNotFoundError,
+)
 from storage_core.filenames import (
     CLEANED_SUFFIX,
     LEADER_EPOCH_FILE,
@@ -104,9 +113,10 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
         CheckpointError: The trash cannot be understood.
         StorageError: The disk failed.
     """
-    present = files = _files_of(store)
     plans = []
-    for trashed in _to_undo(folders):
+    commits = _newest_first(folders)
+    present = files = _files_of(store, commits)
+    for trashed in _to_undo(commits, files):
         _check_whole(store, trashed)
         transient = [name for name in files if name.endswith(_TRANSIENT)]
         if transient and trashed.undo is None:
@@ -131,9 +141,10 @@ def undo_partition(
     Raises:
         PylogError: The errors of ``check_partition``; commits undone until then stay undone.
     """
-    files = _files_of(store)
-    plans = [_undo_commit(store, trashed, settling) for trashed in _to_undo(folders)]
-    return _summarise(files, _files_of(store), plans)
+    commits = _newest_first(folders)
+    files = _files_of(store, commits)
+    plans = [_undo_commit(store, trashed, settling) for trashed in _to_undo(commits, files)]
+    return _summarise(files, _files_of(store, commits), plans)
 
 
 def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
@@ -147,38 +158,60 @@ def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
         CheckpointError: The trash cannot be understood.
         StorageError: The disk failed.
     """
-    commits = [read_commit(folder) for folder in reversed(folders)]
-    expected = {file.name: file for file in commits[0].files_after or ()}
+    commits = _newest_first(folders)
+    expected: Files = {file.name: file for file in commits[0].files_after or ()}
     for trashed in commits:
         expected = _files_before(trashed, expected)
-    files = _files_of(store)
-    return expected.keys() == files.keys() and all(
-        file.matches(files[name]) for name, file in expected.items()
-    )
+    return _are_same(expected, _files_of(store, commits))
 
 
 def _undo_commit(store: LogStore, trashed: TrashedCommit, settling: PlanSettling) -> CommitPlan:
     """Undo one commit and return the operations that it took."""
     _check_whole(store, trashed)
-    if trashed.undo is not None:
+    if trashed.undo is not None and not trashed.is_placement:
         commit(settling(store), store)
-    files = _files_of(store)
+    files = _files_of(store, [trashed])
     _verify_left(trashed, files)
     plan = _plan_undo(store, trashed, files)
     commit(plan, store)
     return plan
 
 
-def _files_of(store: LogStore) -> dict[str, FileFingerprint]:
-    """Return the fingerprints of a directory's files by name."""
-    return {file.name: file for file in fingerprint_files(store)}
+def _newest_first(folders: Sequence[Path]) -> list[TrashedCommit]:
+    return [read_commit(folder) for folder in reversed(folders)]
 
 
-def _to_undo(folders: Sequence[Path]) -> Iterator[TrashedCommit]:
-    """Yield the commits that are not undone yet, the newest first."""
-    for folder in reversed(folders):
-        trashed = read_commit(folder)
-        if trashed.undo != DONE:
+def _files_of(store: LogStore, commits: Iterable[TrashedCommit] = ()) -> dict[str, FileFingerprint]:
+    """Return the fingerprints of a directory's files by name.
+
+    Where one of the commits had made the directory, it may be absent.
+    """
+    try:
+        return {file.name: file for file in fingerprint_files(store)}
+    except PartitionNotFoundError:
+        if any(each.is_placement for each in commits):
+            return {}
+        raise
+
+
+def _are_same(files: Files, others: Files) -> bool:
+    return files.keys() == others.keys() and all(
+        file.matches(others[name]) for name, file in files.items()
+    )
+
+
+def _to_undo(commits: Iterable[TrashedCommit], files: Files) -> Iterator[TrashedCommit]:
+    """Yield the commits that are not undone yet.
+
+    Args:
+        commits: The newest first.
+        files: The directory's files.
+    """
+    for trashed in commits:
+        former = {file.name: file for file in trashed.former_files}
+        # A kill came between the record and the rename.
+        is_absent = trashed.is_placement and trashed.undo is None and _are_same(former, files)
+        if trashed.undo != DONE and not is_absent:
             yield trashed
 
 
@@ -210,6 +243,8 @@ def _verify_left(trashed: TrashedCommit, files: Files) -> None:
     Raises:
         ChangedWhileReadError: A file is another one, is gone, or was not there.
     """
+    if trashed.is_placement and not files:
+        return  # a kill came between the two renames, or between two steps of an undo
     after = {file.name: file for file in trashed.files_after or ()}
     replaced = {file.name: file for file in trashed.former_files}
     before = set(trashed.before)
@@ -244,12 +279,16 @@ def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> CommitP
         trashed: The run's commit, from the trash; verified.
         files: The directory's files, none of them transient.
     """
-    is_copy = not is_same_filesystem(Path(store.location), trashed.folder)
+    is_copy = not is_same_filesystem(Path(store.location).parent, trashed.folder)
     back = [file for file in trashed.former_files if not file.matches(files.get(file.name))]
     added = sorted(files.keys() - set(trashed.before))
     has_new_log = any(kind_of(name) == LOG_SUFFIX for name in added)
-    is_cut = trashed.action in _CUTS and not has_new_log
-    steps = (_put_back if is_cut else _swap_back)(trashed, back, added, is_copy=is_copy)
+    if trashed.is_placement:
+        steps = _take_away(trashed, files, is_copy=is_copy)
+    elif trashed.action in _CUTS and not has_new_log:
+        steps = _put_back(trashed, back, added, is_copy=is_copy)
+    else:
+        steps = _swap_back(trashed, back, added, is_copy=is_copy)
     path = str(trashed.folder / UNDO_FILE)
     begun = WriteRecord(path=path, content=encode_undo(BEGUN), reason="from here on it is finished")
     done = WriteRecord(path=path, content=encode_undo(DONE), reason="nothing is left to undo")
@@ -302,6 +341,19 @@ def _swap_back(
     steps += [restore(file) for file in side_files]
     steps += _delete([name for name in added if not _is_of_segment(name)])
     return [*steps, SyncDirectory(reason="everything is back")] if steps else []
+
+
+def _take_away(trashed: TrashedCommit, files: Files, *, is_copy: bool) -> list[Operation]:
+    former = {file.name: file for file in trashed.former_files}
+    are_former = all(file.matches(former.get(name)) for name, file in files.items())
+    steps: list[Operation] = []
+    if not are_former:
+        steps.append(RetireDirectory(reason="was not there before the run"))
+    if former:
+        steps.append(CreateDirectory(reason=_why(trashed)))
+        steps += [_restore(trashed, file, is_copy=is_copy) for file in trashed.former_files]
+        steps.append(SyncDirectory(reason="everything is back"))
+    return steps
 
 
 def _put_back(

@@ -55,7 +55,7 @@ from storage_core.errors import (
     describe_failure,
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, LOG_START_FILE, TopicPartition
-from storage_core.local_files import folder_names
+from storage_core.local_files import folder_names, is_there
 from storage_core.roots.broker_purge import BrokerPurge
 from storage_core.roots.broker_undo import BrokerUndo
 from storage_core.roots.killed_runs import (
@@ -625,9 +625,10 @@ class HeldBrokerRoot:
 
         Afterwards no claim tells of these changes any more.
         """
-        self._partitions |= {
-            name: observe_partition(self._store.directory / name) for name in self._changing
-        }
+        for name in self._changing:
+            self._partitions.pop(name, None)
+            if is_there(self._store.directory / name, may_be_link=True):
+                self._partitions[name] = observe_partition(self._store.directory / name)
         self._changing.clear()
         self._remember()
 

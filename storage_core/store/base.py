@@ -319,6 +319,24 @@ class DirectoryStore(LogStore, Protocol):
         """Create or replace a small file outside, durable with its folder's entries."""
         ...
 
+    def create_directory(self) -> None:
+        """Create the directory, with its log directory's owner, unless it is there.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        ...
+
+    def retire_directory(self) -> None:
+        """Rename the directory as a deleted partition's, then remove it.
+
+        A broker removes what a crash leaves of it. If it is not there, nothing is done.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        ...
+
     def remove_directory(self) -> None:
         """Remove the directory if it is there.
 

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Callable, Iterator
@@ -32,9 +33,11 @@ from storage_core.filenames import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
+    deleted_directory,
     is_file_name,
     is_text,
     offset_of,
+    parse_partition_directory,
 )
 from storage_core.local_files import (
     PRIVATE_FILE_MODE,
@@ -517,6 +520,26 @@ class LocalStore(UnsharedStore, OwnedFiles):
         """Create or replace a small file outside, durable with its folder's entries."""
         self._require_ours()
         write_record(Path(path), content)
+
+    def create_directory(self) -> None:
+        """Create the directory, with its log directory's owner, unless it is there."""
+        self._require_ours()
+        make_folder_like(LocalStore(self.directory.parent, may_be_link=True), self.directory)
+
+    def retire_directory(self) -> None:
+        """Rename the directory as a deleted partition's, then remove it."""
+        self._require_ours()
+        name = deleted_directory(parse_partition_directory(self.directory.name))
+        with (
+            storage_errors(self.directory),
+            open_folder(self.directory.parent, may_be_link=True) as above,
+        ):
+            if facts_in(above, self.directory.name) is None:
+                return
+            os.rename(self.directory.name, name, src_dir_fd=above, dst_dir_fd=above)
+            self._held = None  # the next call is about another directory of this name
+            sync(above)
+            shutil.rmtree(name, dir_fd=above)
 
     def remove_directory(self) -> None:
         """Remove the directory if it is there."""

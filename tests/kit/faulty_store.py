@@ -143,6 +143,19 @@ class FaultyStore:
 
         self._change("write_record", lambda: self._store.write_record(path, content), tear=tear)
 
+    def create_directory(self) -> None:
+        """Create the directory."""
+        self._change("create_directory", self._store.create_directory)
+
+    def retire_directory(self) -> None:
+        """Take the directory away; torn, it has another name."""
+        directory = self._store.directory
+
+        def tear() -> None:
+            directory.rename(directory.with_name(f"{directory.name}.{'0' * 32}-delete"))
+
+        self._change("retire_directory", self._store.retire_directory, tear=tear)
+
     def remove_directory(self) -> None:
         """Remove the directory."""
         self._change("remove_directory", self._store.remove_directory)

@@ -9,6 +9,7 @@ import pytest
 
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, read_cluster_metadata
 from storage_core.log.producer_snapshot import parse_producer_snapshot
+from tests.kit.compare import read_tree
 from tests.oracle.broker import Broker
 from tests.oracle.broker_clients import (
     GroupMember,
@@ -221,6 +222,11 @@ def check_fetched(cluster: Cluster, directories: Iterable[str]) -> None:
             cluster.wait_until_equal(topic, number)
 
 
+def list_logs(disk: Path) -> dict[str, dict[str, bytes]]:
+    """Return the files of each log of a disk."""
+    return {path.name: read_tree(path) for path in disk.iterdir() if path.is_dir()}
+
+
 @pytest.mark.parametrize("keeps_producers", [False, True], ids=["dropped", "kept"])
 def test_another_cluster_serves_the_logs_of_a_disk_as_its_own(
     tmp_path: Path, old_disk: tuple[Path, Consumed], pylog, keeps_producers: bool
@@ -235,6 +241,13 @@ def test_another_cluster_serves_the_logs_of_a_disk_as_its_own(
         words += [word for disk in disks for word in ("--to", str(disk))]
         words += ["--map", "payments=paid", "--offsets-out", str(offsets), "--output", "json"]
         words += ["--keep-producers"] if keeps_producers else []
+        trash = str(tmp_path / "trash")
+        logs = [list_logs(disk) for disk in disks]
+        rows = [json.loads(line) for line in pylog(*words, "--trash", trash).stdout.splitlines()]
+        assert [list_logs(disk) for disk in disks] != logs
+        undone = pylog("undo", rows[-1]["run_id"], "--trash", trash)
+        assert undone.exit_code == 0, undone.stdout + undone.stderr
+        assert [list_logs(disk) for disk in disks] == logs
         done = pylog(*words)
         assert done.exit_code == 0, done.stdout + done.stderr
         rows = [json.loads(line) for line in done.stdout.splitlines()]

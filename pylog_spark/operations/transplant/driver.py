@@ -24,12 +24,14 @@ from pylog_spark.operations.transplant.task import (
     target_of,
 )
 from pylog_spark.options import JobOptions
+from pylog_spark.options.declared import TRASH
 from pylog_spark.rows import table_of
 from pylog_spark.run.catalogs import read_meta_properties
-from pylog_spark.run.guards import check_ledger
-from pylog_spark.run.job import new_job
+from pylog_spark.run.guards import check_ledger, check_outside
+from pylog_spark.run.job import new_job, run_trash
 from pylog_spark.run.planning import LOOK_TASKS_PER_SLOT, WorkItem, are_read_here
 from pylog_spark.run.run import Run
+from pylog_spark.run.upkeep import begin_trash
 from pylog_spark.schemas import Action, Failure, Status, TransplantRow
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, ClusterMetadata
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
@@ -153,7 +155,7 @@ def transplant(
         sources: Paths of log directories. Of one that is a target's as well, only what its broker
             has set aside as stray is taken.
         targets: Paths of log directories of the target, the one with its metadata among them.
-        options: Which topics; the run's clock and ledger, and whether it is only planned.
+        options: Which topics; the run's clock, ledger and trash, and whether it is only planned.
         request: What is to be done besides.
         clock: For the times in the ledger.
 
@@ -185,6 +187,7 @@ def transplant(
         if options.dry_run:
             require_stopped(target, _TARGET_RUNS)
     check_ledger(roots, options.ledger)
+    check_outside(TRASH.label, options.trash, roots, log_directories=targets)
     job = new_job(
         Action.TRANSPLANT.value,
         roots,
@@ -201,6 +204,7 @@ def transplant(
             )
             for target in (() if options.dry_run else targets)
         }
+        begin_trash(job, list(map(str, held)), run.held)
         copy, directories = _read_target(targets, now_ms=options.now_ms)
         assert copy.metadata is not None  # noqa: S101  # the copy was read
         places = [
@@ -455,6 +459,7 @@ def _write(
             ],
             context.scratches,
             held,
+            trash=run_trash(run.job),
         )
         for row in rows:
             error = errors.get(target_of(row))

@@ -32,6 +32,7 @@ from storage_core.checkpoint.checkpoint_files import (
 )
 from storage_core.checkpoint.checkpoints import log_start_entry
 from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
+from storage_core.commit.keep import keep_replaced
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CorruptRecordError,
@@ -74,6 +75,7 @@ from storage_core.write_behind import WriteBehind
 _SCRATCH_PREFIX: Final = "pylog-transplant-0."
 _SCRATCH_SUFFIX: Final = "-delete"
 _FORMER: Final = "former"
+_ACTION: Final = "transplant"
 _EPOCH_BYTES: Final = np.arange(LEADER_EPOCH_AT, LEADER_EPOCH_AT + 4)
 
 
@@ -255,6 +257,8 @@ def put_in_place(
     built: Sequence[BuiltReplicas],
     scratches: Mapping[Path, Path],
     held: Mapping[Path, HeldRoot],
+    *,
+    trash: Path | None = None,
 ) -> dict[TopicPartition, PylogError]:
     """Give replicas their names, with their checkpoints; all durable.
 
@@ -264,6 +268,7 @@ def put_in_place(
         built: What ``build_replicas`` has made.
         scratches: Where, by log directory.
         held: The log directories under their locks.
+        trash: The run's folder in the trash, for an undo; None for none.
 
     Returns:
         Errors of partitions: somebody has written there meanwhile, so that no replica was changed;
@@ -296,6 +301,7 @@ def put_in_place(
                 if (failure := held[home].failure) is not None:
                     raise failure
             for home in each.homes:
+                _keep_former(home / str(each.partition), scratches[home], trash)
                 held[home].validate()
                 _give_name(scratches[home], str(each.partition))
         except StorageError as error:
@@ -413,6 +419,13 @@ def _checkpoints(built: BuiltReplicas, scratch: Path) -> dict[str, int | None]:
         LOG_START_FILE: log_start_entry(built.log_start_offset, first),
         CLEANER_FILE: None,
     }
+
+
+def _keep_former(directory: Path, scratch: Path, trash: Path | None) -> None:
+    if trash is not None:
+        replica = LocalStore(scratch / directory.name)
+        plan = keep_replaced(directory, replica, trash, action=_ACTION)
+        commit(plan, LocalStore(directory))
 
 
 def _give_name(scratch: Path, name: str) -> None:

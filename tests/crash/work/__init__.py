@@ -21,6 +21,7 @@ from tests.crash.work import (
     trashed_round,
     truncation,
     undone_deletion,
+    undone_transplant,
 )
 
 CELLS = [
@@ -32,6 +33,7 @@ CELLS = [
     *salvage.CELLS,
     *retention.CELLS,
     *undone_deletion.CELLS,
+    *undone_transplant.CELLS,
     *truncation.CELLS,
     *purge.CELLS,
     *run_of_commits.CELLS,

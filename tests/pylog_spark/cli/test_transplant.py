@@ -72,6 +72,26 @@ def rows_of(result: Any, kind: str = "transplant") -> list[dict[str, Any]]:
     return [row for row in rows if row["type"] == kind]
 
 
+def test_with_a_trash_the_way_back_is_printed_and_goes_back(
+    pylog, source: Path, disks: list[Path], tmp_path: Path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    trash = tmp_path / "trash"
+    shown = pylog(*words_of(source, disks), "--trash", trash)
+    (line,) = [line for line in shown.stdout.splitlines() if line.startswith("the way back")]
+    words = shlex.split(line.partition(": ")[2])
+    assert words[:2] == ["pylog", "undo"]
+    assert all((disk / "orders-0").is_dir() for disk in disks)
+    listed = pylog("runs", "--trash", trash, "--output", "json").stdout
+    assert json.loads(listed)["action"] == "transplant"
+    assert pylog(*words[1:]).exit_code == ExitCode.DONE
+    assert not any((disk / "orders-0").exists() for disk in disks)
+    # The trash may not lie where a broker looks.
+    refused = pylog(*words_of(source, disks), "--trash", disks[0] / "trash")
+    assert refused.exit_code == ExitCode.USAGE
+    assert f"lies inside the log directory {disks[0]}" in refused.stderr
+
+
 def test_partitions_go_with_what_belongs_to_them(pylog, source: Path, disks, tmp_path: Path):
     offsets = tmp_path / "offsets.csv"
     words = [*words_of(source, disks), "--offsets-out", str(offsets)]

@@ -39,7 +39,8 @@ def job(tmp_path: Path) -> Job:
 def test_what_a_run_found_is_read_back_whatever_its_checkpoints_hold(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ExitStack() as held:
-        begin_trash(replace(job, clock=ManualClock(5)), held)
+        locations = [root.location for root in job.roots]
+        begin_trash(replace(job, clock=ManualClock(5)), locations, held)
         (root,) = read_run(tmp_path / "trash" / RUN).roots
         for name in (CLEANER_FILE, LOG_START_FILE):
             assert root.checkpoints[name] == {str(name): ENTRIES[name] for name in ENTRIES}

@@ -7,6 +7,7 @@ import pytest
 from storage_core.commit import (
     CommitPlan,
     CopyRange,
+    CreateDirectory,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
@@ -16,6 +17,7 @@ from storage_core.commit import (
     RemoveDirectory,
     RenameFile,
     RestoreFile,
+    RetireDirectory,
     SyncDirectory,
     SyncFile,
     TruncateFile,
@@ -103,6 +105,8 @@ DESCRIBED: list[tuple[Operation, dict[str, str | int]]] = [
             "reason": "undone",
         },
     ),
+    (CreateDirectory(reason="back"), {"operation": "CreateDirectory", "reason": "back"}),
+    (RetireDirectory(reason="new"), {"operation": "RetireDirectory", "reason": "new"}),
     (RemoveDirectory(reason="empty"), {"operation": "RemoveDirectory", "reason": "empty"}),
 ]
 PLAN = CommitPlan(location="/logs/t-0", operations=tuple(operation for operation, _ in DESCRIBED))

@@ -225,6 +225,8 @@ HOSTILE = [
         "is_copy": True,
         "reason": "",
     },
+    {"operation": "CreateDirectory", "reason": ""},
+    {"operation": "RetireDirectory", "reason": ""},
     {"operation": "RemoveDirectory", "reason": ""},
     {"operation": "commit"},
     {"operation": ["WriteFile"]},
