@@ -1,8 +1,9 @@
 """``pylog metadata``: copies of the cluster's metadata, and voters without one."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.cli.runner import Call, Work, load_options, prepare_roots
@@ -32,8 +33,8 @@ from pylog_spark.view import (
     View,
     lines_of,
 )
-from storage_core.catalog.cluster_metadata import Voter
-from storage_core.filenames import CLUSTER_METADATA_TOPIC
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, Voter
+from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE
 from storage_core.maintenance.replication.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
@@ -343,13 +344,31 @@ def _view_promotions(call: Call, answer: tuple[ComparedCopies, list[Promotion]])
         csv=("metadata_promotion", rows[0]),
         blocks=[
             Table(kind=_PROMOTION_TABLE, rows=rows),
-            *_after_promotions(cluster, promotions),
+            *_after_promotions(call, cluster, promotions),
         ],
         status=ExitCode.DONE,
     )
 
 
-def _after_promotions(cluster: ComparedCopies, promotions: Sequence[Promotion]) -> Iterator[Block]:
+def way_back(directories: Mapping[Path, bool]) -> Iterator[Block]:
+    """Yield the command that takes new metadata logs away again.
+
+    Args:
+        directories: Log directories, and whether each had its ``meta.properties`` before.
+    """
+    places = []
+    for directory, is_formatted in directories.items():
+        # First the identity: a node with it and without a log may begin an empty cluster.
+        places += [] if is_formatted else [str(directory / META_PROPERTIES_FILE)]
+        places.append(str(directory / CLUSTER_METADATA_DIRECTORY))
+    if places:
+        yield "the way back, before one of these nodes has started:"
+        yield Verbatim(shlex.join(["rm", "-r", *places]))
+
+
+def _after_promotions(
+    call: Call, cluster: ComparedCopies, promotions: Sequence[Promotion]
+) -> Iterator[Block]:
     source, committed = promotions[0].source, cluster.committed_offset
     uncommitted = source.log_end_offset - committed
     if uncommitted:
@@ -372,6 +391,9 @@ def _after_promotions(cluster: ComparedCopies, promotions: Sequence[Promotion]) 
             "yellow",
         )
     yield "start the controllers first, then the brokers"
+    if not call.line[DRY_RUN]:
+        new = [each for each in promotions if not each.is_done]
+        yield from way_back({each.directory: each.properties is None for each in new})
     yield from _about_records(cluster, promotions)
 
 

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from pylog_spark.cli.metadata import way_back
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -188,6 +189,7 @@ def _blocks(
     )
     controllers = shlex.join(str(target.directory) for target in answer.targets)
     if not call.options.dry_run:
+        yield from way_back({each.directory: each.is_formatted for each in answer.targets})
         yield f"what the quorum begins with: `pylog metadata show {controllers}`"
 
 

@@ -1,6 +1,8 @@
 """``pylog metadata``: what is shown of copies, and a voter that gets one."""
 
 import json
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.doctor.driver import find_absent_voters
 from pylog_spark.options import JobOptions
+from pylog_spark.run.catalogs import read_meta_properties
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.filenames import META_PROPERTIES_FILE
 from tests.kit.cluster_truth import Cluster
 from tests.storage_core.catalog import metadata_bytes as md
 from tests.storage_core.maintenance.replication.test_metadata_copies import copy_of, elected, led
@@ -100,6 +104,26 @@ def test_a_voter_gets_a_copy_once(pylog, roots: list[Path], tmp_path: Path):
     assert rows[-1]["voters"][0]["root"] == str(target)
     assert rows[-1]["majority_offset"] == rows[-1]["log_end_offset"]
     assert [row["may_lead"] for row in rows if row.get("node_id") == 0] == [True]
+
+
+@pytest.mark.parametrize("is_formatted", [False, True])
+def test_the_way_back_is_the_command_that_is_printed(
+    pylog, roots: list[Path], tmp_path: Path, is_formatted: bool, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "400")
+    target = tmp_path / "controller"
+    target.mkdir()
+    if is_formatted:
+        own = read_meta_properties(str(roots[0]))
+        identity = f"version=1\ncluster.id={own.cluster_id}\nnode.id=0\n"
+        (target / META_PROPERTIES_FILE).write_text(identity)
+    before = list(target.iterdir())
+    words = ("metadata", "promote", *roots, "--into", f"0={target}")
+    assert "the way back" not in pylog(*words, "--dry-run").stdout
+    lines = pylog(*words).stdout.splitlines()
+    command = lines[lines.index("the way back, before one of these nodes has started:") + 1]
+    subprocess.run(shlex.split(command), check=True)
+    assert list(target.iterdir()) == before
 
 
 def test_a_voter_that_is_a_broker_too_is_told_to_have_no_records(pylog, tmp_path: Path):
