@@ -120,7 +120,7 @@ class KafkaController:
                 return
 
     def start(
-        self, starting: StartingBroker, previous_epoch: int, *, is_assigned_late: bool
+        self, starting: StartingBroker, previous_epoch: int, *, is_assigned_late: bool = False
     ) -> None:
         """Have a broker register, say where the partition's log now is, and be unfenced."""
         epoch = self._register(starting, previous_epoch)
