@@ -53,7 +53,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills interruptions locks fuzz brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills interruptions locks fuzz long brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -122,11 +122,14 @@ fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-ra
 	NUMBA_BOUNDSCHECK=1 PYLOG_FUZZ_ROUNDS=$(or $(N),35000) $(RUN) pytest tests/fuzz $(PYTEST)
 	PYLOG_FUZZ_ROUNDS=2000 PYLOG_FUZZ_SEED=$(or $(N),35000) $(RUN) pytest tests/fuzz $(PYTEST)
 
+long: $(VENV)/.for-all ## Further variants of what make test tries once: real clusters, killed executors, kernels compiled anew (five minutes)
+	$(RUN) pytest -m long $(SHARED) $(PYTEST)
+
 brokers: $(VENV)/.for-all ## Brokers of 2.8 to 4.4: doctor on what they leave, and after damage (ten minutes)
 	$(RUN) pytest -m brokers tests/brokers $(PYTEST)
 
 clusters: $(VENV)/.for-all ## Audit what N=10 nights of three real brokers leave, and see what they then do; SEED=32 (an hour)
-	PYLOG_CLUSTER_ROUNDS=$(or $(N),10) PYLOG_CLUSTER_SEED=$(or $(SEED),32) $(RUN) pytest -s tests/oracle/test_audit_against_brokers.py $(PYTEST)
+	PYLOG_CLUSTER_ROUNDS=$(or $(N),10) PYLOG_CLUSTER_SEED=$(or $(SEED),32) $(RUN) pytest -m oracle -s tests/oracle/test_audit_against_brokers.py $(PYTEST)
 
 forecasts: $(VENV)/.for-all ## The doctor's word beside a real broker's start: accidents, N=200 pairs of them; PART=1/4; goes on where it was, rm build/forecasts.jsonl begins anew (an hour, and another for the pairs)
 	$(RUN) tests.oracle.forecasts --pairs $(or $(N),200) --part $(or $(PART),1/1) --results build/forecasts.jsonl

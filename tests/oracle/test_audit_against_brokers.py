@@ -148,6 +148,7 @@ def has_left(cluster: Cluster, broker: int, partitions: Collection[tuple[str, in
     )
 
 
+@pytest.mark.long
 @pytest.mark.item("REP-02", "REP-08", "REP-13")
 def test_brokers_of_a_bad_night_do_what_an_audit_says(tmp_path: Path) -> None:
     state, files = tmp_path / "state", tmp_path / "files"

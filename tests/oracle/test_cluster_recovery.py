@@ -51,6 +51,7 @@ def write(servers: str, victim: Broker) -> set[bytes]:
     return acknowledged
 
 
+@pytest.mark.long
 def test_a_node_that_was_killed_and_recovered_rejoins_with_equal_replicas(spark, pylog, tmp_path):
     with Cluster(tmp_path, settings=UNTOUCHED) as cluster:
         cluster.format()

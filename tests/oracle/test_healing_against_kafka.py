@@ -69,7 +69,10 @@ ACCIDENTS: list[Callable[[Path], None]] = [
 ]
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "is_killed",
+    [pytest.param(False, marks=pytest.mark.long, id="stopped"), pytest.param(True, id="killed")],
+)
 def test_brokers_start_on_a_healed_disk_and_serve_all_that_was_acknowledged(
     tmp_path: Path, pylog, is_killed: bool
 ):

@@ -125,8 +125,11 @@ def test_voters_of_a_formatted_node_are_those_it_was_given(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("directory_ids", "is_formatted"),
-    [({}, False), ({}, True), ({CONTROLLER_ID: VOTER}, False)],
-    ids=["fixed", "fixed, formatted", "in the log"],
+    [
+        pytest.param({}, False, marks=pytest.mark.long, id="fixed"),
+        pytest.param({}, True, marks=pytest.mark.long, id="fixed, formatted"),
+        pytest.param({CONTROLLER_ID: VOTER}, False, id="in the log"),
+    ],
 )
 def test_a_lost_controller_comes_back_from_a_brokers_copy(
     tmp_path: Path, directory_ids, is_formatted, pylog

@@ -151,8 +151,11 @@ def compare_copies(roots: Iterable[Path], partitions: list[dict[str, Any]]) -> N
 
 @pytest.mark.parametrize(
     ("controllers", "directory_ids"),
-    [((CONTROLLER_ID,), {}), ((CONTROLLER_ID,), {CONTROLLER_ID: VOTER}), (NODE_IDS, {})],
-    ids=["fixed", "in the log", "brokers"],
+    [
+        pytest.param((CONTROLLER_ID,), {}, marks=pytest.mark.long, id="fixed"),
+        pytest.param((CONTROLLER_ID,), {CONTROLLER_ID: VOTER}, id="in the log"),
+        pytest.param(NODE_IDS, {}, marks=pytest.mark.long, id="brokers"),
+    ],
 )
 def test_a_cluster_without_any_metadata_comes_up_as_it_was(
     tmp_path: Path, controllers, directory_ids, pylog

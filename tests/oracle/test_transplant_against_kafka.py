@@ -227,7 +227,10 @@ def list_logs(disk: Path) -> dict[str, dict[str, bytes]]:
     return {path.name: read_tree(path) for path in disk.iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("keeps_producers", [False, True], ids=["dropped", "kept"])
+@pytest.mark.parametrize(
+    "keeps_producers",
+    [pytest.param(False, marks=pytest.mark.long, id="dropped"), pytest.param(True, id="kept")],
+)
 def test_another_cluster_serves_the_logs_of_a_disk_as_its_own(
     tmp_path: Path, old_disk: tuple[Path, Consumed], pylog, keeps_producers: bool
 ):

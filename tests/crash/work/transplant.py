@@ -95,7 +95,7 @@ CELLS = [
         case="two replicas",
         make=TransplantOfLog,
         ways=[KILLS[0], KILLS[2], *POWER],
-        stride=1 if ALL else 4,
-        power_stride=1 if ALL else 5,
+        stride=1 if ALL else 11,
+        power_stride=1 if ALL else 17,
     )
 ]

@@ -140,8 +140,8 @@ CELLS = [
         case="of a transplant",
         make=UndoOfTransplant,
         ways=[KILLS[0], *POWER],
-        stride=1 if ALL else 4,
-        power_stride=1 if ALL else 11,
+        stride=1 if ALL else 9,
+        power_stride=1 if ALL else 31,
     ),
     Cell(
         operation="run of transplant, undone",

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pylog_spark.cli import warmup
 from storage_core.kernels.crc32c import crc32c
 from tests.kit.compare import read_tree
@@ -32,6 +34,7 @@ def warm_up(cache: Path, *, after: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_after_a_warm_up_nothing_is_left_to_compile(tmp_path: Path):
     # What is called by other kernels only, numba has compiled for them.
     left = "print(*sorted(n for n, k in all_kernels().items() if not k.is_ready))"

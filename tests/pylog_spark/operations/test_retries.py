@@ -79,6 +79,7 @@ def test_without_broadcasts_maps_are_shared_by_files_and_that_is_said(spark, tmp
     assert differences_from_kafka(root.path, NAMES, tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.item("FLT-14")
 @pytest.mark.timeout(600)
 def test_copies_of_slow_tasks_beside_failing_ones_leave_what_kafka_left(tmp_path):
