@@ -82,7 +82,7 @@ def _transplant(call: Call, place: Any) -> TransplantReport:
     report = transplant(
         place,
         line[ROOTS],
-        [path.absolute() for path in line[TARGETS]],
+        line[TARGETS],
         call.options,
         TransplantOptions(
             names=line[NEW_NAMES],

@@ -67,7 +67,7 @@ from storage_core.maintenance.transplant.source import SourcePlace, find_places,
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.roots.guards import check_local_directory
-from storage_core.store.local import LocalStore, storage_errors
+from storage_core.store.local import LocalStore, plain_path, storage_errors
 from storage_core.wording import count_text
 
 _TO: Final = "--to"
@@ -168,7 +168,8 @@ def transplant(
         pyspark.errors.PySparkException: Spark failed.
     """
     roots = resolve_roots(sources, role=options.role)
-    by_place = {path.resolve(): path for path in targets}
+    # By these names an undo finds what was put there.
+    by_place = {path.resolve(): plain_path(path) for path in targets}
     targets = list(by_place.values())
     own = {root.location for root in roots if Path(root.location).resolve() in by_place}
     foreign = {

@@ -77,7 +77,7 @@ def test_with_a_trash_the_way_back_is_printed_and_goes_back(
 ):
     monkeypatch.setenv("COLUMNS", "200")
     trash = tmp_path / "trash"
-    shown = pylog(*words_of(source, disks), "--trash", trash)
+    shown = pylog(*words_of(source, [d / ".." / d.name for d in disks]), "--trash", trash)
     (line,) = [line for line in shown.stdout.splitlines() if line.startswith("the way back")]
     words = shlex.split(line.partition(": ")[2])
     assert words[:2] == ["pylog", "undo"]
