@@ -13,12 +13,9 @@ SAMPLE = (
     "two:future-alone",
     "two:topic-id-missing",
     "two:recovery-garbage",
-    "two:absent+marker-missing",
     "two:metadata-gone",
-    "two:epochs-folder",
     "two:log-zeros-last+owner-log-last",
     "one:metadata-half",
-    "one:log-torn+marker-missing",
 )
 
 

@@ -260,7 +260,7 @@ CELLS = [
             make=partial(Round, case),
             ways=ways_of(case, number),
             kafka_ways=[*KILLS[:1], *power_of(number)],
-            power_stride=5 if case.golden else (1 if ALL else 11),
+            power_stride=(5 if case.golden else 1) if ALL else 17,
             kafka_stride=1 if ALL else 5,
             kafka_power_stride=5 if ALL else 23,
         )

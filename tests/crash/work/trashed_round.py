@@ -343,7 +343,7 @@ class UndoFromElsewhere(OnCleaned):
 
 
 def power_stride_of(case: Case) -> int:
-    return 5 if case.golden else (1 if ALL else 13)
+    return (5 if case.golden else 1) if ALL else 17
 
 
 CELLS = [
@@ -363,7 +363,7 @@ CELLS = [
             case=case.name,
             make=partial(ResumedCommit, case),
             ways=KILLS,
-            stride=5 if case.golden and not ALL else 1,
+            stride=1 if ALL else 5,
         )
         for case in CASES
     ),

@@ -112,17 +112,17 @@ def test_a_wrong_option_is_said_in_sparks_error(spark, tmp_path, option: str):
 def test_a_stream_that_is_killed_and_restarted_misses_and_repeats_nothing(spark, tmp_path):
     """The process is killed, with its JVM and workers, wherever it is then; the directory grows."""
     root = tmp_path / "kafka"
-    write_orders(root, 300)
+    write_orders(root, 120)
     if HAS_LIMITS:
         assert _run_program(root, tmp_path, kill_after=("commits", 2))
-        assert 0 < len(offsets_in(spark, tmp_path)) < 600
+        assert 0 < len(offsets_in(spark, tmp_path)) < 240
     else:  # there is one trigger, whose offsets are in the checkpoint
         assert _run_program(root, tmp_path, kill_after=("offsets", 1))
-    write_orders(root, 310)
+    write_orders(root, 130)
     assert not _run_program(root, tmp_path, kill_after=None)
     if not HAS_LIMITS:  # Spark did what the killed one had begun, and ended
         assert not _run_program(root, tmp_path, kill_after=None)
-    assert offsets_in(spark, tmp_path) == each_once(310)
+    assert offsets_in(spark, tmp_path) == each_once(130)
 
 
 def _run_program(root: Path, folder: Path, *, kill_after: tuple[str, int] | None) -> bool:

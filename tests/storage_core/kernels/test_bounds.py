@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 # They are about processes and caches, not about arrays.
@@ -22,6 +24,7 @@ def with_bounds_checks(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_no_kernel_reads_or_writes_out_of_range():
     done = with_bounds_checks(
         *("-m", "pytest", "--quiet", "--hypothesis-profile=brief", "-p", "no:cacheprovider"),
