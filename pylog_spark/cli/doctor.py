@@ -20,7 +20,7 @@ from pylog_spark.cli.view_parts import (
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
-from pylog_spark.operations.doctor.driver import diagnose
+from pylog_spark.operations.doctor.driver import diagnose, find_absent_voters
 from pylog_spark.operations.verify.report import VerifyRequest
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn, OutputFormat
@@ -151,6 +151,7 @@ def _prepare(line: CommandLine) -> Call:
 
 def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
     subject: _Brokers = call.subject
+    needs = find_absent_voters(call.locations, call.options)
 
     def diagnose_one(broker: int | None, roots: Sequence[str]) -> Diagnosis:
         spool = subject.spools[broker]
@@ -160,7 +161,7 @@ def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
             call.options,
             VerifyRequest(is_deep=call.line[DEEP], shown=_shown(call)),
             broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
-            beside=[root.location for root in call.roots],
+            needs=needs,
             on_findings=None if spool is None else partial(_spool, spool),
         )
 
@@ -168,7 +169,7 @@ def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
         return diagnose_one(None, [root.location for root in call.roots])
     from pylog_spark.operations.doctor.cluster import diagnose_cluster  # noqa: PLC0415 - takes its time
 
-    return diagnose_cluster(place, subject.roots, subject.unread, call.options, diagnose_one)
+    return diagnose_cluster(place, subject.roots, subject.unread, call.options, diagnose_one, needs)
 
 
 def _spool(spool: IO[str], findings: Iterable[Row]) -> None:

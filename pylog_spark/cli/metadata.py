@@ -277,24 +277,18 @@ def _sentences(cluster: ComparedCopies) -> Iterator[Block]:
             else f"{records} may never have been committed: fewer voters have them",
             "yellow",
         )
-    missing = _lost_voters(cluster)
-    if missing and len(cluster.voters) - len(missing) < cluster.majority:
+    if cluster.lacks_majority:
         yield "if the disks of these voters are lost for good, the longest copy is the best left:"
         # All of them: which one is the longest, and in which epochs nobody votes again.
         roots = shlex.join(copy.root for copy in cluster.copies)
-        into = " ".join(f"--into {voter.node_id}=DIR" for voter in missing)
+        into = " ".join(f"--into {voter.node_id}=DIR" for voter in cluster.absent_voters)
         yield Verbatim(f"pylog metadata promote {roots} {into} --dry-run")
-
-
-def _lost_voters(cluster: ComparedCopies) -> list[Voter]:
-    """Return the voters without a copy here."""
-    return [voter for voter in cluster.voters if cluster.copy_of(voter) is None]
 
 
 def _describe_voters(cluster: ComparedCopies, name: str) -> str:
     if cluster.voters_source is None:
         return f"{name}: nothing here names the voters"
-    missing = _lost_voters(cluster)
+    missing = cluster.absent_voters
     voters = ", ".join(map(_voter_text, cluster.voters))
     text = (
         f"{name}: {count_text(len(cluster.voters), 'voter')} by "

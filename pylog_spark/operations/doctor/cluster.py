@@ -10,7 +10,6 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.audit.driver import Audit, audit
 from pylog_spark.operations.audit.elections import Starts, describe_start
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
-from pylog_spark.operations.doctor.driver import find_absent_voters
 from pylog_spark.options import JobOptions
 from pylog_spark.run.several_brokers import UnreadBroker
 from storage_core.errors import ConfigError, PylogError
@@ -70,6 +69,7 @@ def diagnose_cluster(
     unread: Sequence[UnreadBroker],
     options: JobOptions,
     diagnose_one: Callable[[int, Sequence[str]], Diagnosis],
+    needs: Sequence[str],
 ) -> ClusterDiagnosis:
     """Diagnose brokers one after another, and compare their replicas; nothing is written.
 
@@ -82,6 +82,7 @@ def diagnose_cluster(
         unread: Log directories that get no diagnosis.
         options: Which topics, which role.
         diagnose_one: Diagnoses the log directories of one broker, by its node id.
+        needs: What a start needs besides them, a sentence each.
 
     Raises:
         PylogError: No broker can be diagnosed; the comparison fails.
@@ -123,7 +124,7 @@ def diagnose_cluster(
     )
     compared = audit(place, places, options, up=list(diagnoses))
     assert compared.starts is not None  # noqa: S101  # brokers start
-    notes = [*compared.notes, compared.belief, *find_absent_voters(places, options)]
+    notes = [*compared.notes, compared.belief, *needs]
     verdict = decide_for_all(list(owners), diagnoses, compared.starts, notes, all_unread)
     return ClusterDiagnosis(verdict=verdict, brokers=diagnoses, audit=compared, unread=all_unread)
 

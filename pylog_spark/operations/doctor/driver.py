@@ -16,6 +16,7 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.doctor.diagnosis import Diagnosis, Threads, put_together, to_foretell
 from pylog_spark.operations.doctor.task import ForecastRow, forecast_partitions
+from pylog_spark.operations.metadata_copies import list_metadata_copies
 from pylog_spark.operations.salvage import look_at_salvage
 from pylog_spark.operations.verify.driver import (
     OnFindings,
@@ -30,7 +31,7 @@ from pylog_spark.operations.verify.verified_roots import VerifiedRoots
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.rows import schema_of
-from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
+from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, unclean_roots
 from pylog_spark.run.planning import WorkItem, are_read_here
@@ -43,7 +44,6 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.checkpoint.lock import query_lock
 from storage_core.errors import PylogError, StorageError
-from storage_core.maintenance.replication.metadata_copies import compare_copies, read_copy
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, salvage_folder
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.verdict import Waiting
@@ -59,7 +59,7 @@ def diagnose(
     request: VerifyRequest,
     *,
     broker_threads: int,
-    beside: Sequence[str | Path] = (),
+    needs: Sequence[str] | None = None,
     on_findings: OnFindings | None = None,
 ) -> Diagnosis:
     """Verify log directories and advise on them; write nothing to them.
@@ -70,7 +70,8 @@ def diagnose(
         options: Which topics, which role.
         request: How to look.
         broker_threads: ``num.recovery.threads.per.data.dir``.
-        beside: Paths of other nodes' log directories that were named with these.
+        needs: What ``find_absent_voters`` says of these and other nodes' log directories; None to
+            look at these.
         on_findings: Takes all findings, some at a time, however many there are.
 
     Raises:
@@ -92,7 +93,8 @@ def diagnose(
         forecasts = _foretell(run, observed, verification, catalogs)
         if on_findings is not None:
             tell_findings(run, verification, on_findings)
-    voters = find_absent_voters([*(root.location for root in log_roots), *beside], options)
+    if needs is None:
+        needs = find_absent_voters([root.location for root in log_roots], options)
     return put_together(
         observed,
         findings=verification.worst,
@@ -105,7 +107,7 @@ def diagnose(
         waiting=_waiting(log_roots, options),
         is_only_broker=broker_config(options).process_roles == ("broker",),
         hindrance=_hindrance(log_roots, options),
-        needs=voters,
+        needs=needs,
     )
 
 
@@ -117,21 +119,15 @@ def find_absent_voters(roots: Sequence[str | Path], options: JobOptions) -> list
     sentences = []
     # What cannot be read is a finding, or will be one.
     with suppress(PylogError, OSError):
-        copies = [
-            read_copy(place, read_meta_properties(place), now_ms=options.now_ms)
-            for place in dict.fromkeys(map(str, roots))
-            if Path(place, CLUSTER_METADATA_DIRECTORY).is_dir()
-        ]
-        for cluster in compare_copies(copies):
-            nodes = [str(voter.node_id) for voter in cluster.voters]
-            lost = [str(each.node_id) for each in cluster.voters if cluster.copy_of(each) is None]
-            if nodes and len(nodes) - len(lost) < cluster.majority:
+        for cluster in list_metadata_copies(roots, now_ms=options.now_ms):
+            if cluster.lacks_majority:
+                nodes = [str(voter.node_id) for voter in cluster.voters]
+                lost = ", ".join(str(voter.node_id) for voter in cluster.absent_voters)
                 who = f"{cluster.majority} of the controllers {', '.join(nodes)} have to run"
                 places = " ".join(quote(copy.root) for copy in cluster.copies)
                 sentences.append(
                     f"{who if len(nodes) > 1 else f'controller {nodes[0]} has to run'}; where the "
-                    f"disks of {', '.join(lost)} are lost for good, see `pylog metadata show "
-                    f"{places}`"
+                    f"disks of {lost} are lost for good, see `pylog metadata show {places}`"
                 )
     return sentences
 

@@ -193,6 +193,17 @@ class ComparedCopies:
         return len(self.voters) // 2 + 1
 
     @property
+    def absent_voters(self) -> tuple[Voter, ...]:
+        """The voters without a readable copy here."""
+        return tuple(voter for voter in self.voters if self.copy_of(voter) is None)
+
+    @property
+    def lacks_majority(self) -> bool:
+        """Whether no majority of the known voters has a copy here."""
+        present = len(self.voters) - len(self.absent_voters)
+        return bool(self.voters) and present < self.majority
+
+    @property
     def committed_offset(self) -> int:
         """Offset below which a majority or a snapshot has all.
 
