@@ -33,8 +33,8 @@ from tests.storage_core.maintenance.transplant.clusters import (
 class _TargetWithTrash(WorkOfRun):
     """Two disks of a target: on one lies the empty log that its broker has made."""
 
-    def __init__(self, folder: Path, way: Interruption) -> None:
-        self._way, self._disk, self._copy = way, folder / "disk", folder / "copy"
+    def __init__(self, folder: Path, _way: Interruption) -> None:
+        self._disk, self._copy = folder / "disk", folder / "copy"
         self._source, self._trash = folder / "source", folder / "disk" / "trash"
         write_source(self._source)
         self._disks = Target(folder=self._disk).disks
