@@ -12,15 +12,17 @@ import pytest
 from tests.kit.remaining_processes import end_marked, marked_processes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# What a test starts: deaf to a polite request, in a session of its own.
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+# What a test starts says that it runs: until then Linux shows no environment of it.
+POLITE = "import time; print('runs', flush=True); time.sleep(600)"
+# Deaf to a polite request, in a session of its own.
+DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {POLITE}"
 RUN = f"""
 import os, subprocess, sys, time
 from tests.kit.remaining_processes import end_with_this_process
 end_with_this_process()
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-subprocess.Popen([sys.executable, "-c", {DEAF!r}], start_new_session=True)
 print(os.environ["PYLOG_TEST_RUN"], flush=True)
+subprocess.Popen([sys.executable, "-c", {POLITE!r}])
+subprocess.Popen([sys.executable, "-c", {DEAF!r}], start_new_session=True)
 time.sleep(600)
 """
 
@@ -35,7 +37,8 @@ def test_all_that_a_killed_run_started_ends(way):
         assert run.stdout is not None
         mark = run.stdout.readline().strip()
         try:
-            assert len(marked_processes(mark)) >= 2
+            assert [run.stdout.readline() for _ in range(2)] == ["runs\n"] * 2
+            assert len(marked_processes(mark)) == 2
             run.send_signal(way)
             run.wait()
             deadline = time.monotonic() + 60
