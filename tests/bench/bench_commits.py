@@ -249,7 +249,7 @@ def _slow_broker_root(topic: str, partitions: int) -> Iterator[tuple[_Run, Write
 @contextmanager
 def _managed_root(topic: str, partitions: int) -> Iterator[tuple[_Run, WriteContext]]:
     with (
-        patch.object(open_objects, "MemoryObjectStore", SlowMemoryObjects),
+        patch.dict(open_objects.OPENERS, {"memory": SlowMemoryObjects}),
         tempfile.TemporaryDirectory() as folder,
     ):
         objects = open_objects.open_object_store(URL)

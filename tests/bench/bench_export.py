@@ -81,6 +81,7 @@ def measure(*, rounds: int, has_spark: bool = False) -> Iterator[Round]:
     # Whoever is left behind by its parent is ours: what it has used counts when it has ended.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     out = CACHE / "exported"
+    shutil.rmtree(out, ignore_errors=True)  # of measurements that were ended
     for codec in CODECS:
         topic = f"orders-{codec}"
         root = generated_root(CACHE, [_topic(topic, codec)])
@@ -113,14 +114,15 @@ def _run(name: str, command: Sequence[str]) -> Round:
     Raises:
         AssertionError: It failed.
     """
+    already = _children()
     before = os.times()
     begun = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise AssertionError(done.stderr)
-    while _reap():
-        pass
+    while left := _children() - already:
+        os.waitpid(left.pop(), 0)
     after = os.times()
     used = after.children_user + after.children_system
     used -= before.children_user + before.children_system
@@ -129,13 +131,10 @@ def _run(name: str, command: Sequence[str]) -> Round:
     return Round(name=name, seconds=timed, cpu_seconds=used)
 
 
-def _reap() -> bool:
-    """Wait for a process that was left behind; whether there was one."""
-    try:
-        os.wait()
-    except ChildProcessError:
-        return False
-    return True
+def _children() -> set[int]:
+    """Return the ids of this process's children, of any of its threads."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(number) for each in lists for number in each.read_text().split()}
 
 
 def _check(out: Path) -> None:

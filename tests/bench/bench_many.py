@@ -1,6 +1,6 @@
 """Nights over very many partitions of tiny segments: what a partition costs, and what a file.
 
-    python -m tests.bench.bench_many [--partitions 500 2000] [--segments 50] [--keep]
+    python -m tests.bench.bench_many [--partitions 2000 20000] [--segments 50] [--keep]
 
 Whole nights, ``pylog run`` as a user starts it: in one directory nothing is due, in the other one
 everything is: half of the partitions are compacted from 50 segments into two, of half ten segments
@@ -23,7 +23,7 @@ from tests.bench.orders import ROOT
 from tests.bench.process_watch import run_program
 
 CACHE: Final = ROOT / "build" / "bench"
-PARTITIONS: Final = (500, 2000)
+PARTITIONS: Final = (2_000, 20_000)
 SEGMENTS: Final = 50
 KINDS: Final = {"nothing is due": NOTHING_DUE, "everything is due": ALL_DUE}
 _MIB: Final = 1 << 20

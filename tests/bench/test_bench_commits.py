@@ -17,3 +17,11 @@ def test_partitions_are_committed_faster_together() -> None:
     keep("commits", timings, table="commits")
     for timing in timings:
         assert timing.ratio > LEAST_RATIOS[timing.place]
+
+
+def test_it_measures_two_partitions_in_every_place() -> None:
+    timings = list(measure(2))
+    assert [(timing.place, timing.work) for timing in timings] == [
+        (place, work) for place in (DISK, SLOW_DISK, OBJECTS) for work in ("swept", "cleaned")
+    ]
+    assert [bool(timing.requests) for timing in timings] == [False] * 4 + [True] * 2
