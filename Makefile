@@ -32,8 +32,9 @@ GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
 PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
 # Processes that share the tests, a module at a time: what a module sets up is set up once. Modules
 # keep their order, in which many short ones come last, so that no process waits long for the other.
+# One that dies ends the run, which names its test: xdist 3.8 would wait for it without end.
 WORKERS ?= 2
-SHARED := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+SHARED := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Where `make crash` puts its directories: memory, if 4 GiB of it are free. A disk takes several
 # times as long, and a loss of power is simulated on either. `make crash MEMORY=` takes the disk.
 MEMORY := $(shell test "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4194304 2>/dev/null && echo /dev/shm)
