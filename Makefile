@@ -96,7 +96,7 @@ types: $(VENV)/.for-all ## Check types (mypy --strict; lint, types and imports t
 imports: $(VENV)/.for-all ## Check who imports whom
 	$(VENV)/bin/lint-imports --no-logo
 
-test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/python3.13 for another (16 to 20 minutes; 15 by WORKERS=3 with 12 GiB of memory; more where a disk is slow)
+test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/python3.13 for another (16 to 27 minutes; 15 by WORKERS=3 with 12 GiB of memory; more where a disk is slow)
 	$(RUN) pytest $(SHARED) $(PYTEST)
 
 crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away; in memory (40 to 60 minutes), MEMORY= for the disk (three hours)
