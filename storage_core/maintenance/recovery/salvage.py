@@ -14,7 +14,7 @@ partition's: nobody can read more than before.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +116,21 @@ def count_lost_records(store: LogStore, cut: Cut) -> int:
         StorageError: The store failed.
     """
     return sum(int(count_records(batches).sum()) for _, batches in lost_batches(store, cut))
+
+
+def measure_cuts(store: LogStore, cuts: Iterable[Cut]) -> tuple[int, tuple[int, int]]:
+    """Return how many readable records cuts have, and epoch and end of the last.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    records, end = 0, (-1, 0)
+    for cut in cuts:
+        for _, batches in lost_batches(store, cut):
+            records += int(count_records(batches).sum())
+            ends = zip(batches.leader_epoch.tolist(), batches.last_offset.tolist(), strict=True)
+            end = max(end, *((epoch, last + 1) for epoch, last in ends))
+    return records, end
 
 
 def readable_batches(reader: FileReader, window: Window) -> BatchTable:

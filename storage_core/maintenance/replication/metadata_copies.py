@@ -26,6 +26,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, PylogError, located
 from storage_core.filenames import QUORUM_STATE_FILE, parse_cluster_snapshot
+from storage_core.maintenance.recovery.salvage import measure_cuts
 from storage_core.maintenance.replication.comparison import compare_logs
 from storage_core.maintenance.replication.replica import OpenedLog, open_log
 from storage_core.store.local import LocalStore
@@ -57,6 +58,8 @@ class MetadataCopy:
         log_start_offset: Offset of the first record; what lies below is in the snapshot alone.
         log_end_offset: Offset of the next record.
         last_epoch: Epoch of the last record; -1 without one.
+        cut_records: How many readable records its start cuts behind damage.
+        cut_end: Epoch and end of the last of these; (-1, 0) without one.
         snapshot_offset: End of the newest snapshot, below which all is committed; 0 without one.
         size_bytes: Of the log and all snapshots.
         metadata: What it says; None where that cannot be read.
@@ -71,6 +74,8 @@ class MetadataCopy:
     log_start_offset: int = 0
     log_end_offset: int = 0
     last_epoch: int = -1
+    cut_records: int = 0
+    cut_end: tuple[int, int] = (-1, 0)
     snapshot_offset: int = 0
     size_bytes: int = 0
     metadata: ClusterMetadata | None = None
@@ -127,6 +132,7 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
     )
     start, end = log.log_start_offset, log.log_end_offset
     last_epoch = log.epochs[-1].epoch if log.epochs else -1
+    cut_records, cut_end = measure_cuts(store, log.cuts)
     metadata, quorum = read_quorum(directory)
     snapshot_end, snapshot_epoch = parse_cluster_snapshot(metadata.snapshot or "") or (0, -1)
     has_log = (snapshot_epoch, snapshot_end) <= (last_epoch, end)
@@ -143,6 +149,8 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
         log_start_offset=start,
         log_end_offset=end,
         last_epoch=last_epoch,
+        cut_records=cut_records,
+        cut_end=cut_end,
         snapshot_offset=snapshot_end,
         size_bytes=log.size_bytes
         + sum(each.size_bytes for each in store.list_files() if parse_cluster_snapshot(each.name)),

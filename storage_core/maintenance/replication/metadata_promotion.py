@@ -43,6 +43,7 @@ from storage_core.maintenance.replication.metadata_directory import (
 )
 from storage_core.store.base import FileInfo
 from storage_core.store.local import LocalStore
+from storage_core.wording import count_text
 
 # Elections that no copy knows of happened in between, perhaps.
 _EPOCH_MARGIN: Final = 100
@@ -106,6 +107,16 @@ def plan_promotions(
         require_stopped(Path(copy.root), "its node runs; stop it first")
     cluster = one_cluster(clusters)
     source = cluster.copies[0]
+    # Of a single copy the rest is the best that is left.
+    for copy in cluster.copies if cluster.copies[1:] else ():
+        if copy.cut_records and (copy is source or copy.cut_end > source.position):
+            records = count_text(copy.cut_records, "readable record")
+            reason = (
+                f"its start would cut {records} of the metadata behind damage, up to offset "
+                f"{copy.cut_end[1] - 1}; give a whole copy that has them, or leave this one out "
+                "to do without them"
+            )
+            raise ConfigError("ROOT", copy.root, reason)
     epoch = cluster.largest_epoch + _EPOCH_MARGIN
     if epoch >= INT_MAX:  # an election needs a later one
         reason = f"expected epochs below {INT_MAX - _EPOCH_MARGIN}, found {cluster.largest_epoch}"

@@ -9,6 +9,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError, located
 from storage_core.log.batch_search import find_batch_base_offset
 from storage_core.log.directory_view import DirectoryView
+from storage_core.log.loaded_log import Cut
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
 from storage_core.maintenance.replication.places import ReplicaPlace
@@ -55,6 +56,7 @@ class OpenedLog:
         largest_producer_id: Largest id of a producer that is remembered, -1 without one.
         largest_coordinator_epoch: Largest epoch of a marker's coordinator, -1 without one.
         cut: Bytes that opening cuts off.
+        cuts: The same with their sizes, in the files as they are.
     """
 
     view: DirectoryView
@@ -70,6 +72,7 @@ class OpenedLog:
     largest_producer_id: int
     largest_coordinator_epoch: int
     cut: tuple[Damage, ...]
+    cuts: tuple[Cut, ...]
 
     def span(self, high_watermark: int) -> LogSpan:
         """Return all that truncation goes by."""
@@ -194,4 +197,5 @@ def open_log(
             Damage(file=cut.file, position=cut.position, reason=cut.reason)
             for cut in loaded.repairs.cuts
         ),
+        cuts=loaded.repairs.cuts,
     )

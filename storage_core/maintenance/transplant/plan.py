@@ -370,10 +370,6 @@ def _open(places: Sequence[SourcePlace], now_ms: int) -> SourceLog:
         if not detail.startswith(where):
             detail = f"{where}: {detail}"
         raise _Stay(TransplantReason.SOURCE_DAMAGED, detail)
-    if log.cut_records:
-        records = count_text(log.cut_records, "readable record")
-        detail = f"{log.place.location}: a start would cut {records} behind damage"
-        raise _Stay(TransplantReason.SOURCE_DAMAGED, detail)
     return log
 
 

@@ -4,6 +4,7 @@ A directory that a broker has set aside as stray is a source as well: what becom
 was put into another cluster. Several directories may hold one partition; the longest log counts.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from storage_core.errors import (
     ChangedWhileReadError,
     InconsistentTopicIdError,
     PylogError,
+    RecoveryRequiredError,
     located,
 )
 from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition, log_file
@@ -27,7 +29,7 @@ from storage_core.local_files import folder_names
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
 from storage_core.log.settled_store import PlannedStore
-from storage_core.maintenance.recovery.salvage import count_lost_records
+from storage_core.maintenance.recovery.salvage import measure_cuts
 from storage_core.maintenance.replication.partition_registration import ANY_INDEX_BYTES
 from storage_core.records.reader import scan_windows
 from storage_core.roots.broker import BrokerRoot
@@ -75,6 +77,7 @@ class SourceLog:
         sizes: Bytes of its segments, by name of the file.
         cut_bytes: Bytes of records that the start cuts.
         cut_records: How many records among them are readable.
+        cut_end: Epoch and end of the last of these; (-1, 0) without one.
         files: Its directory's files when it was opened.
     """
 
@@ -88,7 +91,13 @@ class SourceLog:
     sizes: Mapping[str, int]
     cut_bytes: int
     cut_records: int
+    cut_end: tuple[int, int]
     files: Sequence[FileInfo]
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Epoch and end: of several logs, brokers elect the one with the greatest."""
+        return self.last_epoch, self.log_end_offset
 
     def require_unchanged(self) -> None:
         """Refuse a log that somebody has changed since it was opened.
@@ -209,6 +218,7 @@ def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
     loaded = loading.close()
     store = PlannedStore(loading.view)
     bases = tuple(loading.base_offsets)
+    cut_records, cut_end = measure_cuts(directory, loaded.repairs.cuts)
     return SourceLog(
         place=place,
         store=store,
@@ -219,7 +229,8 @@ def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
         producers=loaded.producers,
         sizes={name: loading.view.source(name).size_bytes for name in map(log_file, bases)},
         cut_bytes=loaded.repairs.lost_bytes,
-        cut_records=sum(count_lost_records(directory, cut) for cut in loaded.repairs.cuts),
+        cut_records=cut_records,
+        cut_end=cut_end,
         files=files,
     )
 
@@ -237,19 +248,41 @@ def open_longest(
     """Return the longest log of a partition, and errors by path.
 
     The longest is that of the latest leader epoch, then of the highest offset: as brokers elect.
+    One that its start cuts is an error if readable records behind the cut lie beyond the longest.
 
     Args:
         places: All that hold the partition.
         now_ms: The run's clock, epoch milliseconds.
     """
-    logs, errors = [], {}
+    logs: list[SourceLog] = []
+    errors: dict[str, PylogError] = {}
     for place in places:
         try:
             logs.append(open_source(place, now_ms=now_ms))
         except PylogError as error:
             errors[place.location] = error
-    longest = max(logs, key=lambda log: (log.last_epoch, log.log_end_offset), default=None)
+    longest = max(logs, key=lambda log: log.end, default=None)
+    for log in logs:
+        if (
+            longest is not None
+            and (log is longest or log.cut_end > longest.end)
+            and log.cut_records
+        ):
+            errors[log.place.location] = _loss(log, places)
     return longest, errors
+
+
+def _loss(log: SourceLog, places: Sequence[SourcePlace]) -> RecoveryRequiredError:
+    """Return an error for a log with readable records that would stay behind."""
+    own = Path(log.place.location)
+    others = [str(Path(each.location).parent) for each in places if each is not log.place]
+    donors = [word for other in others or ["DIR"] for word in ("--donor", other)]
+    records = count_text(log.cut_records, "readable record")
+    reason = (
+        f"a start would cut {records} behind damage, up to offset {log.cut_end[1] - 1}; "
+        f"`{shlex.join(['pylog', 'heal', str(own.parent), *donors])}` first"
+    )
+    return RecoveryRequiredError(str(own), reason)
 
 
 def read_facts(log: SourceLog) -> BatchFacts:

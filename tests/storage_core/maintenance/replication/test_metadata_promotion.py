@@ -153,6 +153,23 @@ def test_a_copy_that_may_be_the_longest_is_not_passed_over(copies, tmp_path: Pat
         plan([*copies, nameless], (3, target))
 
 
+def test_a_copy_with_records_behind_damage_is_not_passed_over(copies, tmp_path: Path, target: Path):
+    longer = copy_of(tmp_path, 1, [elected(3, leader=1), led(4, 3), led(30, 3), led(30, 3)])
+    log = Path(longer.root) / CLUSTER_METADATA_DIRECTORY / "00000000000000000000.log"
+    content = bytearray(log.read_bytes())
+    content[-len(content) // 2] ^= 1  # in the third batch; the fourth one is readable
+    log.write_bytes(content)
+    damaged = read(Path(longer.root), 1)
+    assert damaged.position < copies[1].position
+    with pytest.raises(
+        ConfigError, match=r"one-1: .*cut 30 readable.*up to offset 64; give a whole"
+    ):
+        plan([*copies, damaged], (3, target))
+    assert len(plan(copies, (3, target))) == 1
+    (alone,) = plan([damaged], (3, target))
+    assert alone.source is damaged
+
+
 def test_an_epoch_without_a_later_one_is_refused(copies, target: Path):
     """A node at the largest epoch could never be elected."""
     state = Path(copies[0].root) / CLUSTER_METADATA_DIRECTORY / "quorum-state"

@@ -154,6 +154,34 @@ def test_the_longest_of_several_logs_goes_unless_one_cannot_be_read(
     assert str(directory) in plan.detail
 
 
+@pytest.mark.parametrize("kept", [8, 20])
+def test_records_behind_damage_are_not_left_for_a_shorter_log(
+    tmp_path: Path, target: Target, kept: int
+):
+    """Alone the damaged log is refused; beside a shorter one, it is the longer one still."""
+    batches = some_batches(count=20, records=7)
+    damaged, other = tmp_path / "damaged", tmp_path / "other"
+    for root, count in ((damaged, 20), (other, kept)):
+        segments = [SegmentSpec(base_offset=0, batches=batches[:count])]
+        write_source(root, segments, is_clean=False)
+    log = damaged / "orders-0" / log_file(0)
+    content = bytearray(log.read_bytes())
+    content[len(content) // 3] ^= 1
+    log.write_bytes(content)
+    (alone,) = target.plan(damaged)
+    assert alone.reason is R.SOURCE_DAMAGED
+    assert f"pylog heal {damaged} --donor DIR" in alone.detail
+    for roots in ((damaged, other), (other, damaged)):
+        (plan,) = target.plan(*roots)
+        if kept == len(batches):
+            # The other log has all of it.
+            assert (plan.reason, plan.location) == (None, str(other / "orders-0"))
+            continue
+        assert plan.reason is R.SOURCE_DAMAGED
+        assert "up to offset 139" in plan.detail
+        assert f"pylog heal {damaged} --donor {other}" in plan.detail
+
+
 def write_topic_id(directory: Path, topic_id: str) -> None:
     content = encode_partition_metadata(PartitionMetadata(topic_id=topic_id))
     (directory / PARTITION_METADATA_FILE).write_bytes(content)
