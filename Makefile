@@ -14,7 +14,8 @@ else
 VENV := .venv
 MADE_FOR := $(CURDIR)
 endif
-RUN := $(VENV)/bin/python -m
+# Python as it is, whatever PYTHON* variables the caller has.
+RUN := $(VENV)/bin/python -E -m
 LOCK := conf/requirements.lock
 SETTINGS := pyproject.toml $(LOCK)
 AIRFLOW := build/airflow
@@ -45,11 +46,10 @@ ifneq ($(shell cat $(VENV)/.created 2>/dev/null),$(MADE_FOR))
 $(shell rm -f $(VENV)/.created)
 endif
 
-# Neither packages of the user's own nor a PYTHONPATH may hide what the lock says.
+# Neither packages of the user's own nor a PYTHONPATH may hide what the lock says. Of the other
+# variables tests/kit/environment.py takes those that tests may have.
 export PYTHONNOUSERSITE := 1
-unexport PYTHONPATH
-# Without bytecode every Python that a test starts compiles all of its modules anew.
-unexport PYTHONDONTWRITEBYTECODE
+unexport PYTHONPATH PYTHONSAFEPATH PYTHONHOME PYTEST_ADDOPTS PYTEST_PLUGINS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help

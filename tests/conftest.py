@@ -83,6 +83,21 @@ def _no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_waiting_after_a_failure() -> Iterator[None]:
+    """Kill a process whose ``with`` block fails: it may wait for an answer that never comes."""
+    plain_exit = subprocess.Popen.__exit__
+
+    def kill_and_exit(process: subprocess.Popen[Any], kind: Any, *error: Any) -> None:
+        if kind is not None:
+            process.kill()
+        plain_exit(process, kind, *error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__exit__", kill_and_exit)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _ready_templates(request: pytest.FixtureRequest) -> Iterator[None]:
     """Workers of the local engine need not import everything anew for each test.
 

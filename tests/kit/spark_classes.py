@@ -18,6 +18,7 @@ from pylog_spark.cli.warmup_java import record_classes
 from pylog_spark.java import find_java
 from pylog_spark.java_classes import ARCHIVE_SUFFIX, classes_digest, options_to_use
 from pylog_spark.session import delta_jars
+from tests.kit.environment import settled_environment
 
 # The quick compiler: tests are short, most of their time went into optimising Spark's code.
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -52,15 +53,22 @@ def _archive(*, delta: bool) -> Path | None:
     kind = "delta" if delta else "spark"
 
     def record(new: Path) -> None:
-        subprocess.run(
-            [sys.executable, "-m", "tests.kit.spark_classes", new, kind],
-            cwd=REPOSITORY,
-            env={k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            subprocess.run(
+                [sys.executable, "-m", "tests.kit.spark_classes", new, kind],
+                cwd=REPOSITORY,
+                env=settled_environment(os.environ),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(
+                f"Java took more than {_TIMEOUT_S} s for an archive of Spark's classes; "
+                "the tests go on without one, and each session starts some seconds later\n"
+            )
+            new.unlink(missing_ok=True)
 
     return kept_archive(kind, delta_jars() if delta else (), record)
 

@@ -12,8 +12,9 @@ import pytest
 from tests.kit.remaining_processes import end_marked, marked_processes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# What a test starts says that it runs: until then Linux shows no environment of it.
-POLITE = "import time; print('runs', flush=True); time.sleep(600)"
+# What a test starts says that it runs: until then Linux shows no environment of it. Both say it at
+# once, so each writes its line by one call; print makes two, where Python buffers nothing.
+POLITE = "import os, time; os.write(1, b'runs\\n'); time.sleep(600)"
 # Deaf to a polite request, in a session of its own.
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {POLITE}"
 RUN = f"""

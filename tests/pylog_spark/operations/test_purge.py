@@ -352,7 +352,7 @@ def test_a_directory_that_cannot_be_listed_has_failed(root, other, monkeypatch, 
 class TogetherStore(LocalStore):
     """Of those whose directory is removed so many have to be at it at once."""
 
-    meeting = threading.Barrier(1)
+    meeting = threading.Barrier(1, timeout=60)
 
     def remove_directory(self) -> None:
         self.meeting.wait()

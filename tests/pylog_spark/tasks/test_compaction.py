@@ -331,7 +331,7 @@ def test_commits_that_run_at_once_make_one_commit(tmp_path):
         merged = pipeline.index()
         pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
         processes = multiprocessing.get_context("fork")
-        barrier, results = processes.Barrier(3), processes.Queue()
+        barrier, results = processes.Barrier(3, timeout=60), processes.Queue()
         attempts = [
             processes.Process(target=_commit_in_a_process, args=(pipeline, pairs, barrier, results))
             for _ in range(3)

@@ -179,7 +179,7 @@ def test_logs_wait_for_their_disks_beside_each_other_as_far_as_their_scans_leave
         one.set_column(ordinals, "ordinal", pa.array([number] * one.num_rows, pa.int64()))
         for number in range(2)
     ]
-    meeting, met = threading.Barrier(2), []
+    meeting, met = threading.Barrier(2, timeout=60), []
 
     def wait_for_disk(work: RecoveryWork, *_: Any) -> RecoveredLog:
         with waiting():

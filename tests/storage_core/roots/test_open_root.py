@@ -51,7 +51,7 @@ def test_looks_at_a_root_on_an_object_store_answer_in_order():
 
 def test_the_error_of_a_look_is_raised_when_no_other_look_runs_any_more():
     root = MirrorRoot(open_object_store("memory://looks/logs"))
-    meeting = Barrier(3)
+    meeting = Barrier(3, timeout=60)
 
     def look(number: int) -> None:
         if number == 1:

@@ -393,7 +393,7 @@ def test_threads_share_a_store_that_none_of_them_has_read_before(objects, hasty_
     with ThreadPoolExecutor(8) as pool:
         for _ in range(100):
             store = open_partition(objects)
-            start = threading.Barrier(8)
+            start = threading.Barrier(8, timeout=60)
 
             def read_all(_number, store=store, start=start):
                 start.wait()
