@@ -12,10 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage_core.checkpoint.broker_files import CleanShutdown, MetaProperties
-from storage_core.checkpoint.checkpoint_files import (
-    MAX_PARTITION_METADATA_BYTES,
-    parse_partition_metadata,
-)
 from storage_core.errors import (
     DuplicatePartitionError,
     InconsistentTopicIdError,
@@ -23,13 +19,13 @@ from storage_core.errors import (
 )
 from storage_core.filenames import (
     CLUSTER_METADATA_TOPIC,
-    PARTITION_METADATA_FILE,
     REMOTE_INDEX_CACHE_DIRECTORY,
     TopicPartition,
     parse_partition_directory,
     parse_renamed_directory,
 )
-from storage_core.store import LocalStore, LogStore, open_store
+from storage_core.store import open_store
+from storage_core.store.log_identity import topic_id_of
 
 # Names of files and folders, and their beginnings, that Kafka never writes in a log directory.
 _NAMES: Final = {
@@ -139,21 +135,6 @@ def read_topic_id(location: str) -> str | None:
         StorageError: The partition cannot be read.
     """
     return topic_id_of(open_store(location))
-
-
-def topic_id_of(store: LogStore) -> str | None:
-    """Return the topic id in ``partition.metadata``; as ``read_topic_id``."""
-    if isinstance(store, LocalStore):
-        # Ask the disk for this one file: a listing costs as much as the partition has files.
-        # Anything of that name but a file is refused, as by a broker.
-        is_there = store.has(PARTITION_METADATA_FILE)
-    else:
-        is_there = any(file.name == PARTITION_METADATA_FILE for file in store.list_files())
-    if not is_there:
-        return None
-    content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
-    file = f"{store.location}/{PARTITION_METADATA_FILE}"
-    return parse_partition_metadata(content, file=file).topic_id
 
 
 def find_duplicate_partitions(

@@ -7,10 +7,10 @@ A caller need not care which kind of root a partition is in. Without a manifest 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from storage_core.catalog.log_directories import topic_id_of
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.filenames import TopicPartition
 from storage_core.store import LogStore, ManagedStore
+from storage_core.store.log_identity import topic_id_of
 
 
 def manifest_checkpoints(store: LogStore) -> PartitionCheckpoints | None:

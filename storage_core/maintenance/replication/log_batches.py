@@ -8,7 +8,7 @@ import enum
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,10 +21,10 @@ from storage_core.formats.batch_v2 import HEADER_BYTES
 from storage_core.kernels import batch_scan
 from storage_core.kernels.batch_digest import digest_batches
 from storage_core.log.batch_search import ListedSegment, find_start_position
+from storage_core.log.believed_epochs import EpochRun, find_epoch_runs
 from storage_core.log.directory_view import DirectoryView
 from storage_core.maintenance.replication.offset_ranges import Ranges, of_offsets, union
 from storage_core.maintenance.replication.replica import Damage
-from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.checked_headers import (
     MOST_BYTES as MOST_HEADER_BYTES,
@@ -355,23 +355,13 @@ class LogReader:
         if is_sparse.any():
             self.sparse_end = int(batches.last_offset[is_sparse].max()) + 1
         rows = np.flatnonzero(is_good & (batches.leader_epoch >= 0))
-        if not rows.size:
-            return
-        epochs = batches.leader_epoch[rows]
-        starts = np.flatnonzero(np.append(True, epochs[1:] != epochs[:-1]))
-        ends = np.append(starts[1:], rows.size) - 1
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            run = EpochRun(
-                epoch=int(epochs[start]),
-                first_offset=int(batches.base_offset[rows[start]]),
-                last_offset=int(batches.last_offset[rows[end]]),
-            )
+        for row, run in find_epoch_runs(batches, rows):
             before = self.epochs[-1] if self.epochs else run
             if run.epoch < before.epoch and len(self.falls) < _MOST_FALLS:
-                position = int(batches.position[rows[start]])
+                position = int(batches.position[row])
                 self.falls.append(EpochFall(file, position, run, before.epoch))
             if self.epochs and run.epoch == before.epoch:
-                self.epochs[-1] = replace(before, last_offset=run.last_offset)
+                self.epochs[-1] = before.followed_by(run)
             elif len(self.epochs) < _MOST_EPOCHS:
                 self.epochs.append(run)
 

@@ -25,6 +25,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.log.batch_search import ListedSegment, find_start_position
+from storage_core.log.believed_epochs import EpochRun
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.settled_store import settle
@@ -35,7 +36,6 @@ from storage_core.maintenance.verification.epochs_and_snapshots import check_epo
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.options import DirectoryContext
 from storage_core.maintenance.verification.partition import check_checkpoints
-from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.records.reader import scan_headers
 from storage_core.store import open_store
 

@@ -16,6 +16,7 @@ from storage_core.checkpoint.checkpoint_files import (
 )
 from storage_core.errors import BadBytesError, CheckpointError, CorruptSnapshotError, StorageError
 from storage_core.filenames import LEADER_EPOCH_FILE, log_file, snapshot_file
+from storage_core.log.believed_epochs import EpochRun
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import (
@@ -28,7 +29,6 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import PartitionFiles, SegmentFiles
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.options import VerifyOptions
-from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore
 

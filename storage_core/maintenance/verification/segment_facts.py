@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from storage_core.log.believed_epochs import EpochRun
 from storage_core.log.open_transactions import OpenSpan
 from storage_core.maintenance.verification.batch_stream import TailKind
 from storage_core.maintenance.verification.transactions import (
@@ -10,21 +11,6 @@ from storage_core.maintenance.verification.transactions import (
     ProducerSpans,
     SegmentTransactions,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochRun:
-    """Neighbouring batches of one leader epoch.
-
-    Attributes:
-        epoch: The epoch.
-        first_offset: Base offset of the first of them.
-        last_offset: Last offset of the last of them.
-    """
-
-    epoch: int
-    first_offset: int
-    last_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

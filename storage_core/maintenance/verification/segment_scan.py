@@ -5,7 +5,6 @@ The check takes one pass.
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,13 +14,14 @@ from storage_core.errors import BadBytesError, UnsupportedCompressionError
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
+from storage_core.log.believed_epochs import EpochRun, find_epoch_runs
 from storage_core.maintenance.verification.batch_stream import BatchStream, TailKind
 from storage_core.maintenance.verification.collector import KEPT_OF_A_KIND, FindingCollector
 from storage_core.maintenance.verification.files import SegmentFiles
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.indexes import IndexedBatches
 from storage_core.maintenance.verification.options import VerifyOptions
-from storage_core.maintenance.verification.segment_facts import EpochRun, SegmentFacts
+from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.maintenance.verification.transactions import TransactionScan
 from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
@@ -382,16 +382,7 @@ class SegmentPass:
     def _check_epochs(self, window: Window, is_good: NDArray[np.bool_]) -> None:
         batches = window.batches
         rows = np.flatnonzero(is_good & (batches.leader_epoch >= 0))
-        if not rows.size:
-            return
-        epochs = batches.leader_epoch[rows]
-        base, last = batches.base_offset[rows], batches.last_offset[rows]
-        starts = np.flatnonzero(np.append(True, epochs[1:] != epochs[:-1]))
-        ends = np.append(starts[1:], rows.size) - 1
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            run = EpochRun(
-                epoch=int(epochs[start]), first_offset=int(base[start]), last_offset=int(last[end])
-            )
+        for row, run in find_epoch_runs(batches, rows):
             before = self._epochs[-1] if self._epochs else run
             if len(self._epochs) >= _MAX_EPOCHS:
                 return
@@ -400,11 +391,11 @@ class SegmentPass:
                     Code.EPOCH_GOES_BACK,
                     f"leader epoch {run.epoch} follows {before.epoch}",
                     file=window.file,
-                    position=window.position_of(int(rows[start])),
+                    position=window.position_of(row),
                     offset=run.first_offset,
                 )
             if self._epochs and run.epoch == before.epoch:
-                self._epochs[-1] = replace(before, last_offset=run.last_offset)
+                self._epochs[-1] = before.followed_by(run)
             else:
                 self._epochs.append(run)
 

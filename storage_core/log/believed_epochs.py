@@ -1,0 +1,178 @@
+"""Tell which leader epochs of a log's batches are believed.
+
+A batch's leader epoch lies outside of its checksum: a bit that flipped there leaves the batch
+valid. So what decides by epochs believes an epoch only between its neighbours, which never fall,
+and within what the epoch files of this log and of other replicas have at that offset. The newest
+batch has no batch behind it: if it is alone in its epoch, an epoch file has to know the epoch.
+Kafka itself believes each epoch that is above the one before it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.checkpoint.checkpoint_files import EpochEntry
+from storage_core.log.leader_epoch_cache import NO_EPOCH
+from storage_core.records.batch_table import BatchTable
+
+_UNLIMITED: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRun:
+    """Neighbouring batches of one leader epoch.
+
+    Attributes:
+        epoch: The epoch.
+        first_offset: Base offset of the first of them.
+        last_offset: Last offset of the last of them.
+        batches: How many they are.
+    """
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+    batches: int = 1
+
+    def followed_by(self, run: "EpochRun") -> "EpochRun":
+        """Return this run and the next one, of its epoch, as one."""
+        return replace(self, last_offset=run.last_offset, batches=self.batches + run.batches)
+
+
+def find_epoch_runs(batches: BatchTable, rows: NDArray[np.int64]) -> Iterator[tuple[int, EpochRun]]:
+    """Yield the runs of one leader epoch, each with its first row.
+
+    Args:
+        batches: Batches of a log.
+        rows: Those that count; each has an epoch.
+    """
+    if not rows.size:
+        return
+    epochs = batches.leader_epoch[rows]
+    starts = np.flatnonzero(np.append(True, epochs[1:] != epochs[:-1]))
+    ends = np.append(starts[1:], rows.size)
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield (
+            int(rows[start]),
+            EpochRun(
+                epoch=int(epochs[start]),
+                first_offset=int(batches.base_offset[rows[start]]),
+                last_offset=int(batches.last_offset[rows[end - 1]]),
+                batches=end - start,
+            ),
+        )
+
+
+def are_runs_believed(
+    runs: Sequence[EpochRun],
+    lineages: Iterable[Sequence[EpochEntry]] = (),
+    *,
+    largest_epoch: int | None = None,
+) -> NDArray[np.bool_]:
+    """Return a mask of a log's runs with a believed epoch.
+
+    Args:
+        runs: Runs of the log, or of a part of it, in order; a run may go on in the next one.
+        lineages: The entries of epoch files: of this log, and of other replicas.
+        largest_epoch: The largest one that the quorum knows of; None where nothing says it.
+    """
+    return _judge(
+        np.array([run.first_offset for run in runs], np.int64),
+        np.array([run.epoch for run in runs], np.int64),
+        np.array([run.batches for run in runs], np.int64),
+        lineages,
+        largest_epoch,
+    )
+
+
+def are_batches_believed(
+    batches: BatchTable, lineages: Iterable[Sequence[EpochEntry]] = ()
+) -> NDArray[np.bool_]:
+    """Return a mask of neighbouring batches with a believed epoch.
+
+    A batch without an epoch claims nothing.
+
+    Args:
+        batches: By offset.
+        lineages: As of ``are_runs_believed``.
+    """
+    believed = np.ones(len(batches), np.bool_)
+    rows = np.flatnonzero(batches.leader_epoch >= 0)
+    counts = np.ones(rows.size, np.int64)
+    believed[rows] = _judge(
+        batches.base_offset[rows], batches.leader_epoch[rows], counts, lineages, None
+    )
+    return believed
+
+
+def find_last_epoch(
+    runs: Sequence[EpochRun],
+    lineages: Iterable[Sequence[EpochEntry]] = (),
+    *,
+    largest_epoch: int | None = None,
+) -> int:
+    """Return the newest believed epoch of a log, NO_EPOCH without one."""
+    believed = are_runs_believed(runs, lineages, largest_epoch=largest_epoch)
+    return max(
+        (run.epoch for run, is_so in zip(runs, believed.tolist(), strict=True) if is_so),
+        default=NO_EPOCH,
+    )
+
+
+def _judge(
+    first_offsets: NDArray[np.int64],
+    epochs: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    lineages: Iterable[Sequence[EpochEntry]],
+    largest_epoch: int | None,
+) -> NDArray[np.bool_]:
+    if not epochs.size:
+        return np.ones(0, np.bool_)
+    is_start = np.append(True, epochs[1:] != epochs[:-1])
+    starts = np.flatnonzero(is_start)
+    firsts, runs = first_offsets[starts], epochs[starts]
+    sizes = np.add.reduceat(counts, starts)
+    alone = sizes == 1
+    believed = runs <= (_UNLIMITED if largest_epoch is None else largest_epoch)
+    # Between two neighbours that do not fall, what is outside of both is wrong, not they.
+    low, inner, high = runs[:-2], runs[1:-1], runs[2:]
+    is_within = (low > high) | ((low <= inner) & (inner <= high))
+    believed[1:-1] &= is_within | (sizes[1:-1] > np.maximum(sizes[:-2], sizes[2:]))
+    is_known, is_contradicted = _look_up(firsts, runs, lineages, set(runs[~believed].tolist()))
+    believed &= ~(alone & is_contradicted)
+    rows = np.flatnonzero(believed)
+    if rows.size > 1 and rows[-1] == runs.size - 1 and alone[-1] and not is_known[-1]:
+        believed[-1] = runs[-1] == runs[rows[-2]]
+        rows = np.flatnonzero(believed)
+    least_behind = np.minimum.accumulate(runs[rows][::-1])[::-1]
+    believed[rows[:-1]] = runs[rows[:-1]] <= least_behind[1:]
+    return np.asarray(believed[np.cumsum(is_start) - 1], np.bool_)
+
+
+def _look_up(
+    offsets: NDArray[np.int64],
+    epochs: NDArray[np.int64],
+    lineages: Iterable[Sequence[EpochEntry]],
+    wrong: set[int],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which epochs a file has, and which it contradicts.
+
+    Args:
+        offsets: First offsets of runs.
+        epochs: Their epochs.
+        lineages: The entries of epoch files.
+        wrong: Epochs that are wrong by their neighbours: a start has written them into a file.
+    """
+    is_known = np.zeros(offsets.size, np.bool_)
+    has_other = np.zeros(offsets.size, np.bool_)
+    for entries in lineages:
+        rising = [entry for entry in entries if entry.epoch not in wrong]
+        begins = np.array([entry.start_offset for entry in rising], np.int64)
+        epochs_there = np.array([NO_EPOCH, *(entry.epoch for entry in rising)], np.int64)
+        at = epochs_there[np.searchsorted(begins, offsets, side="right")]
+        is_known |= at == epochs
+        has_other |= at != NO_EPOCH
+    return is_known, has_other & ~is_known

@@ -1,0 +1,95 @@
+"""Read and compare the ids of a partition directory's log.
+
+What was written down about a log (a plan, trash, a salvage) is about the log of one topic id in one
+cluster. The offsets of another log mean other records.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from storage_core.checkpoint.broker_files import MAX_META_PROPERTIES_BYTES, parse_meta_properties
+from storage_core.checkpoint.checkpoint_files import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
+from storage_core.errors import InconsistentClusterIdError, InconsistentTopicIdError
+from storage_core.filenames import META_PROPERTIES_FILE, PARTITION_METADATA_FILE
+from storage_core.json_values import OMITTED, Word
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogIdentity:
+    """The ids of a log; None where no file says one.
+
+    Attributes:
+        topic_id: The id in ``partition.metadata``.
+        cluster_id: The id in the log directory's ``meta.properties``.
+    """
+
+    topic_id: Annotated[Word | None, OMITTED] = None
+    cluster_id: Annotated[Word | None, OMITTED] = None
+
+
+def topic_id_of(store: LogStore) -> str | None:
+    """Return the topic id in ``partition.metadata``, None without the file.
+
+    Raises:
+        CheckpointError: The file is malformed.
+        StorageError: The partition cannot be read.
+    """
+    if isinstance(store, LocalStore):
+        # Ask the disk for this one file: a listing costs as much as the partition has files.
+        # Anything of that name but a file is refused, as by a broker.
+        has_file = store.has(PARTITION_METADATA_FILE)
+    else:
+        has_file = any(file.name == PARTITION_METADATA_FILE for file in store.list_files())
+    if not has_file:
+        return None
+    content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+    file = f"{store.location}/{PARTITION_METADATA_FILE}"
+    return parse_partition_metadata(content, file=file).topic_id
+
+
+def read_identity(store: LogStore) -> LogIdentity:
+    """Return the ids of the log in a partition directory.
+
+    Raises:
+        CheckpointError: A file is malformed.
+        StorageError: A file cannot be read.
+    """
+    if not isinstance(store, LocalStore):
+        return LogIdentity(topic_id=topic_id_of(store))
+    cluster_id, root = None, LocalStore(Path(store.location).parent, may_be_link=True)
+    if root.has(META_PROPERTIES_FILE):
+        content = root.read_file(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
+        file = f"{root.location}/{META_PROPERTIES_FILE}"
+        cluster_id = parse_meta_properties(content, file=file).cluster_id
+    return LogIdentity(topic_id=topic_id_of(store), cluster_id=cluster_id)
+
+
+def require_identity(store: LogStore, expected: LogIdentity) -> None:
+    """Check that a partition directory still holds the same log.
+
+    An id that only one side has contradicts nothing.
+
+    Args:
+        store: The partition directory.
+        expected: The ids as they were written down.
+
+    Raises:
+        InconsistentClusterIdError: The log directory is another cluster's.
+        InconsistentTopicIdError: The log is another topic's.
+        PylogError: As ``read_identity``.
+    """
+    own = read_identity(store)
+    if None not in {expected.cluster_id, own.cluster_id} and (
+        expected.cluster_id != own.cluster_id
+    ):
+        path = f"{Path(store.location).parent}/{META_PROPERTIES_FILE}"
+        raise InconsistentClusterIdError(path, str(expected.cluster_id), str(own.cluster_id))
+    if None not in {expected.topic_id, own.topic_id} and expected.topic_id != own.topic_id:
+        path = f"{store.location}/{PARTITION_METADATA_FILE}"
+        raise InconsistentTopicIdError(path, str(expected.topic_id), str(own.topic_id))

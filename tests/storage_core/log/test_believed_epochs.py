@@ -1,0 +1,81 @@
+"""A leader epoch is believed between its neighbours, and within what epoch files know."""
+
+import pytest
+
+from storage_core.checkpoint.checkpoint_files import EpochEntry
+from storage_core.log.believed_epochs import EpochRun, are_runs_believed, find_last_epoch
+
+FLIPPED = 1_000_000
+
+
+def runs_of(epochs: list[int]) -> list[EpochRun]:
+    """Return a run for each batch of ten records."""
+    return [
+        EpochRun(epoch=epoch, first_offset=10 * at, last_offset=10 * at + 9)
+        for at, epoch in enumerate(epochs)
+    ]
+
+
+def doubted(epochs: list[int], *known: list[tuple[int, int]], largest: int | None = None):
+    files = [[EpochEntry(*entry) for entry in entries] for entries in known]
+    believed = are_runs_believed(runs_of(epochs), files, largest_epoch=largest)
+    return [at for at, is_so in enumerate(believed.tolist()) if not is_so]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "wrong"),
+    [
+        ([3, 3, 3], []),
+        ([0, 1, 2, 4, 4], []),
+        ([3, 3, FLIPPED, 3, 3], [2]),
+        ([3, FLIPPED, 5, 6, 6], [1]),
+        ([3, 3, 2, 3, 3], [2]),
+        ([3, 1, 6, 7, 7], [1]),
+        ([3, 3, FLIPPED, FLIPPED, 3, 3], [2, 3]),
+        ([FLIPPED, 3, 3], [0]),
+        ([3, 3, FLIPPED], [2]),
+        ([3, 3, 1], [2]),
+        ([3, 3, 4], [2]),
+        ([3, FLIPPED, 3], [1]),
+        ([3], []),
+        ([], []),
+    ],
+)
+def test_without_an_epoch_file_the_neighbours_say_it(epochs, wrong):
+    assert doubted(epochs) == wrong
+
+
+@pytest.mark.parametrize(
+    ("epochs", "entries", "wrong"),
+    [
+        # An epoch between its neighbours that no file has.
+        ([3, 3, 7, 8, 8], [(3, 0), (8, 30)], [2]),
+        ([3, 3, 7, 8, 8], [(3, 0), (7, 20), (8, 30)], []),
+        # The first batch has no neighbour before it.
+        ([1, 3, 3], [(3, 0)], [0]),
+        # The newest one is believed if the file has it.
+        ([3, 3, 4], [(3, 0), (4, 20)], []),
+        ([3, 3, FLIPPED], [(3, 0)], [2]),
+        # A start has believed the flipped epoch and written it down.
+        ([3, 3, FLIPPED, 3], [(3, 0), (FLIPPED, 20)], [2]),
+        # Several batches that the file does not know are believed: the file may be an old one.
+        ([3, 3, 7, 7, 8, 8], [(3, 0)], []),
+    ],
+)
+def test_an_epoch_file_confirms_and_contradicts(epochs, entries, wrong):
+    assert doubted(epochs, entries) == wrong
+
+
+def test_another_replica_knows_the_newest_epoch():
+    assert doubted([3, 3, 4], [(3, 0)], [(3, 0), (4, 20)]) == []
+    assert doubted([3, 3, FLIPPED], [(3, 0)], [(3, 0), (4, 20)]) == [2]
+
+
+def test_an_epoch_above_all_that_the_quorum_knows_is_not_believed():
+    assert doubted([3, 3, FLIPPED, FLIPPED], largest=9) == [2, 3]
+    assert doubted([3, 3, 9, 9], largest=9) == []
+
+
+def test_the_newest_epoch_is_the_newest_that_is_believed():
+    assert find_last_epoch(runs_of([3, FLIPPED, 4, 4, FLIPPED])) == 4
+    assert find_last_epoch([]) == -1
