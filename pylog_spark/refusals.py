@@ -128,6 +128,16 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         means="the directory is of another topic of the same name",
         way="compare its id with the topic's (`kafka-topics.sh --describe`); move out the old one",
     ),
+    Reason.INCONSISTENT_CLUSTER_ID: Refusal(
+        means="the log directory is of another cluster than the one that was written down",
+        way="name the log directory that the records were cut from; `--as-records` writes them",
+    ),
+    Reason.INCONSISTENT_EPOCHS: Refusal(
+        means="below the cut the log has other leader epochs than the log that was cut: its "
+        "records are others",
+        way="another replica took its place: `pylog salvage replay FOLDER ROOT --as-records` "
+        "writes the salvaged records for a producer",
+    ),
     Reason.NOTHING_TO_RECOVER: Refusal(means="the log is whole and was closed"),
     Reason.NOTHING_TO_RETAIN: Refusal(means="nothing has expired"),
     Reason.COMPACTED: Refusal(

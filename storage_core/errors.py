@@ -586,6 +586,17 @@ class InconsistentClusterIdError(PylogError):
     actual: str
 
 
+class InconsistentEpochsError(PylogError):
+    """A log has other leader epochs than the one written down."""
+
+    template = "{path}: expected leader epoch {expected} at offset {offset}, found {actual}"
+
+    path: str
+    offset: int
+    expected: int
+    actual: int
+
+
 class InconsistentDirectoriesError(PylogError):
     """Log directories are not one broker's, or one is named twice."""
 

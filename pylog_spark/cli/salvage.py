@@ -109,14 +109,17 @@ def replay(line: CommandLine) -> int:
     if line[AS_RECORDS]:
         return _write_records(line)
     rows = replay_salvage(line[SALVAGED], line[ROOTS], load_options(line))
-    status = ExitCode.FINDINGS if any(row.passed for row in rows) else ExitCode.DONE
+    if any(row.status is Status.FAILED for row in rows):
+        status = ExitCode.PARTLY_FAILED
+    elif any(row.error is not None for row in rows):
+        status = ExitCode.REFUSED
+    else:
+        status = ExitCode.FINDINGS if any(row.passed for row in rows) else ExitCode.DONE
     described = [_replay_row(row) for row in rows]
     view = View(
         lines=lines_of("replayed", described),
         blocks=[Table(kind=_REPLAY_TABLE, rows=described), *_replay_notes(line, rows)],
-        status=(
-            ExitCode.PARTLY_FAILED if any(row.status is Status.FAILED for row in rows) else status
-        ),
+        status=status,
     )
     return show(view, line)
 
@@ -178,6 +181,7 @@ def _salvage_row(each: SalvagedRow) -> Row:
         "free_records": contents.free,
         "passed_records": contents.passed,
         "log_end_offset": contents.log_end_offset,
+        "other_log": None if contents.other_log is None else str(contents.other_log),
         "cuts": [
             {"file": cut.file, "position": cut.position, "bytes": cut.size_bytes, "why": cut.reason}
             for cut in (() if saved is None else saved.cuts)
@@ -191,17 +195,39 @@ def _salvage_notes(folder: Path, salvaged: Sequence[SalvagedRow]) -> list[str]:
     if missing:
         what = count_text(missing, "partition")
         notes.append(f"{what} without a log to compare with: name its log directory behind FOLDER")
-    passed = sum(each.contents.passed for each in salvaged)
+    notes += [
+        f"{each.salvaged.partition} is another log than the one that was cut: "
+        f"{each.contents.other_log}"
+        for each in salvaged
+        if each.contents.other_log is not None
+    ]
+    passed = sum(each.contents.passed for each in salvaged if each.contents.other_log is None)
     if passed:
         notes.append(
-            f"{count_text(passed, 'record')} whose offsets the log has gone past: only a producer "
-            "can send them again; `pylog salvage replay FOLDER ROOT --as-records` writes them"
+            f"{count_text(passed, 'record')} whose offsets or leader epoch the log has gone past: "
+            "only a producer can send them again; `pylog salvage replay FOLDER ROOT --as-records` "
+            "writes them"
         )
+    notes += _unnamed_notes(
+        each.salvaged.directory
+        for each in salvaged
+        if each.contents.free and not each.salvaged.is_named
+    )
     roots = dict.fromkeys(str(each.log.parent) for each in salvaged if each.log is not None)
     if any(each.contents.free for each in salvaged):
         words = ["pylog", "salvage", "replay", str(folder), *roots, "--role", "broker", "--dry-run"]
         notes.append(f"the way back: {shlex.join(words)}")
     return notes
+
+
+def _unnamed_notes(folders: Iterable[Path | None]) -> Iterator[str]:
+    """Yield a note if a folder does not name its log."""
+    unnamed = next((folder for folder in folders if folder is not None), None)
+    if unnamed is not None:
+        yield (
+            f"{unnamed} does not say of which topic id and cluster id it is: only offsets and "
+            "leader epochs were compared; look whether the topic was made again since"
+        )
 
 
 def _replay_row(row: ReplayRow) -> dict[str, Any]:
@@ -234,10 +260,11 @@ def _replay_notes(line: CommandLine, rows: Sequence[ReplayRow]) -> list[str]:
             "a replay has no undo: for a way back copy the partition directories first (cp -a). It "
             "only appends, each log from its end on, and the salvage stays as it is"
         )
-    passed = sum(row.passed for row in rows)
+    notes += _unnamed_notes(row.unnamed for row in rows)
+    passed = sum(row.passed for row in rows if row.error is None)
     if passed:
         notes.append(
-            f"{count_text(passed, 'record')} left out whose offsets the log has gone past: "
-            "`--as-records` writes them for a producer"
+            f"{count_text(passed, 'record')} left out whose offsets or leader epoch the log has "
+            "gone past: `--as-records` writes them for a producer"
         )
     return notes

@@ -19,12 +19,19 @@ from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.guards import check_outside, check_roots
 from pylog_spark.run.job import new_job
 from pylog_spark.schemas import Action, Reason, Status
-from storage_core.catalog.log_directories import read_topic_id
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
-from storage_core.errors import ConfigError, GuardRefusedError, PylogError, describe_failure
+from storage_core.errors import (
+    ConfigError,
+    GuardRefusedError,
+    InconsistentClusterIdError,
+    InconsistentEpochsError,
+    InconsistentTopicIdError,
+    PylogError,
+    describe_failure,
+)
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.maintenance.recovery.salvaged import (
@@ -38,8 +45,14 @@ from storage_core.maintenance.verification.prescription import recover_command
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.roots.open_root import LogRoot, root_checkpoints
 from storage_core.store.local import LocalStore
+from storage_core.store.log_identity import topic_id_of
 
 _FOLDER: Final = "FOLDER"
+_OTHER_LOG: Final[Mapping[type[PylogError], Reason]] = {
+    InconsistentTopicIdError: Reason.INCONSISTENT_TOPIC_ID,
+    InconsistentClusterIdError: Reason.INCONSISTENT_CLUSTER_ID,
+    InconsistentEpochsError: Reason.INCONSISTENT_EPOCHS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +86,7 @@ class ReplayRow:
         log_end_offset: Where the log ends afterwards.
         error_class: Of what went wrong.
         error: What went wrong.
+        unnamed: A salvaged folder that does not say whose log it is; None without one.
     """
 
     partition: TopicPartition
@@ -86,6 +100,7 @@ class ReplayRow:
     log_end_offset: int | None = None
     error_class: str | None = None
     error: str | None = None
+    unnamed: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,14 +217,14 @@ def _replays(
             row.status, row.error_class = Status.FAILED, "PartitionNotFoundError"
             row.error = f"{partition} is in none of the log directories that were named"
             continue
-        topic_id = catalogs[root].topic_id(partition.topic)
-        own = read_topic_id(str(directory))
-        if topic_id is not None and own is not None and topic_id != own:
-            row.status, row.reason = Status.SKIPPED, Reason.INCONSISTENT_TOPIC_ID
-            row.error = f"the directory is of topic {own}, the cluster knows {topic_id}"
-            continue
+        store, topic_id = LocalStore(directory), catalogs[root].topic_id(partition.topic)
         try:
-            _compare(row, listed, LocalStore(directory))
+            own = topic_id_of(store)
+            if topic_id is not None and own is not None and topic_id != own:
+                row.status, row.reason = Status.SKIPPED, Reason.INCONSISTENT_TOPIC_ID
+                row.error = f"the directory is of topic {own}, the cluster knows {topic_id}"
+                continue
+            _compare(row, listed, store)
         except PylogError as error:
             row.status = Status.FAILED
             row.error_class, row.error = _failure(error)
@@ -222,8 +237,16 @@ def _compare(row: ReplayRow, logs: Iterable[SalvagedLog], store: LocalStore) -> 
         row.doubled += contents.doubled
         row.appended += contents.free
         row.passed += contents.passed
+        if contents.free and not each.is_named:
+            row.unnamed = each.directory
         row.old_log_end_offset = row.log_end_offset = contents.log_end_offset
-    if not row.appended:
+        if contents.other_log is not None and row.reason is None:
+            row.status = Status.SKIPPED
+            row.reason = _OTHER_LOG[type(contents.other_log)]
+            row.error = f"{contents.other_log}; salvaged to {each.directory}"
+    if row.reason is not None:
+        row.appended = 0
+    elif not row.appended:
         row.status = Status.SKIPPED
         row.reason = Reason.NOTHING_TO_RECOVER
 
@@ -255,15 +278,16 @@ def _append_one(
 ) -> None:
     partition = each.row.partition
     read = root_checkpoints(held.location, RECOVERY_FILES, strict=False).of(partition)
+    directory = Path(held.location, str(partition))
     log = UnifiedLog.open(
-        Path(held.location, str(partition)),
+        directory,
         config=catalog.config_or_defaults(partition.topic),
         cleaner=options.cleaner,
         log_start_offset=read.log_start_offset or 0,
         recovery_point=read.recovery_point or 0,
     )
     with log:
-        each.row.appended = replay(each.logs, log)
+        each.row.appended = replay(each.logs, log, LocalStore(directory))
         each.row.log_end_offset = log.log_end_offset
     held.write_checkpoints({RECOVERY_POINT_FILE: {partition: log.log_end_offset}})
     each.row.status = Status.DONE

@@ -24,6 +24,8 @@ _GUARDS: Final = frozenset(
         Reason.REMOTE_STORAGE,
         Reason.TIERED,
         Reason.INCONSISTENT_TOPIC_ID,
+        Reason.INCONSISTENT_CLUSTER_ID,
+        Reason.INCONSISTENT_EPOCHS,
         Reason.SWITCHED_OFF,
         Reason.NEGATIVE_TIMESTAMP,
     }

@@ -85,6 +85,19 @@ class LeaderEpochCache:
         below = [entry.epoch for entry in self._entries if entry.start_offset <= offset]
         return below[-1] if below else None
 
+    def first_difference(self, other: "LeaderEpochCache", end_offset: int) -> int | None:
+        """Return the first offset at which both have epochs, and other ones.
+
+        Args:
+            other: The epochs of another log.
+            end_offset: Below it they are compared.
+        """
+        for start in sorted(entry.start_offset for entry in (*self._entries, *other.entries)):
+            own, others = self.epoch_for_offset(start), other.epoch_for_offset(start)
+            if start < end_offset and None not in {own, others} and own != others:
+                return start
+        return None
+
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drop epochs at or above end_offset; return whether there were any."""
         if end_offset < 0:

@@ -576,6 +576,7 @@ def _salvage(
         index_interval_bytes=config.index_interval_bytes,
         max_index_bytes=config.segment_index_bytes,
         source=source,
+        epochs=log.epochs,
     )
     return {"salvage": to_json(salvage)}
 

@@ -4,7 +4,8 @@ A broker may cut freely, it fetches the rest from other replicas; whoever has no
 to look first. For each partition a directory of its name receives
 
 - ``cut-<base offset>-<position>.raw``: the bytes of each cut as they were,
-- ``cuts.json``: where each was, and why it was cut, and
+- ``cuts.json``: where each was, and why it was cut; whose log it was (topic id, cluster id) and
+  the leader epochs that it had, and
 - segments with indexes: the whole batches in them whose checksum is right, which Kafka, or this
   program, opens as a log of their own. A batch whose offsets were salvaged before is left to the
   raw copy.
@@ -14,22 +15,25 @@ partition's: nobody can read more than before.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Annotated, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.checkpoint.checkpoint_files import MAX_LEADER_EPOCH_BYTES, EpochEntry
 from storage_core.errors import (
     BadBytesError,
+    CheckpointError,
     CorruptRecordError,
     DecompressionError,
     StorageError,
 )
 from storage_core.filenames import (
+    LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     MAX_OFFSET,
     OFFSET_INDEX_SUFFIX,
@@ -40,9 +44,11 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, LENGTH_OVERHEAD
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.json_text import MAX_JSON_BYTES
-from storage_core.json_values import JsonFile, SystemText
+from storage_core.json_values import OMITTED, Count, JsonFile, SystemText, word
 from storage_core.local_files import create_in, open_folder, open_in, scan_open
+from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import Cut
+from storage_core.log.loading_log import parse_epochs
 from storage_core.log.segment_scan import scan_segment
 from storage_core.records.batch_finder import BatchFinder
 from storage_core.records.batch_table import BatchTable
@@ -57,6 +63,7 @@ from storage_core.records.reader import (
 )
 from storage_core.store.base import FileReader, LogStore, data_end_of, read_range
 from storage_core.store.local import LocalStore, make_folder, storage_errors
+from storage_core.store.log_identity import LogIdentity, read_identity
 from storage_core.turns import sync
 
 RAW_SUFFIX: Final = ".raw"
@@ -64,6 +71,8 @@ CUTS_FILE: Final = "cuts.json"
 _FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
 # Mode of the folders on the way: the owner of salvaged files gets through, and nobody lists them.
 _PASSAGE_MODE: Final = 0o711
+_UNKNOWN: Final = LogIdentity()
+_Epoch = Annotated[str, word(r"[0-9]{1,10}")]
 
 
 def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
@@ -201,6 +210,7 @@ def salvage_cuts(
     index_interval_bytes: int,
     max_index_bytes: int,
     source: LogStore | None = None,
+    epochs: Sequence[EpochEntry] = (),
 ) -> Salvage:
     """Copy the bytes of cuts before the cut; replace older files.
 
@@ -213,8 +223,10 @@ def salvage_cuts(
         index_interval_bytes: ``index.interval.bytes``.
         max_index_bytes: ``segment.index.bytes``.
         source: The partition as it is when it is cut; None where no other change comes before.
+        epochs: The leader epochs that the log keeps.
 
     Raises:
+        CheckpointError: A file that says whose log it is is malformed.
         StorageError: Something cannot be read, or written there.
     """
     source = store if source is None else source
@@ -230,7 +242,7 @@ def salvage_cuts(
             bases = _write_segments(store, source, cuts, folder)
             if cuts:
                 with _create(store, cuts[0], folder, CUTS_FILE) as file:
-                    file.write(_CUTS.encode(SavedCuts(directory=str(store.directory), cuts=cuts)))
+                    file.write(_CUTS.encode(_saved_cuts(store, cuts, epochs)))
     except OSError as error:
         raise StorageError(str(directory), error.strerror or str(error)) from error
     records = 0
@@ -259,13 +271,44 @@ class SavedCuts:
     Attributes:
         directory: The partition directory that they were in.
         cuts: Each cut, in file order.
+        identity: Whose log it was; former versions did not say.
+        epoch_starts: Start offsets of its leader epochs, by epoch: of those that it kept, and of
+            those that its epoch file had behind the first cut. A former version did not say.
     """
 
     directory: SystemText
     cuts: tuple[Cut, ...]
+    identity: Annotated[LogIdentity, OMITTED] = _UNKNOWN
+    epoch_starts: Annotated[Mapping[_Epoch, Count], OMITTED] = field(default_factory=dict)
+
+    @property
+    def epochs(self) -> tuple[EpochEntry, ...]:
+        """The leader epochs that the log had."""
+        return tuple(EpochEntry(int(epoch), start) for epoch, start in self.epoch_starts.items())
 
 
 _CUTS: Final = JsonFile(SavedCuts, "pylog-salvage")
+
+
+def _saved_cuts(
+    store: LocalStore, cuts: tuple[Cut, ...], epochs: Sequence[EpochEntry]
+) -> SavedCuts:
+    """Return what is written down of the cuts of a partition."""
+    entries: tuple[EpochEntry, ...] = ()
+    if store.has(LEADER_EPOCH_FILE):
+        content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
+        # A file that cannot be parsed says nothing about the log.
+        with suppress(CheckpointError):
+            entries = parse_epochs(content).entries
+    end_offset = min(cut.first_offset for cut in cuts)
+    lost = [entry for entry in entries if entry.start_offset >= end_offset]
+    all_epochs = LeaderEpochCache([*(epochs or entries), *lost]).entries
+    return SavedCuts(
+        directory=str(store.directory),
+        cuts=cuts,
+        identity=read_identity(store),
+        epoch_starts={str(entry.epoch): entry.start_offset for entry in all_epochs},
+    )
 
 
 def read_cuts(directory: Path) -> SavedCuts | None:

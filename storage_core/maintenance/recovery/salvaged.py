@@ -1,21 +1,30 @@
 """A salvage folder's content beside its log, and the way back.
 
 A batch of a salvage is doubled where the log has the same batch, free where the log ends before it,
-and passed where the log has gone on: other records have its offsets, or it was cut for good. Free
-batches go back with the offsets that they had, as a follower appends what it fetched.
+and passed where the log has gone on: other records have its offsets, it was cut for good, or a
+later leader epoch has begun. Free batches go back with the offsets that they had, as a follower
+appends what it fetched. They go back only into the log that they were cut from.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import InvalidNameError, LogDirectoryNotFoundError
+from storage_core.checkpoint.checkpoint_files import MAX_LEADER_EPOCH_BYTES
+from storage_core.errors import (
+    InconsistentClusterIdError,
+    InconsistentEpochsError,
+    InconsistentTopicIdError,
+    InvalidNameError,
+    LogDirectoryNotFoundError,
+)
 from storage_core.filenames import (
+    LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     TopicPartition,
     kind_of,
@@ -24,6 +33,9 @@ from storage_core.filenames import (
     parse_partition_directory,
 )
 from storage_core.local_files import scan_folder
+from storage_core.log.believed_epochs import are_batches_believed
+from storage_core.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
+from storage_core.log.loading_log import parse_epochs
 from storage_core.log.log_segment import segments_from
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.maintenance.recovery.salvage import (
@@ -38,7 +50,10 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.base import FileReader, LogStore
 from storage_core.store.local import LocalStore
+from storage_core.store.log_identity import LogIdentity, require_identity
 
+# Why what was salvaged is not of the log that is there now.
+OtherLogError = InconsistentTopicIdError | InconsistentClusterIdError | InconsistentEpochsError
 # Bytes that are appended at a time; Kafka takes at most a segment.
 _APPEND_BYTES: Final = 1 << 20
 
@@ -57,6 +72,11 @@ class SalvagedLog:
     directory: Path
     saved: SavedCuts | None
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it says of which topic or cluster it is."""
+        return self.saved is not None and self.saved.identity != LogIdentity()
+
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
@@ -70,9 +90,11 @@ class Contents:
         records: Records in the segments.
         doubled: Records that the log has, too.
         free: Records behind the end of the log.
-        passed: Other records below the end of the log.
+        passed: Other records: below the end of the log, of a former leader epoch, of one that is
+            not believed, or of another log.
         kept_offsets: First and last offset of each run of records that the log does not have.
         log_end_offset: Where the log ends; None where there is none.
+        other_log: Why the log is not the one that they were cut from; None where nothing says so.
     """
 
     first_offset: int | None = None
@@ -85,6 +107,7 @@ class Contents:
     passed: int = 0
     kept_offsets: list[tuple[int, int]] = field(default_factory=list)
     log_end_offset: int | None = None
+    other_log: OtherLogError | None = None
 
 
 def find_salvaged(folder: Path) -> list[SalvagedLog]:
@@ -124,10 +147,15 @@ class LogBatches:
     Args:
         store: The partition directory; None where there is no log.
         first_offset: Where the look-ups begin.
+
+    Attributes:
+        end_offset: Where the log ends.
+        last_epoch: Its newest leader epoch, NO_EPOCH without one.
     """
 
     def __init__(self, store: LogStore | None, first_offset: int) -> None:
-        bases, tables, self.end_offset = [], [], 0
+        tables: list[BatchTable] = []
+        self.end_offset, self.last_epoch = 0, NO_EPOCH
         if store is not None:
             bases = sorted(
                 offset
@@ -135,9 +163,14 @@ class LogBatches:
                 if kind_of(file.name) == LOG_SUFFIX and (offset := offset_of(file.name)) is not None
             )
             self.end_offset = bases[-1] if bases else 0
-            for base in segments_from(bases, first_offset):
-                with closing(store.open_file(log_file(base))) as reader:
-                    tables += [table for _, table in _batches(reader)]
+            wanted = segments_from(bases, first_offset)
+            # The newest epoch is that of the last batch, wherever that lies.
+            before = [base for base in reversed(bases) if base not in wanted]
+            for base in wanted:
+                tables += _tables(store, base)
+            while before and not tables:
+                tables += _tables(store, before.pop(0))
+            self.last_epoch = _find_last_epoch(store, tables)
         columns = [np.concatenate(part) for part in zip(*map(_identity, tables), strict=True)]
         self._base, self._size, self._crc = columns or [np.empty(0, np.int64)] * 3
         order = np.argsort(self._base, kind="stable")
@@ -158,6 +191,29 @@ class LogBatches:
         return same
 
 
+def _tables(store: LogStore, base_offset: int) -> list[BatchTable]:
+    """Return the valid batches of a segment."""
+    with closing(store.open_file(log_file(base_offset))) as reader:
+        return [table for _, table in _batches(reader)]
+
+
+def _read_epochs(store: LogStore) -> LeaderEpochCache:
+    """Return the leader epochs of a log's epoch file; none without one."""
+    if not any(file.name == LEADER_EPOCH_FILE for file in store.list_files()):
+        return LeaderEpochCache()
+    return parse_epochs(store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES))
+
+
+def _find_last_epoch(store: LogStore, tables: Sequence[BatchTable]) -> int:
+    """Return the newest epoch of a log's epoch file and batches."""
+    epochs = _read_epochs(store)
+    if not tables:
+        return epochs.latest_epoch
+    batches = BatchTable(np.concatenate([table.columns for table in tables], axis=1))
+    believed = batches.leader_epoch[are_batches_believed(batches, [epochs.entries])]
+    return max(epochs.latest_epoch, int(believed.max(initial=NO_EPOCH)))
+
+
 def _identity(batches: BatchTable) -> tuple[NDArray[np.int64], ...]:
     return batches.base_offset, batches.size, batches.crc
 
@@ -174,6 +230,34 @@ def _segments(log: SalvagedLog) -> list[int]:
     names = (file.name for file in LocalStore(log.directory).list_files())
     bases = (offset_of(name) for name in names if kind_of(name) == LOG_SUFFIX)
     return sorted(base for base in bases if base is not None)
+
+
+def require_own_log(log: SalvagedLog, of_log: LogStore) -> None:
+    """Check that a log is still the one that was cut.
+
+    What a former version did not write down is not compared.
+
+    Args:
+        log: The salvaged log.
+        of_log: The partition directory of the log.
+
+    Raises:
+        InconsistentClusterIdError: It is another cluster's.
+        InconsistentEpochsError: Below the cut it has other leader epochs.
+        InconsistentTopicIdError: It is another topic's.
+        PylogError: A file cannot be read.
+    """
+    saved = log.saved
+    if saved is None:
+        return
+    require_identity(of_log, saved.identity)
+    former, own = LeaderEpochCache(saved.epochs), _read_epochs(of_log)
+    end_offset = min((cut.first_offset for cut in saved.cuts), default=0)
+    at = former.first_difference(own, end_offset)
+    if at is not None:
+        expected, actual = former.epoch_for_offset(at), own.epoch_for_offset(at)
+        path = f"{of_log.location}/{LEADER_EPOCH_FILE}"
+        raise InconsistentEpochsError(path, at, expected or 0, actual or 0)
 
 
 def describe_salvaged(log: SalvagedLog, of_log: LogStore | None) -> Contents:
@@ -198,18 +282,75 @@ def describe_salvaged(log: SalvagedLog, of_log: LogStore | None) -> Contents:
     batches_of_log = LogBatches(of_log, bases[0] if bases else 0)
     if of_log is not None:
         contents.log_end_offset = batches_of_log.end_offset
-    store = LocalStore(log.directory)
-    for base in bases:
-        with closing(store.open_file(log_file(base))) as reader:
-            for _, batches in _batches(reader):
-                _count(contents, batches, batches_of_log)
+        try:
+            require_own_log(log, of_log)
+        except (
+            InconsistentTopicIdError,
+            InconsistentClusterIdError,
+            InconsistentEpochsError,
+        ) as error:
+            contents.other_log = error
+    for window in _windows(log):
+        _count(contents, window, batches_of_log)
     return contents
 
 
-def _count(contents: Contents, batches: BatchTable, of_log: LogBatches) -> None:
+class _SalvagedWindow(NamedTuple):
+    """Salvaged batches that follow each other.
+
+    Attributes:
+        log: Where they were salvaged.
+        base_offset: Base offset of their segment.
+        position: Where their positions count from.
+        batches: The batches.
+        is_believed: Which of them have a believed leader epoch.
+    """
+
+    log: SalvagedLog
+    base_offset: int
+    position: int
+    batches: BatchTable
+    is_believed: NDArray[np.bool_]
+
+    def find_free(self, end_offset: int, last_epoch: int) -> NDArray[np.bool_]:
+        """Return a mask of batches that a log may get.
+
+        Args:
+            end_offset: Where the log ends.
+            last_epoch: Its newest leader epoch.
+        """
+        epochs = self.batches.leader_epoch
+        former = {entry.epoch for entry in self.log.saved.epochs} if self.log.saved else set()
+        # Messages of old formats name no epoch.
+        has_gone_on = bool(former) and last_epoch not in {NO_EPOCH, *former}
+        is_recent = (epochs >= last_epoch) | ((epochs < 0) & (not has_gone_on))
+        return (self.batches.base_offset >= end_offset) & is_recent & self.is_believed
+
+
+def _windows(log: SalvagedLog) -> Iterator[_SalvagedWindow]:
+    """Yield a salvaged log's batches, by segment and position."""
+    store, tables = LocalStore(log.directory), []
+    for base in _segments(log):
+        with closing(store.open_file(log_file(base))) as reader:
+            tables += [(base, *table) for table in _batches(reader)]
+    if not tables:
+        return
+    columns = np.concatenate([batches.columns for _, _, batches in tables], axis=1)
+    lineages = [log.saved.epochs] if log.saved is not None else []
+    is_believed = are_batches_believed(BatchTable(columns), lineages)
+    ends = np.cumsum([len(batches) for _, _, batches in tables])[:-1]
+    for (base, position, batches), mask in zip(tables, np.split(is_believed, ends), strict=True):
+        yield _SalvagedWindow(log, base, position, batches, mask)
+
+
+def _count(contents: Contents, window: _SalvagedWindow, of_log: LogBatches) -> None:
+    batches = window.batches
     records, last = count_records(batches), batches.last_offset
-    is_doubled = of_log.has(batches)
-    is_free = ~is_doubled & (batches.base_offset >= of_log.end_offset)
+    if contents.other_log is None:
+        is_doubled = of_log.has(batches)
+        is_free = ~is_doubled & window.find_free(of_log.end_offset, of_log.last_epoch)
+    else:
+        is_doubled = is_free = np.zeros(len(batches), np.bool_)
     contents.records += int(records.sum())
     contents.doubled += int(records[is_doubled].sum())
     contents.free += int(records[is_free].sum())
@@ -226,7 +367,7 @@ def _count(contents: Contents, batches: BatchTable, of_log: LogBatches) -> None:
             contents.kept_offsets.append((base, end))
 
 
-def replay(logs: Iterable[SalvagedLog], log: UnifiedLog) -> int:
+def replay(logs: Sequence[SalvagedLog], log: UnifiedLog, store: LogStore) -> int:
     """Append batches at free offsets to a log; return the record count.
 
     The batches have their former offsets.
@@ -234,23 +375,33 @@ def replay(logs: Iterable[SalvagedLog], log: UnifiedLog) -> int:
     Args:
         logs: The log's salvaged parts, by any runs.
         log: The log, open for appends.
+        store: Its directory.
 
     Raises:
-        PylogError: A file cannot be read, or a batch is not taken.
+        PylogError: The log is another one, a file cannot be read, or a batch is not taken.
     """
-    files = sorted((base, each.directory) for each in logs for base in _segments(each))
-    records = 0
-    for base, directory in files:
-        with closing(LocalStore(directory).open_file(log_file(base))) as reader:
-            for position, batches in _batches(reader):
-                free = BatchTable(batches.columns[:, batches.base_offset >= log.log_end_offset])
-                for first, end in _pieces(free):
-                    piece = BatchTable(free.columns[:, first:end])
-                    data = np.empty(int(piece.size.sum()), np.uint8)
-                    reader.read_into(position + int(piece.position[0]), data)
-                    epoch = int(piece.leader_epoch.max())
-                    log.append_as_follower(data, leader_epoch=epoch)
-                    records += int(count_records(piece).sum())
+    for each in logs:
+        require_own_log(each, store)
+    windows = sorted(
+        (window for each in logs for window in _windows(each)),
+        key=lambda window: (window.base_offset, window.log.directory, window.position),
+    )
+    if not windows:
+        return 0
+    records, last_epoch = 0, LogBatches(store, log.log_end_offset).last_epoch
+    for window in windows:
+        is_free = window.find_free(log.log_end_offset, last_epoch)
+        free = BatchTable(window.batches.columns[:, is_free])
+        name = log_file(window.base_offset)
+        with closing(LocalStore(window.log.directory).open_file(name)) as reader:
+            for first, end in _pieces(free):
+                piece = BatchTable(free.columns[:, first:end])
+                data = np.empty(int(piece.size.sum()), np.uint8)
+                reader.read_into(window.position + int(piece.position[0]), data)
+                epoch = int(piece.leader_epoch.max())
+                log.append_as_follower(data, leader_epoch=epoch)
+                records += int(count_records(piece).sum())
+                last_epoch = max(last_epoch, epoch)
     return records
 
 

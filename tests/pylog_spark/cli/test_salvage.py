@@ -7,7 +7,14 @@ import pytest
 
 from pylog_spark.exit_code import ExitCode
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    LEADER_EPOCH_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+)
+from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
 from storage_core.log.log_loader import load_log
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.roots.open_root import root_checkpoints
@@ -34,11 +41,16 @@ FIRST, LAST, KEPT = 25, 39, 15
 def root(tmp_path: Path, pylog) -> LogRoot:
     """A log directory whose log was cut at offset 20, and what was cut beside it."""
     made = log_root(tmp_path / "log")
-    made.change(made.file(20), len(encode_batch(batch(20, leader_epoch=3))) - 1, b"\x55")
-    words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
-    done = pylog("recover", made.path, *words, "--salvage", salvage_of(made))
-    assert done.exit_code == ExitCode.DONE, done.output
+    cut(pylog, made)
     return made
+
+
+def cut(pylog, root: LogRoot) -> None:
+    """Damage the log at offset 20, and let a recovery cut it there."""
+    root.change(root.file(20), len(encode_batch(batch(20, leader_epoch=3))) - 1, b"\x55")
+    words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
+    done = pylog("recover", root.path, *words, "--salvage", salvage_of(root))
+    assert done.exit_code == ExitCode.DONE, done.output
 
 
 def salvage_of(root: LogRoot) -> Path:
@@ -64,11 +76,11 @@ def records_of(pylog, place: Path) -> list[dict]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def append(root: LogRoot, count: int) -> None:
+def append(root: LogRoot, count: int, *, leader_epoch: int = 3) -> None:
     """Let the log go on, as under a broker that was started too early."""
     with UnifiedLog.open(root.partition) as log:
         for _ in range(count):
-            log.append_as_leader(encode_batch(batch(0, 1)), leader_epoch=4)
+            log.append_as_leader(encode_batch(batch(0, 1)), leader_epoch=leader_epoch)
 
 
 def test_what_was_cut_is_shown_beside_the_log_with_the_reason(pylog, root):
@@ -130,7 +142,7 @@ def test_messages_of_old_formats_go_back_but_for_sets_that_the_log_reaches_into(
     words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
     done = pylog("recover", made.path, *words, "--salvage", salvage_of(made))
     assert done.exit_code == ExitCode.DONE, done.output
-    append(made, gone_past)
+    append(made, gone_past, leader_epoch=0)
     ours = records_of(pylog, made.path)[10:]
     row = show(pylog, made)
     # What is free: all that follows the bad message, or what follows the set.
@@ -218,11 +230,119 @@ def test_what_the_log_has_gone_past_is_left_to_a_producer(pylog, root):
     assert (row["free_records"], row["passed_records"]) == (KEPT - 5, 5)
     result = replay(pylog, root)
     assert result.exit_code == ExitCode.FINDINGS
-    assert "5 records left out whose offsets the log has gone past" in result.stdout
+    assert "5 records left out whose offsets or leader epoch" in result.stdout
     assert [r["offset"] for r in records_of(pylog, root.path)][-10:] == list(range(30, 40))
     sent = replay(pylog, root, "--as-records", "-f", "%o\\n")
     assert (sent.exit_code, sent.stdout.split()) == (0, [str(n) for n in range(25, 30)])
     assert "left out: 10 records that the log has" in sent.stderr
+
+
+def test_records_of_a_former_epoch_are_left_to_a_producer(pylog, root):
+    """Another leader began at the cut: these offsets are its own, the first one at least."""
+    append(root, 1, leader_epoch=50)
+    before = (root.partition / LEADER_EPOCH_FILE).read_bytes()
+    row = show(pylog, root)
+    assert (row["free_records"], row["passed_records"]) == (0, KEPT)
+    result = replay(pylog, root, "--output", "json")
+    row = json.loads(result.stdout)
+    assert result.exit_code == ExitCode.FINDINGS, result.output
+    assert (row["appended_records"], row["passed_records"], row["log_end_offset"]) == (0, KEPT, 21)
+    assert (root.partition / LEADER_EPOCH_FILE).read_bytes() == before
+    assert b"50 20" in before
+    assert ask(pylog, root)["advice"] == "start-broker"
+
+
+def test_an_epoch_that_only_the_epoch_file_or_only_a_batch_has_counts(pylog, root):
+    append(root, 1, leader_epoch=50)
+    epochs = root.partition / LEADER_EPOCH_FILE
+    epochs.write_bytes(b"0\n2\n0 0\n3 15\n")
+    append(root, 1, leader_epoch=50)
+    epochs.write_bytes(b"0\n2\n0 0\n3 15\n")
+    assert show(pylog, root)["free_records"] == 0
+    root.file(20).write_bytes(b"")
+    assert show(pylog, root)["free_records"] == KEPT
+    epochs.write_bytes(b"0\n3\n0 0\n3 15\n50 20\n")
+    assert show(pylog, root)["free_records"] == 0
+
+
+def make_again(root: LogRoot) -> None:
+    (root.partition / PARTITION_METADATA_FILE).write_text(
+        "version: 0\ntopic_id: M0MvcLLmQMWGnCcvBQnZYw"
+    )
+
+
+def move_to_another_cluster(root: LogRoot) -> None:
+    properties = root.path / META_PROPERTIES_FILE
+    properties.write_text(properties.read_text().replace("cluster.id=", "cluster.id=z"))
+
+
+def write_other_epochs(root: LogRoot) -> None:
+    """Let another replica's log be here, which a later leader has written from offset 7 on."""
+    (root.partition / LEADER_EPOCH_FILE).write_bytes(b"0\n2\n0 0\n2 7\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "found"),
+    [
+        (
+            make_again,
+            "INCONSISTENT_TOPIC_ID",
+            "partition.metadata: expected topic id 3BBfqQbWRHy_3kC4SIuLMw, found",
+        ),
+        (
+            move_to_another_cluster,
+            "INCONSISTENT_CLUSTER_ID",
+            "expected cluster id V3CHegy_ZdcmiWckVUA0FQ, found zV3CHegy_ZdcmiWckVUA0FQ",
+        ),
+        (
+            write_other_epochs,
+            "INCONSISTENT_EPOCHS",
+            "expected leader epoch 0 at offset 7, found 2",
+        ),
+    ],
+)
+def test_records_do_not_go_into_another_log(pylog, root, change, reason, found):
+    change(root)
+    before = {path: path.read_bytes() for path in root.path.rglob("*") if path.is_file()}
+    row = show(pylog, root)
+    assert (row["free_records"], row["passed_records"]) == (0, KEPT)
+    assert found in row["other_log"]
+    result = replay(pylog, root, "--output", "json")
+    row = json.loads(result.stdout)
+    assert (result.exit_code, row["status"], row["reason"]) == (
+        ExitCode.REFUSED,
+        "skipped",
+        reason,
+    )
+    assert row["appended_records"] == 0
+    assert found in row["error"]
+    assert {path: path.read_bytes() for path in root.path.rglob("*") if path.is_file()} == before
+    assert not any("replay" in each for each in ask(pylog, root)["commands"])
+
+
+def test_a_folder_of_a_former_version_goes_back_with_a_word(pylog, root):
+    """It does not say whose log it is: offsets and epochs are all there is to compare."""
+    cuts = salvaged_partition(root) / "cuts.json"
+    values = json.loads(cuts.read_text())
+    assert values.pop("identity")
+    assert values.pop("epoch_starts")
+    cuts.write_text(json.dumps(values))
+    said = " ".join(replay(pylog, root, "--dry-run").stdout.split())
+    assert "does not say of which topic id and cluster id it is" in said
+    result = replay(pylog, root)
+    assert result.exit_code == ExitCode.DONE
+    assert f"{KEPT} records appended" in result.stdout
+
+
+def test_a_batch_whose_epoch_is_not_believed_does_not_go_back(pylog, tmp_path):
+    """A flipped bit outside of the checksum: appended, it would be the log's epoch for good."""
+    root = log_root(tmp_path / "log")
+    root.change(root.file(30), LEADER_EPOCH_AT, (1_000_000).to_bytes(4))
+    cut(pylog, root)
+    row = show(pylog, root)
+    assert (row["free_records"], row["passed_records"]) == (KEPT - 5, 5)
+    assert replay(pylog, root).exit_code == ExitCode.FINDINGS
+    assert b"1000000" not in (root.partition / LEADER_EPOCH_FILE).read_bytes()
 
 
 def test_records_for_a_producer_are_written_as_cat_writes_them(pylog, root):
