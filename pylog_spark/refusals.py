@@ -50,7 +50,8 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         way="wait, or `--set min.cleanable.dirty.ratio=0` to clean it now",
     ),
     Reason.NO_HIGH_WATERMARK: Refusal(
-        means="no checkpoint says up to where the log is replicated",
+        means="no checkpoint says up to where the log is replicated, and the metadata does not "
+        "say that it has one replica",
         way="`--high-watermark log-end`, which claims that all there is was replicated",
     ),
     Reason.UNCLEAN_SHUTDOWN: Refusal(

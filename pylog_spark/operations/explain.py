@@ -152,7 +152,10 @@ class _Explainer:
         mark = checkpoints.high_watermark
         if self._options.high_watermark is HighWatermarkSource.LOG_END:
             mark = None
-        elif mark is None:
+        elif mark is None and not (
+            root.role.facts.is_owned_by_broker
+            and self._catalog.has_other_replicas(partition) is False
+        ):
             text = "no high watermark is known: what is replicated, and so may be touched, is not"
             until = (
                 "replication-offset-checkpoint has an entry, which a broker writes every "

@@ -22,6 +22,7 @@ from pylog_spark.tasks.listing import (
 )
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.off_switch import is_switched_off
+from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicConfigSource
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.config import LogConfig
@@ -93,6 +94,21 @@ def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig
     return Reason.REMOTE_STORAGE if may_be_tiered else config
 
 
+def is_only_replica(row: Mapping[str, Any], run: RunContext) -> bool:
+    """Whether a broker's partition is known to have no other replica.
+
+    Without an entry in the checkpoint its high watermark is then the log's end, as for the leader
+    that its broker becomes.
+
+    Args:
+        row: Of ``schemas.PARTITION``.
+        run: The run.
+    """
+    partition = TopicPartition(row["topic"], row["partition"])
+    is_alone = run.catalogs[row["root"]].has_other_replicas(partition) is False
+    return is_alone and Role(row["role"]).facts.is_owned_by_broker
+
+
 def observe_alone(
     step: Step,
     row: Mapping[str, Any],
@@ -162,7 +178,7 @@ def _admit(
     high_watermark = checkpoints.high_watermark
     if run.options.high_watermark is HighWatermarkSource.LOG_END:
         high_watermark = None
-    elif high_watermark is None:
+    elif high_watermark is None and not is_only_replica(row, run):
         return Reason.NO_HIGH_WATERMARK
     return Admitted(
         store=store, config=config, checkpoints=checkpoints, high_watermark=high_watermark

@@ -23,7 +23,7 @@ from pylog_spark.operations.retain.task import RetentionContext, observe_sweep
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION, PLAN, RETENTION_PLAN, Reason, Status
-from pylog_spark.tasks.admission import Step, admit_topic
+from pylog_spark.tasks.admission import Step, admit_topic, is_only_replica
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.listing import open_partition
 from pylog_spark.tasks.observe import observe_partition
@@ -309,7 +309,11 @@ class _Observer:
         if not rows:
             return {}
         topics, is_usual = self._topics(rows, looks)
-        is_usual &= [mark is not None for mark in marks]
+        is_usual &= [
+            mark is not None
+            and (mark.high_watermark is not None or not is_only_replica(row, self._context.run))
+            for row, mark in zip(rows, marks, strict=True)
+        ]
         checkpoints = CheckpointColumns.of([mark or PartitionCheckpoints() for mark in marks])
         answers: dict[Step, list[_Answer]] = {}
         for step in self._plans:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.exit_code import ExitCode
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, REPLICATION_FILE
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.start_accidents import Disks
 
@@ -92,3 +92,26 @@ def test_a_disk_that_was_not_given_is_named_where_it_lies_beside_the_other(
     result = pylog("recover", one, "--role", "broker", "--now-ms", clock([one]), "--wide")
     said = " ".join(result.stdout.split())
     assert "log.dirs of the broker says: pylog recover" in said
+
+
+def planned(pylog: Any, roots: list[Path]) -> list[tuple[str, int, str, str | None]]:
+    result = pylog("run", *roots, "--role", "broker", "--dry-run", "--output", "json")
+    assert result.exit_code == ExitCode.DONE, result.output
+    rows = map(json.loads, result.stdout.splitlines())
+    return [
+        (row["topic"], row["partition"], row["status"], row["reason"])
+        for row in rows
+        if row["type"] == "result"
+    ]
+
+
+def test_with_one_replica_the_log_end_counts_where_no_high_watermark_is_known(pylog, tmp_path):
+    """As for the leader that the broker becomes: nobody else has a replica."""
+    roots = Disks(unpack_archive(TWO_DISKS, tmp_path)).roots
+    before = planned(pylog, roots)
+    assert {(topic, status) for topic, _, status, _ in before} >= {("orders", "planned")}
+    for root in roots:
+        (root / REPLICATION_FILE).unlink()
+    assert planned(pylog, roots) == before
+    result = pylog("explain", roots[0], "--topics", "orders", "--output", "json")
+    assert "NO_HIGH_WATERMARK" not in result.stdout
