@@ -101,11 +101,13 @@ _STYLES: Final = {
     Advice.START_BROKER: "bold green",
     Advice.COPY_DAMAGED: "bold red",
     Advice.COPY_WHOLE: "bold green",
+    Advice.NO_PARTITION: "bold red",
 }
 # Of a verdict that keeps a broker from starting, whatever was found.
 _AS_SEVERE: Final = {
     Advice.DO_NOT_START: Severity.FATAL,
     Advice.LOOK_BEFORE_START: Severity.ERROR,
+    Advice.NO_PARTITION: Severity.ERROR,
 }
 _LIMIT: Final = re.compile(rf"{MAX_TRUNCATE_BYTES.label} (\d+)")
 _SHOWN_FORECASTS: Final = 20

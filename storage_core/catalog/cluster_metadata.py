@@ -34,6 +34,7 @@ from storage_core.filenames import (
     offset_of,
     parse_cluster_snapshot,
 )
+from storage_core.formats.batch_v2 import HEADER_UP_TO_MAGIC_BYTES, MAGIC_V2
 from storage_core.formats.control import ControlType
 from storage_core.messages.internal_records import DecodedRecord, decode_internal_record
 from storage_core.messages.schema import NO_UUID, Fields
@@ -79,11 +80,14 @@ class MetadataFile:
         path: The file.
         may_be_torn: Whether bytes at its end that make no whole, valid batch are what a crash
             leaves of the batch being written; else they are corruption.
+        may_be_cut: Whether the file may end inside of a batch, as Kafka's own reader of snapshots
+            accepts it; any other damage is corruption.
     """
 
-    def __init__(self, path: Path, *, may_be_torn: bool) -> None:
+    def __init__(self, path: Path, *, may_be_torn: bool, may_be_cut: bool = False) -> None:
         self._path = path
         self._may_be_torn = may_be_torn
+        self._may_be_cut = may_be_cut
         self._torn_at: int | None = None
         self._size_bytes = 0
 
@@ -128,11 +132,23 @@ class MetadataFile:
                     end = error.position
             if position < reader.size_bytes:
                 self._torn_at = position
+                if self._may_be_cut:
+                    self._require_magic(reader, position)
+
+    def _require_magic(self, reader: FileReader, position: int) -> None:
+        """Refuse a cut batch without a magic, as Kafka does."""
+        head = np.zeros(HEADER_UP_TO_MAGIC_BYTES, np.uint8)
+        count = reader.read_into(position, head)
+        is_batch = count == len(head) and head[-1] <= MAGIC_V2
+        if not is_batch and (position == 0 or count == len(head)):
+            reason = f"expected a batch, found {count} bytes of none"
+            raise CorruptRecordError(self._path.name, position, reason)
 
     def _windows(self, reader: FileReader, start: int, end: int) -> Iterator[tuple[Window, int]]:
         """Yield windows, each with its number of batches before a bad CRC."""
         if not self._may_be_torn:
-            for window in scan_windows(reader, start=start, end=end):
+            cut = Tail.STOP if self._may_be_cut else Tail.RAISE
+            for window in scan_windows(reader, start=start, end=end, tail=cut):
                 yield window, len(window.batches)
             return
         windows = scan_windows(
@@ -192,6 +208,8 @@ class ClusterMetadata:
         unknown: Numbers of records of types that Kafka 4.4 does not know, by type.
         notes: Notes for a person: a torn end, an unfinished transaction.
         next_producer_id: The first producer id that no broker has got.
+        bootstrap_cut_at: Position behind the last whole batch of the snapshot with which the quorum
+            began, if that was read and has lost its end; None where it is whole.
     """
 
     topics: Mapping[str, TopicMetadata]
@@ -207,6 +225,7 @@ class ClusterMetadata:
     unknown: Mapping[int, int]
     notes: tuple[str, ...]
     next_producer_id: int = 0
+    bootstrap_cut_at: int | None = None
 
     def topics_by_name(self) -> dict[str, TopicMetadata]:
         """Return the topics by name."""
@@ -243,7 +262,7 @@ def _read_files(replay: "_ImageFeed", directory: Path, *, is_recovered: bool) ->
         for name in names
         if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
     )
-    if snapshot is None and not segments:
+    if snapshot is None and not segments and not is_recovered:
         raise CorruptClusterMetadataError(str(directory), None, "expected a snapshot or a log")
     if snapshot is not None:
         replay.read_snapshot(*snapshot, may_be_empty=is_recovered)
@@ -346,21 +365,27 @@ class _ImageFeed:
         self._end_offset = 0
         self._last_timestamp_ms = -1
         self._notes: list[str] = []
+        self._bootstrap_cut_at: int | None = None
 
     def read_snapshot(self, name: str, end_offset: int, *, may_be_empty: bool = False) -> None:
         """Replay a snapshot; its records' own offsets mean nothing.
 
-        As in Kafka, a snapshot of no bytes has no records.
+        As in Kafka, a snapshot of no bytes has no records. That with which a quorum began ends
+        before offset 0: its records are in the log too, and so it may have lost its end. A broker
+        reads it up to there, but for one in which not even the first batch's magic is left.
         """
         path = self._directory / name
         last_control = None
-        file = MetadataFile(path, may_be_torn=False)
+        is_bootstrap = end_offset == 0
+        file = MetadataFile(path, may_be_torn=False, may_be_cut=is_bootstrap)
         for batch in file.batches():
             last_control = batch.control_type
             self._apply(batch, path, first_offset=0)
-        if may_be_empty and not file.size_bytes:
-            last_control = ControlType.SNAPSHOT_FOOTER
-        if last_control != ControlType.SNAPSHOT_FOOTER:
+        if last_control != ControlType.SNAPSHOT_FOOTER and is_bootstrap:
+            cut_at = file.size_bytes if file.torn_at is None else file.torn_at
+            self._bootstrap_cut_at = cut_at
+            self._notes.append(f"{name} has lost its end, from byte {cut_at} on")
+        elif last_control != ControlType.SNAPSHOT_FOOTER and (file.size_bytes or not may_be_empty):
             raise CorruptClusterMetadataError(str(path), None, "the snapshot has no footer")
         self._end_offset = end_offset
 
@@ -409,6 +434,7 @@ class _ImageFeed:
             unknown=dict(image.unknown),
             notes=tuple(self._notes),
             next_producer_id=image.next_producer_id,
+            bootstrap_cut_at=self._bootstrap_cut_at,
         )
 
     def _note(self, record: MetadataRecord, offset: int, timestamp_ms: int) -> None:

@@ -4,6 +4,7 @@ The directories are those of ``golden/two-disks``: ``d1`` has the cluster's meta
 events-1, quiet-0; ``d2`` has orders-1 and events-0. Of one disk, ``d1`` has all of them.
 """
 
+import gzip
 import os
 import shutil
 import struct
@@ -27,6 +28,7 @@ _LOG_START: Final = "log-start-offset-checkpoint"
 _WATERMARK: Final = "replication-offset-checkpoint"
 _CLEANER: Final = "cleaner-offset-checkpoint"
 _MARKER: Final = ".kafka_cleanshutdown"
+_SNAPSHOT: Final = f"{FIRST}-0000000000.checkpoint"
 
 
 class NotApplicableError(Exception):
@@ -377,6 +379,73 @@ def _metadata_half(disks: Disks) -> None:
     path.write_bytes(data[: places[len(places) // 2][0]])
 
 
+def _never_started(disks: Disks) -> None:
+    """The metadata as ``kafka-storage format`` leaves it: a snapshot, and no log yet."""
+    directory = disks[METADATA]
+    _require(directory / _SNAPSHOT)
+    for path in directory.iterdir():
+        if path.name not in {_SNAPSHOT, "partition.metadata"}:
+            path.unlink()
+
+
+def _never_started_torn(disks: Disks) -> None:
+    _never_started(disks)
+    _shorten(METADATA, _SNAPSHOT, 7)(disks)
+
+
+def _never_started_without_snapshot(disks: Disks) -> None:
+    _never_started(disks)
+    (disks[METADATA] / _SNAPSHOT).unlink()
+
+
+def _shorten(partition: str, file: str, drop: int) -> Happen:
+    """Cut bytes off a file's end."""
+
+    def happen(disks: Disks) -> None:
+        path = _require(disks[partition] / file)
+        data = path.read_bytes()
+        if len(data) <= drop:
+            raise NotApplicableError(path)
+        path.write_bytes(data[:-drop])
+
+    return happen
+
+
+def _compressed(partition: str, *bases: str) -> Happen:
+    """Another program's rotation compressed closed segments where they lay."""
+
+    def happen(disks: Disks) -> None:
+        for base in bases:
+            path = _log(disks, partition, base)
+            path.with_name(f"{path.name}.1.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+
+    return happen
+
+
+def _future_in_same(disks: Disks) -> None:
+    """Two disks were merged by copying, while a partition moved between them."""
+    _copy(disks, "orders-0", disks["orders-0"].parent / f"orders-0{FUTURE}")
+
+
+def _future_in_same_elsewhere(disks: Disks) -> None:
+    """The same on the disk that the partition is not assigned to."""
+    other = disks.elsewhere("orders-0")
+    _copy(disks, "orders-0", other / f"orders-0{FUTURE}")
+    _move(disks, "orders-0", other / "orders-0")
+
+
+def _merged(disks: Disks) -> None:
+    """The second disk was copied onto the first, in the midst of a move to it, and taken away."""
+    if disks.first == disks.last:
+        raise NotApplicableError(disks.last)
+    _copy(disks, "events-0", disks.first / f"events-0{FUTURE}")
+    for path in disks.last.iterdir():
+        if path.is_dir():
+            shutil.move(path, disks.first / path.name)
+    shutil.rmtree(disks.last)
+
+
 # Name by name what happens. Names are stable: results are kept by them.
 ACCIDENTS: Final[dict[str, Happen]] = {
     "meta-empty-first": _first("meta.properties", b""),
@@ -440,6 +509,9 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "future-short": _short_future,
     "future-assigned": _assigned_future,
     "future-assigned-short": _assigned_short_future,
+    "future-same-directory": _future_in_same,
+    "future-same-elsewhere": _future_in_same_elsewhere,
+    "disks-merged": _merged,
     "stray-beside": lambda disks: _copy(disks, "events-1", disks.first / f"gone-0{STRAY}"),
     "stray-damaged": _damaged(STRAY),
     "delete-beside": lambda disks: _copy(disks, "events-1", disks.first / f"gone-0{DELETE}"),
@@ -515,12 +587,16 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "txnindex-folder": _folder_in("orders-0", f"{LAST}.txnindex"),
     "txnindex-folder-closed": lambda d: (d["events-0"] / f"{SECOND}.txnindex").mkdir(),
     "producers-folder": _folder_in("orders-0", f"{408:020d}.snapshot"),
+    "epochs-above-first": _in("orders-0", "leader-epoch-checkpoint", b"0\n1\n0 40\n"),
     "epochs-folder": _folder_in("orders-1", "leader-epoch-checkpoint"),
     "appledouble": _new("events-1", f"._{SECOND}.log", GARBAGE),
     "name-invalid": _new("events-1", "nonsense.log", b""),
     "name-invalid-last": _new("events-0", "nonsense.log", b""),
     "name-unpadded": _rename("events-1", f"{SECOND}.log", "130.log"),
     "name-other": _new("events-1", "notes.txt", b"mine"),
+    "log-compressed": _compressed("events-1", SECOND),
+    "log-compressed-first": _compressed("events-0", FIRST),
+    "log-compressed-many": _compressed("events-1", FIRST, SECOND, THIRD),
     "leftover-swap": _duplicate_file("events-1", f"{SECOND}.log", f"{SECOND}.log.swap"),
     "leftover-cleaned": _duplicate_file("events-1", f"{SECOND}.log", f"{SECOND}.log.cleaned"),
     "leftover-deleted": _rename("events-1", f"{SECOND}.log", f"{SECOND}.log.deleted"),
@@ -550,6 +626,10 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "metadata-snapshot-garbage": _in(METADATA, f"{FIRST}-0000000000.checkpoint", GARBAGE),
     "metadata-snapshot-empty": _in(METADATA, f"{FIRST}-0000000000.checkpoint", b""),
     "metadata-snapshot-part": _new(METADATA, f"{FIRST}-0000000001.checkpoint.part", GARBAGE),
+    "metadata-snapshot-torn": _shorten(METADATA, _SNAPSHOT, 7),
+    "metadata-unstarted": _never_started,
+    "metadata-unstarted-torn": _never_started_torn,
+    "metadata-unstarted-no-snapshot": _never_started_without_snapshot,
     "bootstrap-garbage": _first("bootstrap.checkpoint", GARBAGE),
 }
 

@@ -8,6 +8,7 @@ run that was stopped goes on where it was. Exit status 1 where forecast and brok
 """
 
 import argparse
+import gzip
 import json
 import os
 import shutil
@@ -101,6 +102,8 @@ class Referee:
         said = self._ask(disks)
         starts = _log_starts(disks)
         before = _served(disks)
+        for name, batches in _compressed(disks).items():
+            before[name] = before.get(name, set()) | batches
         names_before = _marked(disks)
         # Behind a link the doctor looked at nothing, and says so.
         unknown = {
@@ -257,6 +260,15 @@ def _served(disks: Disks) -> dict[str, Batches]:
     return served
 
 
+def _compressed(disks: Disks) -> dict[str, Batches]:
+    """Return the batches of segments that another program compressed, by partition."""
+    batches: dict[str, Batches] = {}
+    for path in disks.base.glob("d[0-9]/*/*.log.*.gz"):
+        found = _batches_of(gzip.decompress(path.read_bytes()))
+        batches.setdefault(path.parent.name, set()).update(found)
+    return batches
+
+
 def _log_starts(disks: Disks) -> dict[str, int]:
     """Return where logs start by their checkpoints: what lies below is served to nobody."""
     starts = {}
@@ -281,13 +293,18 @@ def _batches(directory: Path) -> Batches:
     for path in directory.glob("*.log"):
         if not path.is_file() or path.stat().st_size > 1 << 24 or not path.stem.isdecimal():
             continue
-        data = path.read_bytes()
-        for position, size in batch_positions(data):
-            batch = data[position : position + size]
-            crc = batch[CRC_AT : CRC_AT + 4]
-            is_record = size > ATTRIBUTES_AT and batch[MAGIC_AT] == 2
-            if is_record and crc32c(batch[ATTRIBUTES_AT:]).to_bytes(4) == crc:
-                batches.add((int.from_bytes(batch[:8]), crc))
+        batches |= _batches_of(path.read_bytes())
+    return batches
+
+
+def _batches_of(data: bytes) -> Batches:
+    batches: Batches = set()
+    for position, size in batch_positions(data):
+        batch = data[position : position + size]
+        crc = batch[CRC_AT : CRC_AT + 4]
+        is_record = size > ATTRIBUTES_AT and batch[MAGIC_AT] == 2
+        if is_record and crc32c(batch[ATTRIBUTES_AT:]).to_bytes(4) == crc:
+            batches.add((int.from_bytes(batch[:8]), crc))
     return batches
 
 

@@ -16,6 +16,12 @@ SAMPLE = (
     "two:metadata-gone",
     "two:log-zeros-last+owner-log-last",
     "one:metadata-half",
+    "two:metadata-snapshot-torn",
+    "one:metadata-unstarted-torn",
+    "one:future-same-directory",
+    "two:disks-merged",
+    "two:epochs-above-first",
+    "two:log-compressed-first+future-same-elsewhere",
 )
 
 

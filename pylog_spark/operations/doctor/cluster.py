@@ -23,6 +23,7 @@ _WORST_FIRST: Final = (
     Advice.IN_USE,
     Advice.DO_NOT_START,
     Advice.COPY_DAMAGED,
+    Advice.NO_PARTITION,
     Advice.LOOK_BEFORE_START,
     Advice.RECOVER,
     Advice.START_BROKER,
@@ -43,7 +44,9 @@ _HEALABLE: Final = frozenset(
     }
 )
 _STARTS: Final = frozenset({Advice.START_BROKER, Advice.COPY_WHOLE})
-_BLOCKS: Final = frozenset({Advice.IN_USE, Advice.DO_NOT_START, Advice.COPY_DAMAGED})
+_BLOCKS: Final = frozenset(
+    {Advice.IN_USE, Advice.DO_NOT_START, Advice.COPY_DAMAGED, Advice.NO_PARTITION}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,16 @@ def _compare_epochs(
 ) -> None:
     starts = [entry.start_offset for entry in entries]
     highest = -1
+    first = entries[0] if entries else None
+    if first is not None and _is_cut_at_start(first, runs, log_start_offset):
+        lowest = max(runs[0].first_offset, log_start_offset)
+        findings.add(
+            Code.EPOCH_FILE_SHORT,
+            f"the log begins at offset {lowest}, the file at {first.start_offset}",
+            file=LEADER_EPOCH_FILE,
+            offset=lowest,
+        )
+        log_start_offset = first.start_offset
     for run in runs:
         # Another finding reports an earlier leader's batch after a later one's.
         if run.epoch < highest:
@@ -112,6 +122,17 @@ def _compare_epochs(
                     offset=offset,
                 )
                 break
+
+
+def _is_cut_at_start(first: EpochEntry, runs: Sequence[EpochRun], log_start_offset: int) -> bool:
+    """Whether a file was cut at a log start without checkpoint.
+
+    Its first entry then begins inside of the log, with the epoch of the batch there.
+    """
+    if not runs or first.start_offset <= max(runs[0].first_offset, log_start_offset):
+        return False
+    at = next((run for run in runs if run.last_offset >= first.start_offset), None)
+    return at is not None and at.first_offset <= first.start_offset and at.epoch == first.epoch
 
 
 def check_snapshots(

@@ -132,14 +132,25 @@ def check_names(files: PartitionFiles, findings: FindingCollector) -> None:
             findings.add(Code.FILE_NAME_INVALID, "expected an offset before the suffix", file=name)
         elif name.endswith(SWAP_SUFFIX):
             findings.add(Code.SWAP_UNFINISHED, "a swap was under way", file=name)
-        elif name.startswith(SCRATCH_PREFIX) or name.endswith(_OURS_OR_GOING):
+        elif _is_ours_or_kafkas(name):
             findings.add(Code.LEFTOVER, "left by a deletion, a cleaning or a crash", file=name)
         elif name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)):
             _check_segment_file(name, bases, findings)
         elif name.endswith(ANCIENT_SUFFIX) and offset_of(name) is not None and not bases:
             findings.add(Code.FILE_ANCIENT, "records of Kafka 0.7 or older", file=name)
-        else:
+        elif (base := base_of_renamed(name)) is None or base in bases:
             findings.add(Code.FILE_UNKNOWN, "not a name that Kafka gives", file=name)
+
+
+def base_of_renamed(name: str) -> int | None:
+    """Return the base offset of a renamed segment, else None."""
+    stem, _, suffix = name.partition(f"{LOG_SUFFIX}.")
+    base = offset_of(f"{stem}{LOG_SUFFIX}") if suffix and not _is_ours_or_kafkas(name) else None
+    return base if base is not None and stem == segment_file(base, "") else None
+
+
+def _is_ours_or_kafkas(name: str) -> bool:
+    return name.startswith(SCRATCH_PREFIX) or name.endswith((*_OURS_OR_GOING, SWAP_SUFFIX))
 
 
 def check_folders(

@@ -263,6 +263,15 @@ KINDS: Final[dict[Code, FindingKind]] = {
         fix="rebuild it",
         command=_REBUILD,
     ),
+    Code.EPOCH_FILE_SHORT: FindingKind(
+        severity=Severity.HARMLESS,
+        meaning=(
+            "leader-epoch-checkpoint begins above the log's first record: records were deleted up "
+            "to there (kafka-delete-records.sh), and the broker died before it wrote the log start "
+            "down. It serves them again."
+        ),
+        fix="nothing",
+    ),
     Code.EPOCH_FILE_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning="leader-epoch-checkpoint contradicts the batches.",
@@ -446,6 +455,20 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.INFO,
         meaning="A file is not Kafka's; Kafka ignores it.",
         fix="nothing",
+    ),
+    Code.SEGMENT_RENAMED: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A file has the name of a segment with a suffix behind it, and the segment itself is "
+            "not there: another program compressed or renamed it. A broker starts, and serves none "
+            "of its records."
+        ),
+        fix=(
+            "with the broker stopped decompress it (gunzip, zstd -d), give it its own name, 20 "
+            "digits and .log, and run `pylog doctor` again; keep that program out of the log "
+            "directory"
+        ),
+        elsewhere="info below the log start, where no reader misses it",
     ),
     Code.FILE_ANCIENT: FindingKind(
         severity=Severity.ERROR,
@@ -690,6 +713,23 @@ KINDS: Final[dict[Code, FindingKind]] = {
         ),
         fix="nothing, if the copy has all records; else keep a copy of {directory}",
     ),
+    Code.FUTURE_BESIDE_LOG: FindingKind(
+        severity=Severity.FATAL,
+        meaning=(
+            "A partition and the copy that a move was making of it are in one log directory, as "
+            "after two disks were merged by copying: a broker renames the copy to the name that is "
+            "taken, fails, and does not start."
+        ),
+        fix=(
+            "compare both (pylog inspect shows them), and move the one with fewer records out of "
+            "the log directory; if that is the partition itself, rename {file} to its name"
+        ),
+        elsewhere=(
+            "warn where the cluster's metadata assigns the partition to another log directory: the "
+            "broker starts, and the move never ends; error where the metadata is not read"
+        ),
+        stops=Stops.BROKER,
+    ),
     Code.META_PROPERTIES_MISSING: FindingKind(
         severity=Severity.FATAL,
         meaning=(
@@ -747,6 +787,16 @@ KINDS: Final[dict[Code, FindingKind]] = {
             "an only controller comes from a backup"
         ),
         stops=Stops.BROKER,
+    ),
+    Code.BOOTSTRAP_SNAPSHOT_CUT: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "The snapshot with which the quorum of controllers begins has lost its end, and there "
+            "is no metadata log yet: the node begins without the features of its format, or, where "
+            "the snapshot has the voters, elects no leader."
+        ),
+        fix="move __cluster_metadata-0 away, and format the log directory again",
+        elsewhere="harmless where the metadata log is there: it has the same records",
     ),
     Code.FEATURE_LEVEL_UNKNOWN: FindingKind(
         severity=Severity.FATAL,

@@ -16,6 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final, TypeVar
 
+from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     MetadataFile,
@@ -142,6 +143,8 @@ class _Broker:
         if metadata is not None and node_id is not None:
             self._check_features(metadata)
             self._judge_logs(metadata, node_id)
+        else:
+            self._find_beside([*owner.values()], Severity.ERROR)
         for duplicate in find_duplicate_partitions(
             entry for entry in entries if self.fates.get(entry.path) is not Start.STRAYED
         ):
@@ -171,9 +174,19 @@ class _Broker:
                     self._check_quorum_state(root, entry, path)
                     self._check_bootstrap(root)
                     try:
-                        return read_cluster_metadata(path, is_recovered=True)
+                        metadata = read_cluster_metadata(path, is_recovered=True)
                     except PylogError as error:
                         self._add(Code.CLUSTER_METADATA_BROKEN, str(error), root, entry)
+                        continue
+                    if metadata.bootstrap_cut_at is not None:
+                        has_log = metadata.end_offset > 0
+                        severity = Severity.HARMLESS if has_log else None
+                        message = (
+                            f"{BOOTSTRAP_SNAPSHOT}: no whole batch from byte "
+                            f"{metadata.bootstrap_cut_at} on, and no footer"
+                        )
+                        self._add(Code.BOOTSTRAP_SNAPSHOT_CUT, message, root, entry, severity)
+                    return metadata
         return None
 
     def _check_quorum_state(self, root: ObservedRoot, entry: SubDirectory, path: Path) -> None:
@@ -246,6 +259,10 @@ class _Broker:
             record = _record(metadata, ids.get(name.topic), name.partition)
             assigned = None if record is None else _directory(record, node_id)
             self._judge_moves(name, logs, assigned)
+            own_home = by_id.get(assigned or "")
+            here = [(root, entry) for root, entry in logs if root is own_home]
+            self._find_beside(here, Severity.FATAL)
+            self._find_beside([log for log in logs if log not in here], Severity.WARN)
             home = None if assigned is None else by_id.get(assigned)
             if home is not None and all(root is not home for root, _ in logs):
                 self.homes |= {entry.path: f"{home.location}/{name}" for _, entry in logs}
@@ -262,7 +279,7 @@ class _Broker:
         current = [(r, e) for r, e in logs if e.kind is DirectoryKind.PARTITION]
         for root, entry in futures:
             if assigned is not None and root.directory_id == assigned:
-                if current:
+                if current and current[0][0] is not root:  # else the rename fails
                     message = f"{name} is assigned to this log directory: {entry.name} replaces it"
                     self._add(Code.FUTURE_PROMOTED, message, *current[0])
                     if not current[0][1].is_link:
@@ -272,6 +289,21 @@ class _Broker:
                 severity = Severity.WARN if _is_empty(entry.path) else None
                 message = f"{name} itself is in no log directory that was named"
                 self._add(Code.FUTURE_ALONE, message, root, entry, severity)
+
+    def _find_beside(
+        self, logs: Sequence[tuple[ObservedRoot, SubDirectory]], severity: Severity
+    ) -> None:
+        """Report copies of a move beside the partition itself."""
+        homes = {
+            (root.location, entry.topic_partition)
+            for root, entry in logs
+            if entry.kind is DirectoryKind.PARTITION
+        }
+        for root, entry in logs:
+            is_beside = (root.location, entry.topic_partition) in homes
+            if entry.kind is DirectoryKind.FUTURE and is_beside:
+                message = f"{entry.topic_partition} is in the same log directory"
+                self._add(Code.FUTURE_BESIDE_LOG, message, root, entry, severity)
 
     def _find_absent(self, metadata: ClusterMetadata, node_id: int) -> None:
         """Find partitions in the broker's metadata but in no directory."""

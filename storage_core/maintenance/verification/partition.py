@@ -31,6 +31,7 @@ from storage_core.maintenance.verification.files import (
     NOT_TEXT,
     PartitionFiles,
     SegmentFiles,
+    base_of_renamed,
     check_folders,
     check_names,
     check_side_files,
@@ -135,6 +136,7 @@ def fold_partition(
     # With that snapshot alone a quorum begins: a controller's start makes the log.
     if not files.segments and files.names != {BOOTSTRAP_SNAPSHOT}:
         findings.add(Code.NO_SEGMENT, "expected at least one .log file")
+    _check_renamed(files, checkpoints.log_start_offset or 0, findings)
     _check_overlaps(facts, findings)
     _check_gaps(facts, whole.log_start_offset, checkpoints, context, findings)
     check_epochs(
@@ -146,7 +148,10 @@ def fold_partition(
     )
     _check_transactions(store, files, facts, whole.log_start_offset, options, findings)
     check_snapshots(store, files, log_end_offset=whole.log_end_offset, findings=findings)
-    has_producers = any(segment.has_producers for segment in facts)
+    # Of a log that was deleted up to its end no producer is left to forget.
+    has_producers = any(
+        segment.has_producers and segment.last_offset >= whole.log_start_offset for segment in facts
+    )
     if has_producers and not files.snapshots and context.is_clean:
         message = "idempotent producers wrote to this log, and there is no snapshot of them"
         findings.add(Code.SNAPSHOT_MISSING, message)
@@ -173,6 +178,26 @@ def _put_together(
         read_bytes=sum(segment.end_position for segment in facts),
         read_seconds=sum(segment.read_seconds for segment in facts),
     )
+
+
+def _check_renamed(
+    files: PartitionFiles, log_start_offset: int, findings: FindingCollector
+) -> None:
+    """Report segments that another program compressed or renamed where they lay."""
+    bases = [segment.base_offset for segment in files.segments]
+    for name in sorted(files.names):
+        base = base_of_renamed(name)
+        if base is None or base in bases:
+            continue
+        after = min((other for other in bases if other > base), default=None)
+        is_missed = after is None or after > log_start_offset
+        findings.add(
+            Code.SEGMENT_RENAMED,
+            f"there is no {log_file(base)}",
+            file=name,
+            offset=base,
+            severity=None if is_missed else Severity.INFO,
+        )
 
 
 def _check_overlaps(facts: Sequence[SegmentFacts], findings: FindingCollector) -> None:

@@ -88,6 +88,7 @@ class Advice(enum.StrEnum):
     START_BROKER = "start-broker"
     COPY_DAMAGED = "copy-damaged"
     COPY_WHOLE = "copy-whole"
+    NO_PARTITION = "no-partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,6 +359,8 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     if held:
         return _in_use(held[0], names)
     if all(root.role.facts.is_synced for root in roots):
+        if not any(root.partitions for root in roots):
+            return _no_partition(names)
         return _judge_copy(names, start, fatal + errors)
     lost = sum(entry.lost_below_high_watermark for entry in partitions)
     if fatal or start.refused:
@@ -468,6 +471,21 @@ def _in_use(root: RootState, names: str) -> Verdict:
             "recovery by us, or a second broker, would be refused",
         ),
         commands=(f"pylog verify {names} --live",),
+    )
+
+
+def _no_partition(names: str) -> Verdict:
+    return Verdict(
+        advice=Advice.NO_PARTITION,
+        headline=f"No partition is in {names}: nothing was looked at, and nothing can start on it.",
+        reasons=(
+            "expected a log directory, with a folder <topic>-<partition> for each partition",
+            (
+                "the folder of a tier (KIP-405) is none: its segments are named by topic id and "
+                "segment id, and only their brokers know their order"
+            ),
+        ),
+        commands=(),
     )
 
 

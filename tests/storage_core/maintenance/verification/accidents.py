@@ -1,6 +1,7 @@
 """For each code, what has to happen to a whole log directory so that it is found."""
 
 import dataclasses
+import gzip
 import shutil
 import struct
 from collections.abc import Callable
@@ -252,6 +253,14 @@ def no_segment(root: LogRoot) -> None:
         path.unlink()
 
 
+def compressed(root: LogRoot) -> None:
+    log = root.file(0)
+    log.with_name(f"{log.name}.1.gz").write_bytes(gzip.compress(log.read_bytes()))
+    for path in root.partition.glob("00000000000000000000.*"):
+        if not path.name.endswith(".gz"):
+            path.unlink()
+
+
 def ancient(root: LogRoot) -> None:
     no_segment(root)
     (root.partition / "00000000000000000000.kafka").write_bytes(b"\0\0\0\x0a")
@@ -313,6 +322,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.EPOCH_GOES_BACK: epoch_back,
     Code.EPOCH_FILE_MISSING: gone(LEADER_EPOCH_FILE),
     Code.EPOCH_FILE_BROKEN: written(LEADER_EPOCH_FILE, "0\n1\nx 0\n"),
+    Code.EPOCH_FILE_SHORT: written(LEADER_EPOCH_FILE, "0\n2\n0 8\n3 15\n"),
     Code.EPOCH_FILE_NOT_RISING: written(LEADER_EPOCH_FILE, "0\n3\n5 0\n0 0\n3 15\n"),
     Code.EPOCH_FILE_WRONG: written(LEADER_EPOCH_FILE, "0\n2\n0 0\n3 20\n"),
     Code.OFFSET_INDEX_MISSING: gone("00000000000000000020.index"),
@@ -341,6 +351,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.LEFTOVER: written("00000000000000000077.log.deleted", ""),
     Code.SWAP_UNFINISHED: written("00000000000000000077.log.swap", ""),
     Code.FILE_UNKNOWN: written("foo.txt", "not Kafka's"),
+    Code.SEGMENT_RENAMED: compressed,
     Code.FILE_ANCIENT: ancient,
     Code.FILE_NAME_UNPADDED: written("77.log", ""),
     Code.FILE_NAME_INVALID: written("foo.log", ""),

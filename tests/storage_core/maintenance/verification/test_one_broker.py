@@ -18,7 +18,14 @@ from storage_core.maintenance.verification.options import DirectoryContext, Veri
 from storage_core.store.local import LocalStore
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.one_partition import verify_partition
-from tests.kit.start_accidents import ACCIDENTS, DELETE, FUTURE, OTHER_ID, Disks
+from tests.kit.start_accidents import (
+    ACCIDENTS,
+    DELETE,
+    FUTURE,
+    METADATA,
+    OTHER_ID,
+    Disks,
+)
 
 ARCHIVE = GOLDEN / "two-disks" / "before.tar.gz"
 META_CODES = {
@@ -110,6 +117,11 @@ def test_nothing_is_found_in_both_directories_nor_in_either(disks):
             [("CLUSTER_METADATA_BROKEN", "__cluster_metadata-0", "fatal")],
             {},
         ),
+        ("metadata-snapshot-torn", [], {}),
+        ("metadata-snapshot-empty", [], {}),
+        ("future-same-directory", [("FUTURE_BESIDE_LOG", "orders-0", "fatal")], {}),
+        ("future-same-elsewhere", [("FUTURE_BESIDE_LOG", "orders-0", "warn")], {}),
+        ("disks-merged", [("FUTURE_BESIDE_LOG", "events-0", "warn")], {}),
     ],
 )
 def test_the_clusters_metadata_decides(disks, accident, expected, expected_fates):
@@ -331,3 +343,23 @@ def test_of_several_free_ids_that_of_the_partitions_is_taken_else_all_are_named(
     assert " directory.id=ID > " in fix
     both = ", ".join(sorted([own.removeprefix("directory.id="), OTHER_ID]))
     assert f"; ID is the one of {both} that no other log directory of the broker has" in fix
+
+
+def test_a_quorum_that_has_not_begun_needs_all_of_its_snapshot(disks):
+    assert "BOOTSTRAP_SNAPSHOT_CUT" not in {code for code, _, _ in look(*disks.roots)[1]}
+    ACCIDENTS["metadata-unstarted"](disks)
+    assert "BOOTSTRAP_SNAPSHOT_CUT" not in {code for code, _, _ in look(*disks.roots)[1]}
+    snapshot = disks[METADATA] / f"{0:020d}-{0:010d}.checkpoint"
+    for size in (snapshot.stat().st_size - 7, 20):
+        snapshot.write_bytes(snapshot.read_bytes()[:size])
+        found = look(*disks.roots)[1]
+        assert ("BOOTSTRAP_SNAPSHOT_CUT", METADATA, "error") in found
+    # A broker ends where not even the magic of its first batch is left.
+    snapshot.write_bytes(snapshot.read_bytes()[:5])
+    assert ("CLUSTER_METADATA_BROKEN", METADATA, "fatal") in look(*disks.roots)[1]
+
+
+def test_without_the_metadata_a_copy_beside_its_log_may_end_the_start(disks):
+    ACCIDENTS["future-same-directory"](disks)
+    shutil.rmtree(disks[METADATA])
+    assert ("FUTURE_BESIDE_LOG", "orders-0", "error") in look(*disks.roots)[1]

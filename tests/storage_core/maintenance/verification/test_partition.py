@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import struct
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -276,7 +277,7 @@ def test_a_snapshot_knows_the_epoch_of_a_marker_that_compaction_emptied(root, ep
         ("0\n3\n0 0\n3 15\n4 40\n", True),  # elected, and nothing written yet
         ("0\n2\n0 0\n3 16\n", False),
         ("0\n2\n0 0\n3 12\n", False),
-        ("0\n1\n3 15\n", False),
+        ("0\n1\n3 15\n", True),  # trimmed by a deletion that no checkpoint kept
         ("0\n1\n0 0\n", False),
         ("0\n0\n", False),
         ("", False),
@@ -540,3 +541,26 @@ def test_a_transaction_index_behind_its_data_is_mended_by_recovery_only(root):
     assert [txn.last_offset for txn in LogReader(store, mended).aborted_between(30, 45)] == [34, 44]
     assert mended.last_stable_offset == 45
     assert Code.TXN_INDEX_INCOMPLETE not in root.codes()
+
+
+def test_of_a_log_deleted_up_to_its_end_no_producer_is_forgotten(root):
+    for path in root.partition.glob("*.snapshot"):
+        path.unlink()
+    assert Code.SNAPSHOT_MISSING in root.codes()
+    root.write_checkpoint(LOG_START_FILE, END_OFFSET)
+    assert Code.SNAPSHOT_MISSING not in root.codes()
+
+
+@pytest.mark.parametrize("name", ["{}.log.1.gz", "{}.log.zst", "{}.log.bak"])
+def test_a_segment_of_another_name_is_missed_unless_it_lies_below_the_log_start(root, name):
+    path = root.file(10)
+    renamed = path.rename(path.with_name(name.format(path.stem)))
+    missed = [f for f in root.findings() if f.code is Code.SEGMENT_RENAMED]
+    assert [(f.file, f.severity, f.offset) for f in missed] == [
+        (renamed.name, Severity.ERROR, 10),
+    ]
+    root.write_checkpoint(LOG_START_FILE, 20)
+    (known,) = (f for f in root.findings() if f.code is Code.SEGMENT_RENAMED)
+    assert known.severity is Severity.INFO
+    shutil.copy(renamed, path)
+    assert Code.SEGMENT_RENAMED not in root.codes()

@@ -271,3 +271,5 @@ def test_a_copy_is_whole_or_damaged_and_never_started():
     assert verdict(partition(cut_bytes=9), root=copy).advice is Advice.COPY_WHOLE
     assert verdict(partition(), root=copy, errors=1).advice is Advice.COPY_DAMAGED
     assert verdict(partition(error="x"), root=copy).advice is Advice.COPY_DAMAGED
+    empty = dataclasses.replace(copy, partitions=0)
+    assert verdict(root=empty).advice is Advice.NO_PARTITION
