@@ -208,6 +208,12 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         means="a record that stays has a timestamp below -1; Kafka's cleaner gives such a log up",
         way="`--set keep.negative.timestamps=true`, which does what Kafka would if it did not",
     ),
+    Reason.AGE_CONTRADICTED: Refusal(
+        means="a time index, or a file's time, says that a segment is too old, and its records are "
+        "younger; a broker deletes it",
+        way="`pylog recover ROOT --role broker --topics TOPIC --from-start --salvage DIR`, which "
+        "rebuilds the time indexes, before a broker starts",
+    ),
 }
 # Of whole runs, by the code of the guard. Where one is of partitions too, it stands above.
 GUARDS: Final[Mapping[str, Refusal]] = {

@@ -116,6 +116,7 @@ class Reason(enum.StrEnum):
     CUTS_TOO_MUCH = "CUTS_TOO_MUCH"
     CUTS_WHOLE_LOG = "CUTS_WHOLE_LOG"
     NEGATIVE_TIMESTAMP = "NEGATIVE_TIMESTAMP"
+    AGE_CONTRADICTED = "AGE_CONTRADICTED"
 
 
 # What lifts the refusal of a deletion by a guard, for those that a run should count.

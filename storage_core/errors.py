@@ -479,6 +479,17 @@ class RecoveryRequiredError(PylogError):
     reason: str
 
 
+class ContradictedAgeError(PylogError):
+    """A segment's age is not what its records say."""
+
+    template = "{file}: at {position}: expected {expected}, found {actual}"
+
+    file: str
+    position: int
+    expected: str
+    actual: str
+
+
 class ChangedWhileReadError(PylogError):
     """A file has changed since the plan was made."""
 

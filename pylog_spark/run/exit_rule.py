@@ -28,6 +28,7 @@ _GUARDS: Final = frozenset(
         Reason.INCONSISTENT_EPOCHS,
         Reason.SWITCHED_OFF,
         Reason.NEGATIVE_TIMESTAMP,
+        Reason.AGE_CONTRADICTED,
     }
 )
 # What no run ever works on; neither done nor refused.

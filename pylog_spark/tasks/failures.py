@@ -14,7 +14,12 @@ from typing import Any, Final, TypeVar
 
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.structured_logs import log_fields
-from storage_core.errors import NegativeTimestampError, RecoveryRequiredError, describe_failure
+from storage_core.errors import (
+    ContradictedAgeError,
+    NegativeTimestampError,
+    RecoveryRequiredError,
+    describe_failure,
+)
 
 _log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -107,6 +112,8 @@ def needs_recovery(error: Exception) -> Reason | None:
     """
     if isinstance(error, NegativeTimestampError):
         return Reason.NEGATIVE_TIMESTAMP
+    if isinstance(error, ContradictedAgeError):
+        return Reason.AGE_CONTRADICTED
     return Reason.RECOVERY_REQUIRED if isinstance(error, RecoveryRequiredError) else None
 
 

@@ -25,7 +25,12 @@ from storage_core.formats.batch_v2 import (
     NO_TIMESTAMP,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
-from storage_core.index.segment_indexes import OffsetIndex, PagedEntries, read_used
+from storage_core.index.segment_indexes import (
+    OffsetIndex,
+    PagedEntries,
+    read_last_entry,
+    read_used,
+)
 from storage_core.log.directory_view import DirectoryView
 from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import (
@@ -114,20 +119,25 @@ def find_batch_for_offset(
     return previous if previous and previous.last_offset >= offset else None
 
 
-def first_batch_timestamp(reader: FileReader) -> int:
-    """Return the largest timestamp of a segment's first batch, NO_TIMESTAMP without one.
+def first_batch_timestamp(reader: FileReader, position: int = 0) -> int:
+    """Return the largest timestamp of a batch, NO_TIMESTAMP without one.
+
+    Args:
+        reader: The open .log file.
+        position: Where the batch begins; 0 for a segment's first.
 
     Raises:
-        CorruptRecordError: The segment begins with something else.
+        CorruptRecordError: Something else begins there.
         StorageError: The file cannot be read.
     """
     header = np.empty(HEADER_BYTES, np.uint8)
-    if reader.read_into(0, header) == HEADER_BYTES and header[MAGIC_AT] == MAGIC_V2:
+    if reader.read_into(position, header) == HEADER_BYTES and header[MAGIC_AT] == MAGIC_V2:
         size = _number(header[BATCH_LENGTH_AT:LENGTH_OVERHEAD]) + LENGTH_OVERHEAD
-        if HEADER_BYTES <= size <= reader.size_bytes:
+        if HEADER_BYTES <= size <= reader.size_bytes - position:
             return _number(header[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8])
     windows = scan_headers(
         reader,
+        start=position,
         window_bytes=1,  # it grows to the size of the batch
     )
     first = next(windows, None)
@@ -280,6 +290,72 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
     position = OffsetIndex(segment.base_offset, entries).look_up(offset)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         return checked_start(reader, segment.base_offset, segment.size_bytes, position, offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTimes:
+    """Largest timestamps of a few batches of a segment.
+
+    Attributes:
+        newest: Of the first batch, the last ones and the one that was asked for; NO_TIMESTAMP
+            where they have none.
+        at_offset: Of the first batch that reaches the offset; None where no batch does.
+    """
+
+    newest: int
+    at_offset: int | None
+
+
+def sample_times(store: LogStore, segment: ListedSegment, offset: int) -> SampledTimes:
+    """Read timestamps of a segment's first and last batches.
+
+    The batch of one offset is read, too. Of a sound segment that is the last entry of its offset
+    index and a few headers. Bytes that are no batches end the look.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    newest, at_offset = NO_TIMESTAMP, None
+    try:
+        with closing(store.open_file(log_file(segment.base_offset))) as reader:
+            newest = first_batch_timestamp(reader)
+            start = checked_start(
+                reader,
+                segment.base_offset,
+                segment.size_bytes,
+                _last_indexed_position(store, segment),
+                MAX_OFFSET,
+            )
+            is_in_tail = start == 0
+            windows = scan_headers(
+                reader, start=start, end=segment.size_bytes, window_bytes=_WINDOW_BYTES
+            )
+            for window in windows:
+                times = window.batches.max_timestamp
+                newest = max(newest, int(times.max()))
+                is_in_tail |= int(window.batches.base_offset[0]) <= offset
+                reaching = np.flatnonzero(window.batches.last_offset >= offset)
+                if is_in_tail and at_offset is None and reaching.size:
+                    at_offset = int(times[reaching[0]])
+            if not is_in_tail:
+                start = find_start_position(store, segment, offset)
+                place = find_batch_for_offset(reader, offset, start=start, end=segment.size_bytes)
+                if place is not None:
+                    at_offset = first_batch_timestamp(reader, place.position)
+    except BadBytesError:
+        pass  # who asks has what was read before
+    return SampledTimes(newest=max(newest, at_offset or NO_TIMESTAMP), at_offset=at_offset)
+
+
+def _last_indexed_position(store: LogStore, segment: ListedSegment) -> int:
+    """Return the position of an offset index's last entry, else 0."""
+    if not segment.has_offset_index:
+        return 0
+    name = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
+    with closing(store.open_file(name)) as reader:
+        # Zeros at the end of an index that was not closed are no entries.
+        last = read_last_entry(reader, OFFSET_INDEX_ENTRY, is_closed=False)
+    return int(np.frombuffer(last, OFFSET_INDEX_ENTRY)["position"][0]) if last else 0
 
 
 def find_cut_offsets(store: LogStore, segment: ListedSegment, *, part_bytes: int) -> list[int]:

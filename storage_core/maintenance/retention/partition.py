@@ -20,7 +20,11 @@ from storage_core.log.loading_log import LoadingLog
 from storage_core.log.log_loader import LogLoader, load_log
 from storage_core.log.log_segment import describe_segment
 from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
-from storage_core.maintenance.retention.observe import SweepRequest, observe_retention
+from storage_core.maintenance.retention.observe import (
+    SweepRequest,
+    check_ages,
+    observe_retention,
+)
 from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
 from storage_core.maintenance.retention.steps import plan_epochs, plan_steps
 from storage_core.store.base import LogStore
@@ -81,11 +85,12 @@ def plan_sweep(
 
     Raises:
         ConfigError: The topic is tiered.
-        PylogError: As `observe_retention`, `plan_steps` and `plan_epochs`.
+        PylogError: As `observe_retention`, `check_ages`, `plan_steps` and `plan_epochs`.
     """
     rules = RetentionRules.of(config)
     state = observe_retention(store, config, cleaner, request)
     decision = plan_retention(state, rules, now_ms=request.now_ms)
+    check_ages(store, state.names, rules, decision, now_ms=request.now_ms)
     steps = plan_steps(state, decision, unlink=unlink)
     before: tuple[Operation, ...] = ()
     if decision.removals and LEADER_EPOCH_FILE in state.names:
@@ -191,7 +196,7 @@ def plan_retain(  # the inputs of Kafka's deletion pass
     Raises:
         ConfigError: The topic is tiered.
         OffsetOutOfRangeError: The log start would exceed the high watermark.
-        PylogError: As ``LogLoader.load``.
+        PylogError: As ``LogLoader.load`` and `check_ages`.
     """
     rules = RetentionRules.of(config)
     loader = LogLoader(
@@ -211,7 +216,9 @@ def plan_retain(  # the inputs of Kafka's deletion pass
                 log.directory_name, log_start_offset, log.log_start_offset, watermark + 1
             )
         _raise_log_start(log, log_start_offset)
+    names = frozenset(log.view.names)
     decision = retain_log(log, rules, now_ms=now_ms, high_watermark=watermark)
+    check_ages(store, names, rules, decision, now_ms=now_ms)
     return decision, log.close(high_watermark=watermark)
 
 
@@ -285,7 +292,7 @@ def plan_retain_loaded(
         (decision, log): as `plan_retain`.
 
     Raises:
-        PylogError: As `retain_log`.
+        PylogError: As `retain_log` and `check_ages`.
     """
     log = LoadingLog(store, config=config, cleaner=cleaner, now_ms=now_ms)
     log.base_offsets = sorted(
@@ -296,8 +303,9 @@ def plan_retain_loaded(
     log.log_start_offset = loaded.log_start_offset
     log.log_end_offset = loaded.log_end_offset
     log.recovery_point = loaded.recovery_point
-    watermark = loaded.high_watermark
-    decision = retain_log(log, RetentionRules.of(config), now_ms=now_ms, high_watermark=watermark)
+    watermark, rules, names = loaded.high_watermark, RetentionRules.of(config), set(log.view.names)
+    decision = retain_log(log, rules, now_ms=now_ms, high_watermark=watermark)
+    check_ages(store, names, rules, decision, now_ms=now_ms)
     return decision, log.close(high_watermark=watermark)
 
 

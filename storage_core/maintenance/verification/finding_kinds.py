@@ -301,6 +301,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
         ),
         fix="rebuild it",
         command=_REBUILD_ALL,
+        elsewhere="error where the file is older than its records: retention takes them too early",
     ),
     Code.TXN_INDEX_MISSING: FindingKind(
         severity=Severity.ERROR,
@@ -315,6 +316,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.HARMLESS,
         meaning="An index ends in zeros: it was preallocated and not closed.",
         fix="nothing",
+        elsewhere="a closed segment's time index: TIME_INDEX_PADDED",
     ),
     Code.INDEX_RAGGED: FindingKind(
         severity=Severity.HARMLESS,
@@ -346,10 +348,24 @@ KINDS: Final[dict[Code, FindingKind]] = {
         command=_REBUILD_ALL,
     ),
     Code.TIME_INDEX_UNFINISHED: FindingKind(
-        severity=Severity.WARN,
-        meaning="A closed segment's time index lacks its newest record: the segment looks older.",
-        fix="rebuild it",
+        severity=Severity.ERROR,
+        meaning=(
+            "A closed segment's time index lacks its newest record: the segment looks older, and "
+            "retention takes it too early."
+        ),
+        fix="rebuild it before a broker starts",
         command=_REBUILD_ALL,
+        elsewhere="warn in copies (role mirror)",
+    ),
+    Code.TIME_INDEX_PADDED: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A closed segment's time index ends in zeros: Kafka takes its records for those of "
+            "1970, and the first retention by time deletes the segment."
+        ),
+        fix="rebuild it before a broker starts",
+        command=_REBUILD_ALL,
+        elsewhere="warn in copies (role mirror)",
     ),
     Code.TXN_INDEX_BROKEN: FindingKind(
         severity=Severity.WARN,

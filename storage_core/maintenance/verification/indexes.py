@@ -165,6 +165,7 @@ def check_time_index(
     *,
     is_rising: bool,
     is_closed: bool,
+    is_copy: bool,
     findings: FindingCollector,
 ) -> None:
     """Report errors in a time index.
@@ -174,7 +175,9 @@ def check_time_index(
         index: The file's content.
         batches: The segment's batches.
         is_rising: Whether their offsets rise; an entry's batch cannot be told where they do not.
-        is_closed: Whether the segment was rolled, cleaned or cleanly closed.
+        is_closed: Whether the segment was rolled, cleaned or cleanly closed; retention takes it
+            by its time index.
+        is_copy: Whether it lies in a copy, from which no broker deletes.
         findings: Where to report.
     """
     if segment.time_index is None:
@@ -182,6 +185,12 @@ def check_time_index(
     name = segment.time_index.name
     told_batches = batches if is_rising else None
     data = index.content
+    used = np.frombuffer(data, TIME_INDEX_ENTRY, len(data) // TIME_INDEX_ENTRY.itemsize)
+    newest = int(batches.max_timestamp.max(initial=-1))
+    # At a close or roll a broker offers the last entry, and cuts off what was preallocated.
+    is_aged = is_closed and newest > 0
+    entries = index.file_bytes // TIME_INDEX_ENTRY.itemsize
+    is_padded = is_aged and entries > count_used_entries(used)
     for fault in audit_time_index(
         segment.base_offset,
         data,
@@ -189,27 +198,38 @@ def check_time_index(
         is_closed=is_closed,
         file_bytes=index.file_bytes,
     ):
-        if fault.fault is not IndexFault.LARGEST_TIMESTAMP_MISSING:
+        is_told_below = fault.fault is IndexFault.LARGEST_TIMESTAMP_MISSING or (
+            is_padded and fault.fault is IndexFault.PADDED
+        )
+        if not is_told_below:
             _report(name, fault, Code.TIME_INDEX_WRONG, findings)
-    used = np.frombuffer(data, TIME_INDEX_ENTRY, len(data) // TIME_INDEX_ENTRY.itemsize)
-    newest = int(batches.max_timestamp.max(initial=-1))
     indexed = int(used["timestamp"].max(initial=0))
-    if newest <= 0 or indexed >= newest:
+    if not is_aged:
         return
-    # At a close or roll a broker offers the last entry.
-    if not is_closed:
+    expected = f"expected a last entry for the newest record, of {newest} ms; found"
+    severity = Severity.WARN if is_copy else None
+    if is_padded:
+        findings.add(
+            Code.TIME_INDEX_PADDED,
+            f"{expected} zeros: retention.ms deletes the segment",
+            file=name,
+            position=(entries - 1) * TIME_INDEX_ENTRY.itemsize,
+            severity=severity,
+        )
+    elif indexed >= newest:
         return
-    if not used["timestamp"].any():
+    elif not used["timestamp"].any():
+        is_early = segment.log.modified_ms < newest and not is_copy
         findings.add(
             Code.TIME_INDEX_EMPTY,
-            f"expected an entry for the newest record, of {newest} ms; found none",
+            f"expected an entry for the newest record, of {newest} ms; found none"
+            + (f", and a file of {segment.log.modified_ms} ms" if is_early else ""),
             file=name,
+            severity=Severity.ERROR if is_early else None,
         )
     else:
         findings.add(
-            Code.TIME_INDEX_UNFINISHED,
-            f"expected a last entry for the newest record, of {newest} ms; found {indexed} ms",
-            file=name,
+            Code.TIME_INDEX_UNFINISHED, f"{expected} {indexed} ms", file=name, severity=severity
         )
 
 

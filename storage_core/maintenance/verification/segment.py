@@ -7,10 +7,12 @@ is handed on as facts, small enough to travel between tasks.
 
 import time
 from contextlib import closing
+from pathlib import PurePath
 
 import numpy as np
 
 from storage_core.errors import StorageError
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.formats.batch_v2 import MAX_BATCH_BYTES
 from storage_core.formats.index_entries import (
     OFFSET_INDEX_ENTRY,
@@ -80,6 +82,7 @@ def verify_segment(
         grown = f"grew from {segment.log.size_bytes} to {scan.size_bytes} bytes since it was listed"
         _report_change(segment.log.name, grown, options, findings)
     _check_indexes(
+        store,
         segment,
         offset_index,
         time_index,
@@ -93,6 +96,7 @@ def verify_segment(
 
 
 def _check_indexes(
+    store: LogStore,
     segment: SegmentFiles,
     offset_index: UsedBytes | None,
     time_index: UsedBytes | None,
@@ -106,6 +110,9 @@ def _check_indexes(
     unclosed = Severity.HARMLESS if options.is_live else Severity.WARN
     severity = context.tail_severity(unclosed) if segment.is_last else Severity.ERROR
     is_closed = not segment.is_last or (context.is_clean and not context.is_copy)
+    # A node closes its metadata log's newest indexes with their preallocated zeros, and deletes
+    # from it by snapshots.
+    is_closed &= not PurePath(store.location).name.startswith(f"{CLUSTER_METADATA_TOPIC}-")
     if segment.offset_index is not None and offset_index is not None:
         offset_index = drop_beyond_log(
             segment.offset_index.name,
@@ -131,6 +138,7 @@ def _check_indexes(
             batches,
             is_rising=scan.is_rising,
             is_closed=is_closed and not options.is_live and index is time_index,
+            is_copy=context.is_copy,
             findings=findings,
         )
 

@@ -1,6 +1,7 @@
 """What is read before retention decides: tails of indexes, and no more than are needed."""
 
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CheckpointError,
+    ContradictedAgeError,
     CorruptRecordError,
     PartitionNotFoundError,
     PylogError,
@@ -18,7 +20,7 @@ from storage_core.errors import (
 from storage_core.filenames import segment_file
 from storage_core.log.log_loader import find_clean_end
 from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
-from storage_core.maintenance.retention.partition import Sweep
+from storage_core.maintenance.retention.partition import Sweep, plan_retain
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
@@ -102,12 +104,14 @@ def test_tails_are_read_oldest_first_up_to_the_first_that_stays(tmp_path, days, 
     store = CountingStore(write_log(tmp_path / "t-0"))
     found = sweep(store, retention_ms=days * DAY)
     times = [each for each in store.reads if each[0].endswith(".timeindex")]
-    assert times == tails(*read)
+    # The entries of those that go are read once more, to compare them with the records.
+    assert times == tails(*read, *read[:-1])
     assert found.decision.removed_base_offsets == tuple(10 * n for n in read[:-1])
     others = {name for name, _ in store.reads if not name.endswith(".timeindex")}
     # Before anything goes: the end of the log, as a broker's load looks for it.
     # Its index is empty: there is nothing to read.
     load = {segment_file(51, ".snapshot"), "leader-epoch-checkpoint"}
+    load |= {segment_file(10 * number, ".log") for number in read[:-1]}
     assert others == (load if read[:-1] else set())
 
 
@@ -122,12 +126,68 @@ def test_nothing_is_read_where_age_does_not_count_or_nothing_is_replicated(tmp_p
     assert store.reads == tails(0)
 
 
-def test_what_is_known_already_is_not_read(tmp_path):
+def test_what_is_known_already_is_read_only_of_what_goes(tmp_path):
     store = CountingStore(write_log(tmp_path / "t-0"))
     known = {10 * number: SOME_TIME_MS + number * DAY for number in range(SEGMENTS)}
     found = sweep(store, retention_ms=8 * DAY, max_timestamps=known)
     assert found.decision.removed_base_offsets == (0, 10)
-    assert not [name for name, _ in store.reads if name.endswith((".timeindex", ".log"))]
+    times = [each for each in store.reads if each[0].endswith(".timeindex")]
+    assert times == tails(0, 1)
+
+
+def time_entries(*entries: tuple[int, int]) -> bytes:
+    return b"".join(struct.pack(">qi", *entry) for entry in entries)
+
+
+LIARS = {
+    "zeros behind the entries": time_entries((SOME_TIME_MS + DAY, 0), (0, 0), (0, 0)),
+    "zeros alone": bytes(12 * 3),
+    "an entry of another time": time_entries((SOME_TIME_MS - DAY, 0)),
+    "an entry of an offset that nobody has": time_entries((SOME_TIME_MS + DAY, 7)),
+    "half an entry behind zeros": bytes(12 * 2 + 7),
+}
+
+
+@pytest.mark.parametrize("content", LIARS.values(), ids=LIARS.keys())
+def test_a_time_index_that_the_records_contradict_deletes_nothing(tmp_path, content):
+    directory = write_log(tmp_path / "t-0")
+    (directory / segment_file(10, ".timeindex")).write_bytes(content)
+    # The segment before it stays, and nobody asks this one.
+    assert not sweep(LocalStore(directory), retention_ms=10 * DAY).is_due
+    with pytest.raises(ContradictedAgeError, match=r"0010\.timeindex"):
+        sweep(LocalStore(directory), retention_ms=9 * DAY - 1)
+
+
+def test_an_old_time_of_a_file_without_entries_deletes_no_young_record(tmp_path):
+    directory = write_log(tmp_path / "t-0")
+    (directory / segment_file(0, ".timeindex")).write_bytes(b"")
+    os.utime(directory / segment_file(0, ".log"), (0, 0))
+    with pytest.raises(ContradictedAgeError, match="no entry, and a file of 0 ms"):
+        sweep(LocalStore(directory), retention_ms=10 * DAY)
+    # The records are too old as well.
+    assert sweep(LocalStore(directory), retention_ms=10 * DAY - 1).is_due
+    with pytest.raises(ContradictedAgeError, match="no entry, and a file of 0 ms"):
+        plan_retain(
+            LocalStore(directory),
+            config=LogConfig.from_topic_overrides({"retention.ms": str(10 * DAY)}),
+            cleaner=CleanerConfig(),
+            now_ms=NOW,
+        )
+
+
+def test_the_look_at_a_segment_that_goes_costs_few_bytes(tmp_path):
+    batches = [
+        BatchSpec(
+            base_offset=number,
+            records=(RecordSpec(value=b"x" * 1000, timestamp=SOME_TIME_MS + number),),
+        )
+        for number in range(3000)
+    ]
+    specs = [SegmentSpec(base_offset=0, batches=batches), SegmentSpec(base_offset=3000)]
+    store = CountingStore(write_partition(tmp_path / "t-0", specs))
+    assert sweep(store, retention_ms=DAY).decision.removed_base_offsets == (0,)
+    read = sum(count for name, count in store.reads if name.startswith("0" * 20))
+    assert 0 < read < 16_000
 
 
 def test_only_a_log_of_which_all_goes_is_read_at_its_end(tmp_path):

@@ -167,6 +167,11 @@ def preallocated(root: LogRoot) -> None:
         file.write(bytes(80))
 
 
+def time_index_padded(root: LogRoot) -> None:
+    with root.file(20, ".timeindex").open("ab") as file:
+        file.write(bytes(24))
+
+
 def ragged(root: LogRoot) -> None:
     with root.file(20, ".timeindex").open("ab") as file:
         file.write(b"\x07")
@@ -335,6 +340,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.OFFSET_INDEX_WRONG: offset_index,
     Code.TIME_INDEX_WRONG: time_index,
     Code.TIME_INDEX_UNFINISHED: time_index_unfinished,
+    Code.TIME_INDEX_PADDED: time_index_padded,
     Code.TXN_INDEX_BROKEN: txn_index((ABORTS, 3, 4)),
     Code.TXN_INDEX_VERSION_UNKNOWN: txn_version,
     Code.TXN_INDEX_INCOMPLETE: txn_index(),

@@ -1,0 +1,58 @@
+"""Situations of public reports: what the commands say of them, and what they leave alone.
+
+A broker of Kafka 4.4 wrote each directory of ``tests/golden/reports`` and was started on a copy.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from tests.pylog_spark.cli.prescriptions import Shell
+
+REPORTS = Path(__file__).parents[2] / "golden" / "reports"
+# A day after the newest records.
+NOW_MS = 1_795_908_600_000
+
+
+def unpack(name: str, folder: Path) -> list[Path]:
+    with tarfile.open(REPORTS / f"{name}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return sorted(folder.glob("d[0-9]"))
+
+
+def night(roots: list[Path], *words: object) -> tuple[object, ...]:
+    return ("run", *roots, "--role", "broker", "--now-ms", NOW_MS, "--engine", "local", *words)
+
+
+def row_of(pylog: Any, topic: str, *words: object) -> dict[str, Any]:
+    lines = pylog(*words, "--output", "json").stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    [row] = [row for row in rows if row.get("topic") == topic and row["type"] == "result"]
+    return row
+
+
+def logs_of(roots: list[Path], partition: str) -> dict[str, bytes]:
+    paths = [path for root in roots for path in root.glob(f"{partition}/*.log")]
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def test_zeros_in_time_indexes_delete_nothing_and_are_named(pylog, tmp_path):
+    roots = unpack("time_index_padded", tmp_path)
+    before = logs_of(roots, "timed-0")
+    assert len(before) == 3
+    shell = Shell(pylog, NOW_MS)
+    _, said = shell.ask(*roots)
+    assert said["advice"] == "look-before-start"
+    named = {(f["code"], f["severity"], f["topic"]) for f in said["findings"]}
+    assert ("TIME_INDEX_PADDED", "error", "timed") in named
+    row = row_of(pylog, "timed", *night(roots))
+    assert (row["status"], row["reason"]) == ("skipped", "AGE_CONTRADICTED")
+    assert "00000000000000000000.timeindex" in row["error"]
+    assert logs_of(roots, "timed-0") == before
+    # The printed command makes the ages right: nothing is too old.
+    for command in said["commands"]:
+        shell.run(command)
+    assert shell.ask(*roots)[1]["advice"] == "start-broker"
+    assert row_of(pylog, "timed", *night(roots))["reason"] == "NOTHING_TO_RETAIN"
+    assert logs_of(roots, "timed-0") == before
