@@ -214,6 +214,12 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         way="`pylog recover ROOT --role broker --topics TOPIC --from-start --salvage DIR`, which "
         "rebuilds the time indexes, before a broker starts",
     ),
+    Reason.BEGINS_ANEW: Refusal(
+        means="the log has no segment and would begin anew below the offset at which its "
+        "checkpoints and snapshots end it",
+        way="bring its .log files back; if it was empty, make the file of 0 bytes that "
+        "`pylog doctor ROOT` names; `--allow-truncate` claims that its offsets may begin anew",
+    ),
 }
 # Of whole runs, by the code of the guard. Where one is of partitions too, it stands above.
 GUARDS: Final[Mapping[str, Refusal]] = {

@@ -117,6 +117,7 @@ class Reason(enum.StrEnum):
     CUTS_WHOLE_LOG = "CUTS_WHOLE_LOG"
     NEGATIVE_TIMESTAMP = "NEGATIVE_TIMESTAMP"
     AGE_CONTRADICTED = "AGE_CONTRADICTED"
+    BEGINS_ANEW = "BEGINS_ANEW"
 
 
 # What lifts the refusal of a deletion by a guard, for those that a run should count.

@@ -19,7 +19,9 @@ from pylog_spark.options.of_partitions import (
 )
 from pylog_spark.options.option import CommandLine
 from storage_core.errors import GuardRefusedError
+from storage_core.filenames import log_file
 from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import find_former_end
 from storage_core.maintenance.recovery.partition import RecoverResult, plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.truncation import plan_truncation
@@ -49,8 +51,25 @@ def recover(line: CommandLine) -> int:
         threads=count_processors(),
     )
     if line[NO_TRUNCATE]:
+        _refuse_beginning(directory, log)
         _refuse_cuts(directory, log)
     return commit_or_describe(line, log, RecoverResult.of(log), partial(_describe, log))
+
+
+def _refuse_beginning(directory: Path, log: LoadedLog) -> None:
+    """Refuse to begin a log anew below where its snapshots end it.
+
+    Raises:
+        GuardRefusedError: It would.
+    """
+    end = find_former_end(file.name for file in LocalStore(directory).list_files())
+    if end is not None and end > log.log_end_offset:
+        raise GuardRefusedError(
+            "BEGINS_ANEW",
+            f"{directory}: expected a .log file, found none: the log would begin anew at offset "
+            f"{log.log_end_offset}, though its snapshots end it at {end}. Bring its .log files "
+            f"back; if it was empty, make {log_file(end)} of 0 bytes, as the broker's user",
+        )
 
 
 def _refuse_cuts(directory: Path, log: LoadedLog) -> None:

@@ -49,6 +49,7 @@ _CUTS: Final = frozenset(
         Reason.CUTS_READABLE_RECORDS,
         Reason.CUTS_TOO_MUCH,
         Reason.CUTS_WHOLE_LOG,
+        Reason.BEGINS_ANEW,
     }
 )
 _TRANSFERS: Final = frozenset(

@@ -5,7 +5,7 @@ a load whose operations nobody applies.
 """
 
 from bisect import insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
@@ -23,10 +23,12 @@ from storage_core.errors import (
 )
 from storage_core.filenames import (
     ANCIENT_SUFFIX,
+    DELETED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
+    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     directory_state,
     kind_of,
@@ -121,6 +123,26 @@ def find_clean_end(
     loader.validate_active_indexes()
     log.find_unstable_end()
     return log.log_end_offset
+
+
+def find_former_end(names: Iterable[str], *checkpointed: int | None) -> int | None:
+    """Return where a log without any segment ended, None if nothing tells.
+
+    A loader begins such a log anew at its log start. A log that was purged has one segment of 0
+    bytes, which keeps its offsets; some tools for copies leave empty files out.
+
+    Args:
+        names: Of the partition's files.
+        checkpointed: Its entries in checkpoints: it reached at least these offsets.
+    """
+    offsets = [offset for offset in checkpointed if offset is not None]
+    for name in names:
+        if LOG_SUFFIX in name and not name.endswith(DELETED_SUFFIX):
+            return None
+        offset = offset_of(name)
+        if name.endswith(SNAPSHOT_SUFFIX) and offset is not None:
+            offsets.append(offset)
+    return max(offsets, default=None)
 
 
 class LogLoader:

@@ -55,6 +55,7 @@ from storage_core.filenames import (
 )
 from storage_core.json_values import from_json, to_json
 from storage_core.log.loaded_log import FollowerEnd, LoadedLog
+from storage_core.log.log_loader import find_former_end
 from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -475,7 +476,9 @@ def _describe(
         refusal = _refuse_truncation(source, work, context)
     else:
         readable = sum(cut["records"] for cut in cuts)
-        refusal = _refuse(work, log, context.run.options, readable_records=readable)
+        refusal = _refuse_beginning(source, work, log, context.run.options) or _refuse(
+            work, log, context.run.options, readable_records=readable
+        )
     end = log.follower_end or FollowerEnd(log_end_offset=log.log_end_offset, clean_end_offset=None)
     points = [point for point in (work.cleaner_offset, end.clean_end_offset) if point is not None]
     return {
@@ -493,6 +496,22 @@ def _describe(
         "steps": len(steps.operations),
         "operations": json.dumps(list(steps.describe())),
     }
+
+
+def _refuse_beginning(
+    source: LogStore, work: RecoveryWork, log: LoadedLog, options: JobOptions
+) -> tuple[Reason, str] | None:
+    """Return why a guard refuses to begin a log anew, or None."""
+    names = [file.name for file in source.list_files()]
+    end = find_former_end(names, work.recovery_point, work.high_watermark)
+    if end is None or end <= log.log_end_offset or options.allow_truncate:
+        return None
+    why = (
+        f"the log has no segment: it would begin anew at offset {log.log_end_offset}, though its "
+        f"checkpoints and snapshots end it at {end}. Bring its .log files back; if it was empty, "
+        f"make {log_file(end)} of 0 bytes, as the broker's user (override: --allow-truncate)"
+    )
+    return Reason.BEGINS_ANEW, why
 
 
 def _refuse(

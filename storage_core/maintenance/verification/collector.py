@@ -26,6 +26,7 @@ class FindingCollector:
         position: int | None = None,
         offset: int | None = None,
         severity: Severity | None = None,
+        fix: str = "",
     ) -> None:
         """Add a finding.
 
@@ -36,6 +37,7 @@ class FindingCollector:
             position: Byte position in it.
             offset: Offset of a record.
             severity: None for what the code says.
+            fix: The repair of this one; empty for the one of its kind.
         """
         level = severity or severity_of(code)
         key = (code, file, level)
@@ -49,6 +51,7 @@ class FindingCollector:
                     file=file,
                     position=position,
                     offset=offset,
+                    fix=fix,
                 )
             )
 

@@ -450,6 +450,10 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.WARN,
         meaning="A partition's directory has no segment; a broker begins an empty log in it.",
         fix="check that the copy is complete, or that the partition was empty",
+        elsewhere=(
+            "error where checkpoints or producer snapshots end it above the offset at which a "
+            "broker begins it: an empty .log file of that name keeps the offsets; warn in copies"
+        ),
     ),
     Code.INDEX_WITHOUT_LOG: FindingKind(
         severity=Severity.HARMLESS,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from shlex import quote
 
 from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.checkpoint.checkpoint_files import (
@@ -21,6 +22,7 @@ from storage_core.filenames import (
     is_text,
     log_file,
 )
+from storage_core.log.log_loader import find_former_end
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import (
     check_by_replay,
@@ -134,8 +136,9 @@ def fold_partition(
             check_rights(entries, context.user, last_base=last_base, findings=findings)
     check_side_files(files.segments, findings)
     # With that snapshot alone a quorum begins: a controller's start makes the log.
+    is_begun_anew = False
     if not files.segments and files.names != {BOOTSTRAP_SNAPSHOT}:
-        findings.add(Code.NO_SEGMENT, "expected at least one .log file")
+        is_begun_anew = _report_no_segment(store, files, whole, context, checkpoints, findings)
     _check_renamed(files, checkpoints.log_start_offset or 0, findings)
     _check_overlaps(facts, findings)
     _check_gaps(facts, whole.log_start_offset, checkpoints, context, findings)
@@ -156,7 +159,7 @@ def fold_partition(
         message = "idempotent producers wrote to this log, and there is no snapshot of them"
         findings.add(Code.SNAPSHOT_MISSING, message)
     _check_metadata(store, files, findings)
-    if not options.is_live:
+    if not options.is_live and not is_begun_anew:
         check_checkpoints(
             whole.log_start_offset, whole.log_end_offset, checkpoints, context, findings
         )
@@ -198,6 +201,41 @@ def _check_renamed(
             offset=base,
             severity=None if is_missed else Severity.INFO,
         )
+
+
+def _report_no_segment(
+    store: LogStore,
+    files: PartitionFiles,
+    whole: PartitionFacts,
+    context: DirectoryContext,
+    checkpoints: PartitionCheckpoints,
+    findings: FindingCollector,
+) -> bool:
+    """Report a log without a segment; return whether a start lowers its offsets."""
+    marks = (checkpoints.recovery_point, checkpoints.high_watermark)
+    end = find_former_end(files.names, *marks)
+    if end is None or end <= whole.log_end_offset:
+        findings.add(Code.NO_SEGMENT, "expected at least one .log file")
+        return False
+    name = log_file(end)
+    place = f"{store.location}/{name}"
+    fix = (
+        "if the log was empty, as one is whose records were purged, make the file of 0 bytes that "
+        f"keeps its offsets, as the broker's user: touch {quote(place)}; else bring its .log files "
+        "back from a backup, or start the other replicas first, so that this one does not lead"
+    )
+    if context.is_copy:
+        fix = "copy it again, with its files of 0 bytes"
+    findings.add(
+        Code.NO_SEGMENT,
+        f"expected at least one .log file, {name} if it was empty: a broker begins the log anew at "
+        f"offset {whole.log_end_offset}, though its checkpoints and snapshots end it at {end}",
+        file=name,
+        offset=whole.log_end_offset,
+        severity=context.copy_severity(Severity.ERROR),
+        fix=fix,
+    )
+    return True
 
 
 def _check_overlaps(facts: Sequence[SegmentFacts], findings: FindingCollector) -> None:

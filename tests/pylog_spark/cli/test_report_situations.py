@@ -56,3 +56,35 @@ def test_zeros_in_time_indexes_delete_nothing_and_are_named(pylog, tmp_path):
     assert shell.ask(*roots)[1]["advice"] == "start-broker"
     assert row_of(pylog, "timed", *night(roots))["reason"] == "NOTHING_TO_RETAIN"
     assert logs_of(roots, "timed-0") == before
+
+
+def test_the_empty_file_that_keeps_offsets_is_named_and_its_loss_refused(pylog, tmp_path):
+    roots = unpack("drained_nofile", tmp_path)
+    shell = Shell(pylog, NOW_MS)
+    _, said = shell.ask(*roots)
+    assert said["advice"] == "look-before-start"
+    loud = [f for f in said["findings"] if f["severity"] in {"warn", "error", "fatal"}]
+    assert [(f["code"], f["severity"], f["topic"]) for f in loud] == [
+        ("NO_SEGMENT", "error", "drained")
+    ]
+    assert "pylog recover" not in pylog("doctor", *roots, "--all-commands").stdout
+    log = roots[0] / "drained-0" / "00000000000000000300.log"
+    assert f"touch {log}" in loud[0]["fix"]
+    # A recovery does not lower the offsets either.
+    recover = ("recover", *roots, "--role", "broker", "--engine", "local", "--now-ms", NOW_MS)
+    recover += ("--topics", "drained", "--from-start", "--salvage", tmp_path / "salvage")
+    before = sorted(path.name for path in log.parent.iterdir())
+    row = row_of(pylog, "drained", *recover)
+    assert (row["status"], row["reason"]) == ("skipped", "BEGINS_ANEW")
+    assert "300" in row["error"]
+    alone = pylog("partition", "recover", log.parent, "--no-truncate", "--now-ms", NOW_MS)
+    assert (alone.exit_code, "BEGINS_ANEW" in alone.stderr) == (3, True)
+    assert sorted(path.name for path in log.parent.iterdir()) == before
+    # With the file that is named it goes on at 300.
+    log.touch()
+    assert shell.ask(*roots)[1]["advice"] == "start-broker"
+    row = row_of(pylog, "drained", *recover)
+    assert (row["status"], row["reason"]) == ("done", None)
+    assert log.exists()
+    checkpoint = (roots[0] / "replication-offset-checkpoint").read_text()
+    assert "drained 0 300" in checkpoint

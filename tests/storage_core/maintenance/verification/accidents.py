@@ -387,11 +387,6 @@ ACCIDENTS: dict[Code, Accident] = {
 # What follows from the same bytes: batches that were put in as they stand are in no index.
 _NOT_INDEXED = {Code.OFFSET_INDEX_WRONG, Code.TIME_INDEX_UNFINISHED}
 # There is nothing that a checkpoint could refer to.
-_NO_OFFSETS = {
-    Code.CLEANER_POINT_OUTSIDE_LOG,
-    Code.HIGH_WATERMARK_BEYOND_END,
-    Code.RECOVERY_POINT_BEYOND_END,
-}
 FOLLOWING: dict[Code, set[Code]] = {
     Code.BATCH_LENGTH_IMPOSSIBLE: _NOT_INDEXED,
     Code.RECORDS_MALFORMED: _NOT_INDEXED,
@@ -403,8 +398,7 @@ FOLLOWING: dict[Code, set[Code]] = {
     Code.TORN_SEGMENT: {Code.INDEX_BEYOND_LOG},
     # What is not read has no end.
     Code.SEGMENT_TOO_LARGE: {Code.HIGH_WATERMARK_BEYOND_END, Code.RECOVERY_POINT_BEYOND_END},
-    Code.NO_SEGMENT: _NO_OFFSETS,
-    Code.FILE_ANCIENT: {Code.NO_SEGMENT, *_NO_OFFSETS},
+    Code.FILE_ANCIENT: {Code.NO_SEGMENT},
     Code.LOG_START_BEYOND_END: {Code.CLEANER_POINT_OUTSIDE_LOG},
 }
 DEEP = {
