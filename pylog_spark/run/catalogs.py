@@ -8,6 +8,7 @@ from typing import Final
 import humanize
 
 from pylog_spark.options import JobOptions
+from pylog_spark.options.broker import broker_config
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.broker_files import (
@@ -16,6 +17,7 @@ from storage_core.checkpoint.broker_files import (
     is_same_broker,
     parse_meta_properties,
 )
+from storage_core.config.broker_config import spell_directories
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE, TopicPartition
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.open_root import LogRoot
@@ -37,6 +39,7 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
     """
     properties = {root.location: read_meta_properties(root.location) for root in roots}
     metadata = read_metadata(roots)
+    configured = broker_config(options).directories
     catalogs = {}
     for root in roots:
         own = properties[root.location]
@@ -48,8 +51,17 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
             ),
             root.location,
         )
+        named = [
+            other.location for other in roots if is_same_broker(own, properties[other.location])
+        ]
+        copy = metadata.get(holder)
+        node = None if copy is None or own is None else copy.brokers.get(own.node_id or 0)
+        registered = () if node is None else node.log_directories
+        directories = None
+        if root.role.facts.is_owned_by_broker:
+            directories = configured or spell_directories(named)
         catalogs[root.location] = build_topic_catalog(
-            metadata=metadata.get(holder),
+            metadata=copy,
             dump=options.topic_dump,
             node_id=None if own is None else own.node_id,
             explicit=options.topic_configs,
@@ -57,6 +69,8 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
             broker=options.broker_settings,
             broker_overrides=options.broker_overrides,
             settings=options.topic_settings,
+            directories=directories,
+            are_all_directories=bool(configured) or len(named) >= len(registered) > 0,
         )
     return catalogs
 

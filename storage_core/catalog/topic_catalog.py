@@ -10,20 +10,23 @@ what is said of many topics at once does not make their records go.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Annotated, Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.topic_dump import TopicDump
-from storage_core.config import LogConfig, merge_broker_layers
+from storage_core.config import LogConfig, merge_broker_layers, merge_dynamic_configs
+from storage_core.config.broker_config import CORDONED_KEY
+from storage_core.errors import ConfigError
 from storage_core.filenames import (
     CONSUMER_OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
+from storage_core.json_values import OMITTED
 
 _SEGMENT_BYTES: Final = "104857600"
 
@@ -122,6 +125,7 @@ class TopicCatalog:
         assume_defaults: Globs of topics that have Kafka's defaults where no source knows them.
         broker: Broker-wide settings, by broker key.
         settings: Topic keys that override what any source says.
+        broker_doubt: Why it is unknown which broker-wide settings count; empty where it is known.
     """
 
     topics: Mapping[str, TopicEntry] = field(default_factory=dict)
@@ -129,6 +133,7 @@ class TopicCatalog:
     assume_defaults: tuple[str, ...] = ()
     broker: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    broker_doubt: Annotated[str, OMITTED] = ""
 
     def find(self, topic: str) -> TopicEntry | None:
         """Return a topic's id and config, None if no source has it."""
@@ -176,11 +181,14 @@ class TopicCatalog:
         """Return the effective config of a topic, None for an unknown topic.
 
         Raises:
-            ConfigError: A setting is unknown, malformed, out of range or contradicts another.
+            ConfigError: A setting is unknown, malformed, out of range or contradicts another; or
+                nobody knows which broker-wide settings count.
         """
         entry = self.find(topic)
         if entry is None:
             return None
+        if self.broker_doubt:
+            raise ConfigError(CORDONED_KEY, None, self.broker_doubt)
         return LogConfig.from_topic_overrides(entry.config_overrides, broker=self.broker)
 
     def config_or_defaults(self, topic: str) -> LogConfig:
@@ -209,7 +217,7 @@ class TopicCatalog:
         return {key: text for settings in (*globs, *names) for key, text in settings.items()}
 
 
-def build_topic_catalog(
+def build_topic_catalog(  # noqa: PLR0913  # one argument a source
     *,
     metadata: ClusterMetadata | None = None,
     dump: TopicDump | None = None,
@@ -219,11 +227,13 @@ def build_topic_catalog(
     broker: Mapping[str, str] | None = None,
     broker_overrides: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
+    directories: Collection[str] | None = None,
+    are_all_directories: bool = True,
 ) -> TopicCatalog:
     """Return the catalog of all sources together.
 
     As in Kafka, a broker's own setting in the cluster's metadata wins over one of all brokers
-    there, which wins over the broker's file.
+    there, which wins over the broker's file. What Kafka ignores of them does not count.
 
     Args:
         metadata: The cluster's metadata, None if there is none.
@@ -234,8 +244,24 @@ def build_topic_catalog(
         broker: Broker-wide settings of the broker's file, by broker key.
         broker_overrides: Broker-wide settings that win over all other ones.
         settings: Topic keys that override what any source says.
+        directories: The broker's log directories, to which ``cordoned.log.dirs`` has to belong;
+            None leaves it unchecked.
+        are_all_directories: Whether these are surely all of log.dirs.
     """
     dynamic = {} if metadata is None else metadata.broker_configs
+    counted = merge_dynamic_configs(
+        broker or {},
+        dynamic.get(_ALL_BROKERS, {}),
+        {} if node_id is None else dynamic.get(str(node_id), {}),
+        directories=directories,
+    )
+    doubt = ""
+    if not are_all_directories and (refusal := counted.refusal) and refusal.key == CORDONED_KEY:
+        doubt = (
+            f"{refusal.value} in the cluster's metadata is {refusal.reason}, as far as these were "
+            "named; without it there Kafka ignores the dynamic configs of this broker: name every "
+            "log directory of it, or say them with --set log.dirs=DIR,DIR"
+        )
     return TopicCatalog(
         topics={
             **({} if dump is None else _dump_entries(dump)),
@@ -243,13 +269,9 @@ def build_topic_catalog(
         },
         explicit=dict(explicit or {}),
         assume_defaults=tuple(assume_defaults),
-        broker=merge_broker_layers(
-            broker or {},
-            dynamic.get(_ALL_BROKERS, {}),
-            {} if node_id is None else dynamic.get(str(node_id), {}),
-            broker_overrides or {},
-        ),
+        broker=merge_broker_layers(counted.settings, broker_overrides or {}),
         settings=dict(settings or {}),
+        broker_doubt=doubt,
     )
 
 

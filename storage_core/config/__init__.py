@@ -15,6 +15,7 @@ from storage_core.config.log_config import (
     MessageTimestampType,
 )
 from storage_core.config.settings import (
+    DynamicSettings,
     EffectiveSetting,
     ServerProperties,
     SettingGroups,
@@ -22,6 +23,7 @@ from storage_core.config.settings import (
     effective_settings,
     known_keys,
     merge_broker_layers,
+    merge_dynamic_configs,
     parse_java_properties,
     parse_server_properties,
     split_settings,
@@ -36,6 +38,7 @@ __all__ = [
     "CleanerConfig",
     "CleanupPolicy",
     "ConfigKey",
+    "DynamicSettings",
     "EffectiveSetting",
     "LogConfig",
     "MessageTimestampType",
@@ -49,6 +52,7 @@ __all__ = [
     "effective_settings",
     "known_keys",
     "merge_broker_layers",
+    "merge_dynamic_configs",
     "parse_java_properties",
     "parse_server_properties",
     "split_settings",

@@ -4,8 +4,10 @@ Keys that only schedule or tune a running broker are known and checked, and have
 a scheduler decides when a job runs. They are accepted so that a broker's file can be given as is.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Self
 
 from storage_core.config.keys import ConfigKey, Scope, keys_of, parse_settings, setting
@@ -13,6 +15,7 @@ from storage_core.config.values import ValueType, int32, int64, string_list
 from storage_core.errors import ConfigError
 
 ALL_DIRECTORIES: Final = "*"
+CORDONED_KEY: Final = "cordoned.log.dirs"
 
 
 def _broker(name: str, value_type: ValueType, doc: str, *, default: object, unit: str = "") -> Any:
@@ -52,7 +55,7 @@ class BrokerConfig:
         default=(),
     )
     cordoned_log_dirs: tuple[str, ...] = _broker(
-        "cordoned.log.dirs",
+        CORDONED_KEY,
         string_list(),
         "directories that take no new partitions, or * for all",
         default=(),
@@ -181,11 +184,16 @@ class BrokerConfig:
         has_both = config.node_id is not None and config.broker_id is not None
         if has_both and config.node_id != config.broker_id:
             raise ConfigError("broker.id", config.broker_id, f"node.id says {config.node_id}")
-        config._validate_cordoned()
+        config.validate_cordoned()
         return config
 
-    def _validate_cordoned(self) -> None:
-        key = "cordoned.log.dirs"
+    def validate_cordoned(self) -> None:
+        """Check that each cordoned directory is one of the broker's.
+
+        Raises:
+            ConfigError: One is not.
+        """
+        key = CORDONED_KEY
         listed = self.cordoned_log_dirs
         if ALL_DIRECTORIES in listed:
             if len(listed) > 1:
@@ -194,6 +202,16 @@ class BrokerConfig:
         unknown = [directory for directory in listed if directory not in self.directories]
         if unknown:
             raise ConfigError(key, ",".join(listed), f"not in log.dirs: {', '.join(unknown)}")
+
+
+def spell_directories(locations: Iterable[str]) -> list[str]:
+    """Return the paths by which a broker's settings may name log directories."""
+    spellings: dict[str, None] = {}
+    for location in locations:
+        path = location.rstrip("/") or location
+        for spelling in (location, path, str(Path(path).absolute()), os.path.realpath(path)):
+            spellings[spelling] = None
+    return list(spellings)
 
 
 BROKER_KEYS: Final[Mapping[str, ConfigKey]] = keys_of(BrokerConfig)

@@ -5,20 +5,20 @@ key of ours. Here each finds its place.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from storage_core.config.broker_config import BROKER_KEYS
-from storage_core.config.cleaner_config import CLEANER_KEYS
-from storage_core.config.keys import ConfigKey, Origin, find_broker_default, unknown_key
+from storage_core.config.broker_config import BROKER_KEYS, CORDONED_KEY, BrokerConfig
+from storage_core.config.cleaner_config import CLEANER_KEYS, CleanerConfig
+from storage_core.config.keys import ConfigKey, Origin, Scope, find_broker_default, unknown_key
 from storage_core.config.log_config import (
     TOPIC_KEY_OF_BROKER_KEY,
     TOPIC_KEYS,
     resolve_topic_settings,
 )
-from storage_core.config.values import render
-from storage_core.errors import CheckpointError
+from storage_core.config.values import ValueType, int32, int64, render
+from storage_core.errors import CheckpointError, ConfigError
 
 _ALL_KEYS: Final[Mapping[str, ConfigKey]] = {**TOPIC_KEYS, **CLEANER_KEYS, **BROKER_KEYS}
 # Each group is one setting in several units: a layer that sets one of them hides all of them
@@ -28,6 +28,23 @@ _SYNONYM_GROUPS: Final = tuple(
     for key in TOPIC_KEYS.values()
     if len(key.broker_names) > 1
 )
+
+# A broker parses these as plain numbers, and checks their range only with all others together.
+_CHECKED_TOGETHER: Final[Mapping[str, ValueType]] = {
+    "log.flush.interval.ms": int64(),
+    "log.flush.scheduler.interval.ms": int64(),
+    "log.retention.hours": int32(),
+    "log.retention.minutes": int32(),
+    "log.retention.ms": int64(),
+    "log.roll.jitter.ms": int64(),
+    "log.roll.ms": int64(),
+}
+_TYPES: Final[Mapping[str, ValueType]] = {
+    **{name: key.type for name, key in {**CLEANER_KEYS, **BROKER_KEYS}.items()},
+    **{name.name: name.type for key in TOPIC_KEYS.values() for name in key.broker_names},
+    **_CHECKED_TOGETHER,
+}
+_OF_ONE_NODE: Final = frozenset({CORDONED_KEY})
 
 
 def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
@@ -179,6 +196,102 @@ def merge_broker_layers(*layers: Mapping[str, str]) -> dict[str, str]:
                     merged.pop(name, None)
         merged.update(layer)
     return merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicSettings:
+    """Broker-wide settings in force, and the dynamic configs that Kafka ignores.
+
+    Attributes:
+        settings: The broker's file, with the dynamic configs that count over it.
+        ignored: Dynamic configs that are ignored alone, each with the reason.
+        refusal: Why Kafka drops dynamic configs together; None if it drops none.
+        is_all_dropped: Whether those of the node itself are dropped, too.
+    """
+
+    settings: Mapping[str, str]
+    ignored: tuple[ConfigError, ...] = ()
+    refusal: ConfigError | None = None
+    is_all_dropped: bool = False
+
+
+def merge_dynamic_configs(
+    file: Mapping[str, str],
+    of_all: Mapping[str, str],
+    of_node: Mapping[str, str],
+    *,
+    directories: Collection[str] | None,
+) -> DynamicSettings:
+    """Merge dynamic configs over a broker's file as its start does.
+
+    A value that is malformed or out of its own range is ignored alone. Values that contradict each
+    other, or the file, drop the dynamic configs that were about to be applied: those of the node
+    come first, and those of all nodes are applied together with them. Source:
+    ``DynamicBrokerConfig`` of Kafka 4.4.
+
+    Args:
+        file: Settings of the broker's file.
+        of_all: Dynamic configs of all nodes.
+        of_node: Dynamic configs of the node.
+        directories: log.dirs; None leaves ``cordoned.log.dirs`` unchecked.
+    """
+    ignored: list[ConfigError] = []
+    of_all = _valid_alone(
+        {name: text for name, text in of_all.items() if name not in _OF_ONE_NODE}, ignored
+    )
+    of_node = _valid_alone(of_node, ignored)
+    own = merge_broker_layers(file, of_node)
+    if of_node and (refusal := _refusal(own, directories)):
+        return DynamicSettings(
+            settings=dict(file), ignored=tuple(ignored), refusal=refusal, is_all_dropped=True
+        )
+    merged = merge_broker_layers(file, of_all, of_node)
+    refusal = _refusal(merged, directories) if of_all else None
+    return DynamicSettings(
+        settings=merged if refusal is None else own,
+        ignored=tuple(ignored),
+        refusal=refusal,
+        is_all_dropped=refusal is not None and not of_node,
+    )
+
+
+def _valid_alone(settings: Mapping[str, str], ignored: list[ConfigError]) -> dict[str, str]:
+    """Return the settings that are valid alone; note the others."""
+    valid = {}
+    for name, text in settings.items():
+        try:
+            if name in _TYPES:
+                _TYPES[name].parse(name, text)
+        except ConfigError as error:
+            ignored.append(error)
+        else:
+            valid[name] = text
+    return valid
+
+
+def _refusal(
+    settings: Mapping[str, str], directories: Collection[str] | None
+) -> ConfigError | None:
+    """Return why a broker refuses settings together, None if it takes them."""
+    cleaner = {
+        name: text
+        for name, text in settings.items()
+        if name in CLEANER_KEYS and CLEANER_KEYS[name].scope is not Scope.PYLOG
+    }
+    try:
+        for key in TOPIC_KEYS.values():
+            find_broker_default(key, settings)
+        CleanerConfig.from_settings(cleaner)
+        if directories is not None and CORDONED_KEY in settings:
+            BrokerConfig(
+                log_dirs=tuple(directories),
+                cordoned_log_dirs=BROKER_KEYS[CORDONED_KEY].type.parse(
+                    CORDONED_KEY, settings[CORDONED_KEY]
+                ),
+            ).validate_cordoned()
+    except ConfigError as error:
+        return error
+    return None
 
 
 def effective_settings(

@@ -13,6 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from storage_core.catalog.metadata_image import ResourceType
+from storage_core.formats.batch_v2 import BATCH_HEADER
+from storage_core.messages.internal_records import encode_metadata_record
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
 from tests.kit.file_damage import batch_positions
 
 # Kafka's marks of renamed directories.
@@ -29,6 +35,7 @@ _WATERMARK: Final = "replication-offset-checkpoint"
 _CLEANER: Final = "cleaner-offset-checkpoint"
 _MARKER: Final = ".kafka_cleanshutdown"
 _SNAPSHOT: Final = f"{FIRST}-0000000000.checkpoint"
+_CONFIG_RECORD: Final = 4
 
 
 class NotApplicableError(Exception):
@@ -411,6 +418,42 @@ def _shorten(partition: str, file: str, drop: int) -> Happen:
     return happen
 
 
+def append_metadata(root: Path, *values: bytes) -> None:
+    """Append records to the cluster's metadata log, as its controller would."""
+    path = max((root / METADATA).glob("*.log"))
+    data = path.read_bytes()
+    places = batch_positions(data)
+    if not places or sum(places[-1]) != len(data):
+        raise NotApplicableError(path)
+    position, _ = places[-1]
+    [last] = np.frombuffer(data, BATCH_HEADER, count=1, offset=position)
+    batch = BatchSpec(
+        records=tuple(RecordSpec(value=value) for value in values),
+        base_offset=int(last["base_offset"]) + int(last["last_offset_delta"]) + 1,
+        leader_epoch=int(last["partition_leader_epoch"]),
+    )
+    path.write_bytes(data + encode_batch(batch))
+
+
+def config_record(kind: ResourceType, name: str, key: str, value: str) -> bytes:
+    """Return a record of the cluster's metadata that sets a config."""
+    fields = {"resource_type": kind, "resource_name": name, "name": key, "value": value}
+    return encode_metadata_record(_CONFIG_RECORD, 0, fields)
+
+
+def _config(kind: ResourceType, name: str, **settings: str) -> Happen:
+    """Set configs in the cluster's metadata; their keys have underscores for dots."""
+
+    def happen(disks: Disks) -> None:
+        records = [
+            config_record(kind, name, key.replace("_", "."), value)
+            for key, value in settings.items()
+        ]
+        append_metadata(disks[METADATA].parent, *records)
+
+    return happen
+
+
 def _compressed(partition: str, *bases: str) -> Happen:
     """Another program's rotation compressed closed segments where they lay."""
 
@@ -444,6 +487,31 @@ def _merged(disks: Disks) -> None:
         if path.is_dir():
             shutil.move(path, disks.first / path.name)
     shutil.rmtree(disks.last)
+
+
+def _without_folder(disks: Disks) -> None:
+    _config(ResourceType.TOPIC, "quiet", segment_bytes="1024")(disks)
+    shutil.rmtree(disks["quiet-0"])
+
+
+def _drop_disk(disks: Disks) -> None:
+    """One disk is not in log.dirs any more."""
+    if disks.first == disks.last:
+        raise NotApplicableError(disks.last)
+    disks.last.rename(disks.base / "dropped")
+
+
+def _cordon(disks: Disks) -> None:
+    if disks.first == disks.last:
+        raise NotApplicableError(disks.last)
+    own = {"cordoned_log_dirs": str(disks.last), "log_retention_bytes": "4096"}
+    _config(ResourceType.BROKER, "1", **own)(disks)
+    _config(ResourceType.BROKER, "", log_retention_ms="86400000000")(disks)
+
+
+def _drop_cordoned(disks: Disks) -> None:
+    _cordon(disks)
+    _drop_disk(disks)
 
 
 # Name by name what happens. Names are stable: results are kept by them.
@@ -631,6 +699,16 @@ ACCIDENTS: Final[dict[str, Happen]] = {
     "metadata-unstarted-torn": _never_started_torn,
     "metadata-unstarted-no-snapshot": _never_started_without_snapshot,
     "bootstrap-garbage": _first("bootstrap.checkpoint", GARBAGE),
+    "config-refused": _config(ResourceType.TOPIC, "orders", segment_bytes="1024"),
+    "config-refused-no-folder": _without_folder,
+    "config-unknown": _config(ResourceType.TOPIC, "orders", message_format_version="3.0"),
+    "config-default-refused": _config(
+        ResourceType.BROKER, "", log_segment_bytes="1024", log_retention_ms="86400000000"
+    ),
+    "config-default-contradicts": _config(ResourceType.BROKER, "", log_roll_ms="0"),
+    "cordoned": _cordon,
+    "cordoned-dropped": _drop_cordoned,
+    "disk-dropped": _drop_disk,
 }
 
 

@@ -27,6 +27,7 @@ START_TIMEOUT_S: Final = 120
 STOP_TIMEOUT_S: Final = 30
 # After a start, a failed log directory is looked at by a thread of its own, and a move goes on.
 _SETTLE_S: Final = 0.5
+DEFAULTS: Final = ("retention.ms", "retention.bytes", "segment.bytes", "segment.ms")
 _MOVE_TIMEOUT_S: Final = 5
 _POLL_S: Final = 0.05
 _HEAP: Final = "256m"
@@ -50,6 +51,7 @@ class StartedBroker:
         error: Why it does not.
         offline: Log directories that it goes on without.
         logs: What it serves, by partition.
+        defaults: Configs in force of topics without one, by topic key.
         is_left: Whether threads of it may be left, as no process of a broker leaves any.
     """
 
@@ -57,6 +59,7 @@ class StartedBroker:
     error: str
     offline: Sequence[str] = ()
     logs: Mapping[str, LoadedLog] | None = None
+    defaults: Mapping[str, str] | None = None
     is_left: bool = False
 
 
@@ -211,7 +214,9 @@ def _look(server: Any, roots: Sequence[Path]) -> StartedBroker:
             )
     live = {str(root.getAbsolutePath()) for root in manager.liveLogDirs()}
     offline = tuple(str(root) for root in roots if str(root.absolute()) not in live)
-    return StartedBroker(is_up=True, error="", offline=offline, logs=logs)
+    values = manager.currentDefaultConfig().values()
+    defaults = {key: str(values.get(key)) for key in DEFAULTS}
+    return StartedBroker(is_up=True, error="", offline=offline, logs=logs, defaults=defaults)
 
 
 def _stop(server: Any) -> None:

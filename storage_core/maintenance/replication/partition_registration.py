@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
-from storage_core.config import LogConfig
+from storage_core.config import LogConfig, merge_dynamic_configs
 from storage_core.errors import ConfigError
 from storage_core.json_text import parse_json
 
@@ -85,7 +85,9 @@ def states_of(
     Raises:
         ConfigError: A setting that is asked for is malformed.
     """
-    broker = _chosen({**broker, **metadata.broker_configs.get("", {})}, _BROKER_KEYS)
+    dynamic = metadata.broker_configs.get("", {})
+    counted = merge_dynamic_configs(broker, dynamic, {}, directories=None).settings
+    broker = _chosen(counted, _BROKER_KEYS)
     for topic in metadata.topics.values():
         own = metadata.topic_configs.get(topic.name, {})
         settings = _chosen({**own, **overrides}, _TOPIC_KEYS)

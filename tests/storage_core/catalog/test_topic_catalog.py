@@ -1,6 +1,7 @@
 """Who says which config a topic has."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,37 @@ def test_a_bad_setting_of_one_topic_is_an_error_of_that_topic():
     assert catalog.config_for("good") == LogConfig()
     with pytest.raises(ConfigError, match=r"segment\.bytes"):
         catalog.config_for("bad")
+
+
+def test_a_dynamic_default_that_a_broker_ignores_is_no_error_of_every_topic():
+    metadata = replace(
+        cluster({"t": {}}),
+        broker_configs={"": {"log.segment.bytes": "1024", "log.retention.ms": "777"}},
+    )
+    catalog = build_topic_catalog(metadata=metadata, node_id=1)
+    assert catalog.config_for("t") == LogConfig(retention_ms=777)
+
+
+def test_a_cordoned_directory_outside_of_log_dirs_drops_the_dynamic_configs():
+    metadata = replace(
+        cluster({"t": {}}),
+        broker_configs={
+            "": {"log.retention.ms": "777"},
+            "1": {"cordoned.log.dirs": "/d2", "log.retention.bytes": "9"},
+        },
+    )
+
+    def config(**known: object) -> LogConfig | None:
+        catalog = build_topic_catalog(metadata=metadata, node_id=1, **known)  # type: ignore[arg-type]
+        return catalog.config_for("t")
+
+    counted = LogConfig(retention_ms=777, retention_bytes=9)
+    assert config() == counted
+    assert config(directories=["/d1", "/d2"]) == counted
+    assert config(directories=["/d1"]) == LogConfig()
+    # Perhaps log.dirs has it, and it was not named: then nobody knows.
+    with pytest.raises(ConfigError, match=r"cordoned\.log\.dirs: /d2 .* is not in log\.dirs"):
+        config(directories=["/d1"], are_all_directories=False)
 
 
 def test_a_catalog_travels_to_executors(tmp_path: Path):
