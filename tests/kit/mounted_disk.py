@@ -3,9 +3,11 @@
 Mounting needs root, and making one its tools (Debian: btrfs-progs, xfsprogs, f2fs-tools).
 """
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,43 @@ MAKERS: Final[Mapping[str, tuple[str, str]]] = {
     "f2fs": ("mkfs.f2fs", "-q"),
     "xfs": ("mkfs.xfs", "-q"),
 }
+
+
+def fill_disk(folder: Path) -> Path:
+    """Leave no byte of the disk of a folder free; return the file that takes them."""
+    ballast = folder / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+        os.fsync(file.fileno())
+    return ballast
+
+
+class SmallDisk:
+    """A filesystem in memory of a size, mounted while the context lasts.
+
+    Raises:
+        PermissionError: This process may not mount one.
+    """
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self._path, self._size_bytes = path, size_bytes
+
+    def __enter__(self) -> Path:
+        self._path.mkdir(parents=True, exist_ok=True)
+        words = ["mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "tmpfs"]
+        done = subprocess.run(
+            [*words, str(self._path)], check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise PermissionError(done.stderr.strip())
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        # A broker that would have ended may still have its files open.
+        subprocess.run(["umount", "--lazy", str(self._path)], check=True)
 
 
 class MountedDisk:

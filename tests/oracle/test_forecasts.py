@@ -1,5 +1,6 @@
 """What the doctor says of log directories is what a real broker then does: a sample."""
 
+import os
 import subprocess
 import sys
 
@@ -14,6 +15,9 @@ SAMPLE = (
     "two:topic-id-missing",
     "two:recovery-garbage",
     "two:metadata-gone",
+    "two:config-refused-no-folder",
+    "two:cordoned-dropped",
+    "two:disk-dropped+disk-full",
     "two:log-zeros-last+owner-log-last",
     "one:metadata-half",
     "two:metadata-snapshot-torn",
@@ -29,9 +33,11 @@ def test_a_broker_does_what_the_doctor_says():
     """In a process of its own, as ``make forecasts`` runs all of them."""
     words = [sys.executable, "-m", "tests.oracle.forecasts", "--only", *SAMPLE]
     result = subprocess.run(words, check=False, capture_output=True, text=True)
-    assert result.stdout.endswith(
-        f"{len(SAMPLE)} starts of a broker, 0 not as the doctor said\n"
-    ), result.stdout + result.stderr
+    # A small disk is mounted only by root.
+    starts = len(SAMPLE) - sum("disk-full" in case and os.geteuid() != 0 for case in SAMPLE)
+    assert result.stdout.endswith(f"{starts} starts of a broker, 0 not as the doctor said\n"), (
+        result.stdout + result.stderr
+    )
     assert result.returncode == 0
 
 

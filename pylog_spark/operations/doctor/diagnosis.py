@@ -140,6 +140,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         is_up=is_up,
         has_metadata=all(root.has_metadata for root in roots.observed),
         lacks_metadata=any(root.lacks_metadata for root in roots.observed),
+        absent_directories=max((root.absent_directories for root in roots.observed), default=0),
     )
     states = tuple(_root_state(root, verified, offline) for root in roots.observed)
     by_severity: Counter[str] = Counter()

@@ -24,6 +24,7 @@ class Cure(enum.Enum):
     RECOVER = enum.auto()  # the log, as a broker does
     CUT = enum.auto()  # the same, with an option that permits it
     SET_ASIDE = enum.auto()  # a file of the directory, before any recovery
+    MAKE_ROOM = enum.auto()  # on the disk, before anything else is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ _RECOVER: Final = _RECOVER_ALL + " --topics {topic} --from-start"
 _CUT: Final = _RECOVER + " --allow-truncate"
 _SET_ASIDE: Final = "mv {file} {file}.broken && " + _RECOVER_ALL
 _DUMP: Final = "pylog dump {directory}"
+_FREE: Final = "pylog free {root} --role {role}"
 _FROM_ANOTHER: Final = (
     "take this replica from a healthy one; without one, cut the log here and keep what is cut"
 )
@@ -85,6 +87,7 @@ _CURES: Final = {
     _CUT: Cure.CUT,
     _SET_ASIDE: Cure.SET_ASIDE,
     _DUMP: Cure.LOOK,
+    _FREE: Cure.MAKE_ROOM,
     _REBUILD_ALL: Cure.REBUILD,
     _REBUILD: Cure.REBUILD,
 }
@@ -713,6 +716,29 @@ KINDS: Final[dict[Code, FindingKind]] = {
         elsewhere="warn where other replicas are in sync and this one is not",
         stops=Stops.DIRECTORY,
     ),
+    Code.LOG_DIRECTORY_ABSENT: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "The broker registered more log directories than were named. If one is not in log.dirs "
+            "any more, a start makes its partitions anew in the others, empty, and the broker may "
+            "lead with them."
+        ),
+        fix="name every directory of log.dirs; put back one that is not in log.dirs any more",
+    ),
+    Code.DISK_FULL: FindingKind(
+        severity=Severity.FATAL,
+        meaning=(
+            "The disk of a log directory has no room: a broker stops as soon as it writes a "
+            "checkpoint or an index."
+        ),
+        fix="make room first",
+        command=_FREE,
+        elsewhere=(
+            "error where some blocks are free, and the start recovers logs, for which it writes "
+            "their indexes; warn where they were closed"
+        ),
+        stops=Stops.BROKER,
+    ),
     Code.FUTURE_ALONE: FindingKind(
         severity=Severity.ERROR,
         meaning=(
@@ -826,6 +852,34 @@ KINDS: Final[dict[Code, FindingKind]] = {
         ),
         fix="start the release that wrote it, and upgrade by the releases between",
         stops=Stops.BROKER,
+    ),
+    Code.TOPIC_CONFIG_REFUSED: FindingKind(
+        severity=Severity.FATAL,
+        meaning=(
+            "The cluster's metadata has a config of a topic that Kafka 4.4 refuses: a broker stops "
+            "at its start, even where no disk has a directory of the topic."
+        ),
+        fix=(
+            "start the release that accepted the value, and change it there: kafka-configs.sh "
+            "--alter --entity-type topics --entity-name TOPIC --delete-config KEY. A running "
+            "controller takes that, too (--bootstrap-controller)"
+        ),
+        stops=Stops.BROKER,
+    ),
+    Code.BROKER_CONFIG_IGNORED: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "The cluster's metadata has dynamic configs of brokers that Kafka 4.4 does not apply: "
+            "a value that is out of its range is ignored alone, values that contradict each other "
+            "or the log directories drop the others with them. Retention then follows the broker's "
+            "file and Kafka's defaults."
+        ),
+        fix=(
+            "correct the value before records are deleted by the defaults: kafka-configs.sh "
+            "--alter --entity-type brokers --delete-config KEY with --entity-name NODE or "
+            "--entity-default; or put what you want into server.properties before the start"
+        ),
+        elsewhere="error where dynamic configs are dropped together",
     ),
     Code.QUORUM_STATE_BROKEN: FindingKind(
         severity=Severity.FATAL,

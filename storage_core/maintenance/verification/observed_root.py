@@ -72,6 +72,8 @@ class ObservedRoot:
             same broker.
         lacks_metadata: Whether the broker has logs with records, and the cluster's metadata are in
             none of its directories that were named.
+        absent_directories: How many log directories the broker registered besides those that were
+            named.
         properties_fix: How to write its meta.properties again, with what it has to say; empty
             where it is not lost, or nobody knows.
     """
@@ -86,6 +88,7 @@ class ObservedRoot:
     homes: Mapping[str, str] = field(default_factory=dict)
     has_metadata: bool = False
     lacks_metadata: bool = False
+    absent_directories: int = 0
     properties_fix: str = ""
 
     @property

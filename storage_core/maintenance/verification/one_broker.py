@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -18,6 +19,7 @@ from typing import Final, TypeVar
 
 from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
     ClusterMetadata,
     MetadataFile,
     read_cluster_metadata,
@@ -37,6 +39,9 @@ from storage_core.checkpoint.broker_files import (
     parse_quorum_state,
     validate_one_broker,
 )
+from storage_core.config import merge_dynamic_configs
+from storage_core.config.broker_config import CORDONED_KEY, spell_directories
+from storage_core.config.log_config import refused_topic_settings
 from storage_core.errors import (
     CheckpointError,
     InconsistentClusterIdError,
@@ -48,7 +53,9 @@ from storage_core.filenames import (
     BOOTSTRAP_SNAPSHOT_FILE,
     LOG_SUFFIX,
     META_PROPERTIES_FILE,
+    OFFSET_INDEX_SUFFIX,
     QUORUM_STATE_FILE,
+    TIME_INDEX_SUFFIX,
     TopicPartition,
     kind_of,
 )
@@ -62,6 +69,7 @@ from storage_core.maintenance.verification.observed_root import (
     place,
 )
 from storage_core.store.local import LocalStore
+from storage_core.wording import count_text
 
 T = TypeVar("T")
 
@@ -75,6 +83,12 @@ FEATURE_LEVELS: Final[Mapping[str, range]] = {
     "share.version": range(3),
     "streams.version": range(2),
 }
+# With less, the checkpoints, indexes and snapshots of a start may not fit.
+_LITTLE_ROOM_BYTES: Final = 1 << 20
+# An index of this size has room for entries to come; few of its blocks hold entries.
+_PREALLOCATED_BYTES: Final = 1 << 20
+_KEPT_INDEX_BYTES: Final = 8192
+_STAT_BLOCK_BYTES: Final = 512
 _OWN_LOGS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE})
 
 
@@ -86,7 +100,7 @@ def check_together(
     Returns:
         The directories, with the fates of their sub-directories, and the findings.
     """
-    placed = list(_check_owner(roots))
+    placed = [*_check_owner(roots), *_check_room(roots)]
     judged: dict[str, ObservedRoot] = {}
     brokers = [_Broker(roots_of_broker) for roots_of_broker in _brokers(roots)]
     for broker in brokers:
@@ -100,6 +114,7 @@ def check_together(
                 root,
                 has_metadata=broker.metadata is not None,
                 lacks_metadata=broker.lacks_metadata,
+                absent_directories=broker.absent_directories,
                 fates=_in_root(root, broker.fates),
                 homes=_in_root(root, broker.homes),
                 properties_fix=fixes.get(root.location, ""),
@@ -123,6 +138,7 @@ class _Broker:
     homes: dict[str, str] = field(default_factory=dict)
     metadata: ClusterMetadata | None = None
     lacks_metadata: bool = False
+    absent_directories: int = 0
 
     @property
     def _by_id(self) -> dict[str, ObservedRoot]:
@@ -142,6 +158,7 @@ class _Broker:
         ) and any(entry.kind in _OWN_LOGS and not _is_empty(entry.path) for entry in entries)
         if metadata is not None and node_id is not None:
             self._check_features(metadata)
+            self._check_configs(metadata, node_id)
             self._judge_logs(metadata, node_id)
         else:
             self._find_beside([*owner.values()], Severity.ERROR)
@@ -216,13 +233,48 @@ class _Broker:
         findings.add(Code.CLUSTER_METADATA_BROKEN, message, file=path.name)
         self.placed.append(PlacedFinding(root=root.location, finding=findings.findings()[0]))
 
-    def _check_features(self, metadata: ClusterMetadata) -> None:
-        root, entry = next(
+    def _metadata_place(self) -> tuple[ObservedRoot, SubDirectory]:
+        """Return the log directory with the metadata, and their sub-directory."""
+        return next(
             (root, entry)
             for root in self.roots
             for entry in root.entries
             if entry.kind is DirectoryKind.METADATA and not entry.is_link
         )
+
+    def _check_configs(self, metadata: ClusterMetadata, node_id: int) -> None:
+        """Find configs that a broker refuses or ignores.
+
+        A node that is only a controller applies none of them.
+        """
+        broker = metadata.brokers.get(node_id)
+        if broker is None:
+            return
+        root, entry = self._metadata_place()
+        for topic in sorted(metadata.topics.values(), key=lambda topic: topic.name):
+            for error in refused_topic_settings(metadata.topic_configs.get(topic.name, {})):
+                message = f"topic {topic.name}: {error}"
+                self._add(Code.TOPIC_CONFIG_REFUSED, message, root, entry)
+        counted = merge_dynamic_configs(
+            {},
+            metadata.broker_configs.get("", {}),
+            metadata.broker_configs.get(str(node_id), {}),
+            directories=spell_directories(root.location for root in self.roots),
+        )
+        for error in counted.ignored:
+            message = f"{error}: Kafka ignores this value"
+            self._add(Code.BROKER_CONFIG_IGNORED, message, root, entry)
+        if counted.refusal is not None:
+            which = "every dynamic config" if counted.is_all_dropped else "every dynamic default"
+            is_named = len(self.roots) >= len(broker.log_directories)
+            is_doubtful = counted.refusal.key == CORDONED_KEY and not is_named
+            doubt = ", if log.dirs has only what was named" if is_doubtful else ""
+            message = f"{counted.refusal}: Kafka drops {which} of this broker with it{doubt}"
+            severity = Severity.WARN if is_doubtful else Severity.ERROR
+            self._add(Code.BROKER_CONFIG_IGNORED, message, root, entry, severity)
+
+    def _check_features(self, metadata: ClusterMetadata) -> None:
+        root, entry = self._metadata_place()
         levels = metadata.feature_levels
         if METADATA_VERSION not in levels and (metadata.brokers or metadata.topics):
             message = f"expected a level of {METADATA_VERSION}, there is none: it is a preview's"
@@ -325,6 +377,10 @@ class _Broker:
             for entry in root.entries
             if entry.kind in _OWN_LOGS and self.fates.get(entry.path) is not Start.STRAYED
         )
+        absent = sorted(set(registered) - by_id.keys())
+        if absent and len(self.roots) < len(registered):
+            self.absent_directories = len(registered) - len(self.roots)
+        elsewhere: list[str] = []
         for topic in metadata.topics.values():
             for number, record in sorted(topic.partitions.items()):
                 name = TopicPartition(topic.name, number)
@@ -350,8 +406,21 @@ class _Broker:
                         is_copied = bool(record.isr) and node_id not in record.isr
                         severity = Severity.WARN if is_copied else None
                         self._add(Code.PARTITION_ABSENT, message, home, missing, severity)
+                    elif self.absent_directories:
+                        self.fates[missing.path] = Start.CREATED
+                        elsewhere.append(str(name))
                     logs[home.location] += 1
                     break
+        if self.absent_directories:
+            root, entry = self._metadata_place()
+            message = (
+                f"the broker registered {len(registered)} log directories, {', '.join(absent)} "
+                "not among those that were named"
+            )
+            if elsewhere:
+                logs_text = count_text(len(elsewhere), "partition")
+                message += f"; without it a start makes {logs_text} anew, {elsewhere[0]} the first"
+            self._add(Code.LOG_DIRECTORY_ABSENT, message, root, entry)
 
 
 def _stray(
@@ -413,6 +482,49 @@ def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
         is_copy = any(root.context.is_copy for root in roots)
         severity = Severity.WARN if is_copy else None
         yield place(error.path, Code.DIRECTORIES_INCONSISTENT, str(error), None, severity)
+
+
+def _check_room(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
+    """Yield which disks have no room for what a broker's start writes."""
+    disks: dict[int, os.statvfs_result] = {}
+    freed: Counter[int] = Counter()
+    homes: list[tuple[ObservedRoot, int]] = []
+    for root in roots:
+        path = local_path(root.location)
+        if path is not None and root.context.role.facts.is_owned_by_broker:
+            with suppress(OSError):  # a directory that cannot be looked at is found elsewhere
+                device = path.stat().st_dev
+                disks[device] = os.statvfs(path)
+                freed[device] += _preallocated_bytes(path / CLUSTER_METADATA_DIRECTORY)
+                homes.append((root, device))
+    for root, device in homes:
+        disk = disks[device]
+        room = disk.f_bavail * disk.f_frsize + freed[device]
+        severity = Severity.WARN if root.context.is_clean else Severity.ERROR
+        if disk.f_files and not disk.f_favail:
+            message, severity = "no inode of the disk is free: no file can be made", Severity.FATAL
+        elif not room:
+            message, severity = "0 bytes of the disk are free", Severity.FATAL
+        elif room < _LITTLE_ROOM_BYTES:
+            message = f"{disk.f_bavail * disk.f_frsize:,} bytes of the disk are free"
+        else:
+            continue
+        findings = FindingCollector()
+        findings.add(Code.DISK_FULL, message, severity=severity)
+        yield PlacedFinding(root=root.location, finding=findings.findings()[0])
+
+
+def _preallocated_bytes(directory: Path) -> int:
+    """Return the bytes that a start frees in the metadata log's indexes."""
+    freed = 0
+    for path in (
+        *directory.glob(f"*{OFFSET_INDEX_SUFFIX}"),
+        *directory.glob(f"*{TIME_INDEX_SUFFIX}"),
+    ):
+        facts = path.lstat()
+        if facts.st_size >= _PREALLOCATED_BYTES:
+            freed += max(0, facts.st_blocks * _STAT_BLOCK_BYTES - _KEPT_INDEX_BYTES)
+    return freed
 
 
 def _properties_fixes(

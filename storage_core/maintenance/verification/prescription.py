@@ -126,6 +126,7 @@ def prescribe(
     recovering: dict[tuple[tuple[str, ...], str], _OrderedLogs] = {}
     rebuilt: dict[str, dict[str, None]] = {}
     set_aside: dict[str, None] = {}
+    room = {each.command: None for each in bad if each.cure is Cure.MAKE_ROOM}
     recovered = {each.place for each in bad if each.cure is Cure.RECOVER} | cut_places
     for each in bad:
         removal, _, last = each.command.rpartition(_THEN)
@@ -176,7 +177,7 @@ def prescribe(
         if of is not None and (together[root], of.topic) in cutting and root not in hindered
     }
     return Prescription(
-        commands=tuple(dict.fromkeys(commands)),
+        commands=tuple(dict.fromkeys([*room, *commands])),
         cut_records={place: records for place, records in cut_records.items() if records},
     )
 

@@ -192,6 +192,8 @@ class StartForecast:
         is_up: Whether a broker serves clients afterwards.
         has_metadata: Whether the cluster's metadata was read, which says whose the logs are.
         lacks_metadata: Whether it lies in no log directory that was named, and logs do.
+        absent_directories: How many log directories the broker registered besides those that were
+            named.
     """
 
     recovered_partitions: int
@@ -207,6 +209,7 @@ class StartForecast:
     is_up: bool = True
     has_metadata: bool = True
     lacks_metadata: bool = False
+    absent_directories: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +260,7 @@ def forecast_start(
     is_up: bool = True,
     has_metadata: bool = True,
     lacks_metadata: bool = False,
+    absent_directories: int = 0,
 ) -> StartForecast:
     """Sum up a broker's start and its duration, with ours beside.
 
@@ -269,6 +273,8 @@ def forecast_start(
         is_up: Whether a broker serves clients afterwards.
         has_metadata: Whether the cluster's metadata was read.
         lacks_metadata: Whether it lies in no log directory that was named.
+        absent_directories: How many log directories the broker registered besides those that were
+            named.
     """
     broker_rate = min(pace.bytes_per_second, BROKER_BYTES_PER_SECOND)
     by_root: dict[str, list[PartitionForecast]] = {}
@@ -299,6 +305,7 @@ def forecast_start(
         is_up=is_up,
         has_metadata=has_metadata,
         lacks_metadata=lacks_metadata,
+        absent_directories=absent_directories,
     )
 
 
@@ -385,6 +392,8 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
             reasons=(),
             commands=tuple(commands),
         )
+    elif start.absent_directories:
+        verdict = _name_every_directory(partitions, start, commands)
     else:
         verdict = _start(roots, start)
     reasons = verdict.reasons
@@ -402,6 +411,26 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         "and ask again: then the commands of the recovery stand here"
     )
     return replace(verdict, reasons=(first, *reasons), commands=tuple(commands))
+
+
+def _name_every_directory(
+    partitions: Sequence[PartitionForecast], start: StartForecast, commands: Sequence[str]
+) -> Verdict:
+    """Return the verdict for a broker with directories that were not named."""
+    number = count_text(start.absent_directories, "log directory", "log directories")
+    count = sum(entry.start is Start.CREATED for entry in partitions)
+    return Verdict(
+        advice=Advice.LOOK_BEFORE_START,
+        headline=f"Do not start yet: the broker registered {number} more, not named here.",
+        reasons=(
+            (
+                "a start without it makes "
+                f"{count_text(count, 'partition')} anew, empty, and the broker may lead with them"
+            ),
+            "if log.dirs has it, ask again with every directory of log.dirs",
+        ),
+        commands=tuple(commands),
+    )
 
 
 def _unsure(

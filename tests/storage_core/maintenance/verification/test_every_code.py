@@ -13,8 +13,8 @@ from storage_core.records import checked_headers
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP, FOLLOWING
 from tests.storage_core.maintenance.verification.log_root import LogRoot, log_root
 
-# Contradictions between several directories or with the cluster's metadata, links, and files that
-# vanish meanwhile, have their own tests.
+# Contradictions between several directories or with the cluster's metadata, links, full disks, and
+# files that vanish meanwhile, have their own tests.
 ELSEWHERE = {
     Code.PARTITION_DUPLICATE,
     Code.PARTITION_LINKED,
@@ -28,6 +28,10 @@ ELSEWHERE = {
     Code.BOOTSTRAP_SNAPSHOT_CUT,
     Code.FEATURE_LEVEL_UNKNOWN,
     Code.QUORUM_STATE_BROKEN,
+    Code.TOPIC_CONFIG_REFUSED,
+    Code.BROKER_CONFIG_IGNORED,
+    Code.LOG_DIRECTORY_ABSENT,
+    Code.DISK_FULL,
     Code.CHANGED_WHILE_READ,
     Code.FILE_FORBIDDEN,
     Code.LOG_DIRECTORY_FORBIDDEN,

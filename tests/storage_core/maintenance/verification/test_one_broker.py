@@ -1,5 +1,6 @@
 """What the cluster's metadata says of a broker's log directories; a real broker did each of it."""
 
+import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -59,11 +60,115 @@ def fates(roots: list[ObservedRoot]) -> dict[str, Start]:
     return {Path(path).name: fate for root in roots for path, fate in root.fates.items()}
 
 
-def test_nothing_is_found_in_both_directories_nor_in_either(disks):
-    for paths in (disks.roots, [disks.first], [disks.last]):
+# The broker registered the ids of both.
+ABSENT = ("LOG_DIRECTORY_ABSENT", "__cluster_metadata-0", "warn")
+
+
+def test_nothing_is_found_in_both_directories_nor_in_the_one_without_metadata(disks):
+    for paths in (disks.roots, [disks.last]):
         roots, found = look(*paths)
         assert found == []
         assert fates(roots) == {}
+
+
+def test_the_partitions_of_a_directory_that_was_not_named_may_be_made_anew(disks):
+    moved = {path.name for path in disks.last.iterdir() if path.is_dir()}
+    roots, found = look(disks.first)
+    assert found == [ABSENT]
+    assert [root.absent_directories for root in roots] == [1]
+    assert fates(roots) == dict.fromkeys(moved, Start.CREATED)
+
+
+@pytest.mark.parametrize(
+    ("accident", "found"),
+    [
+        ("config-refused", "topic orders: segment.bytes=1024: must be at least 1048576"),
+        ("config-refused-no-folder", "topic quiet: segment.bytes=1024: must be at least 1048576"),
+    ],
+)
+def test_a_topic_config_that_a_broker_refuses_stops_it(disks, accident, found):
+    ACCIDENTS[accident](disks)
+    _, placed = verify_log_directories([(str(root), Role.BROKER) for root in disks.roots])
+    [finding] = [e.finding for e in placed if e.finding.code is Code.TOPIC_CONFIG_REFUSED]
+    assert (finding.severity, finding.message) == (Severity.FATAL, found)
+
+
+@pytest.mark.parametrize(
+    ("accident", "expected"),
+    [
+        ("config-unknown", []),
+        ("cordoned", []),
+        (
+            "config-default-refused",
+            [
+                (
+                    "warn",
+                    "log.segment.bytes=1024: must be at least 1048576: Kafka ignores this value",
+                )
+            ],
+        ),
+        (
+            "config-default-contradicts",
+            [
+                (
+                    "error",
+                    (
+                        "log.roll.ms=0: must be at least 1: Kafka drops every dynamic config "
+                        "of this broker with it"
+                    ),
+                )
+            ],
+        ),
+        (
+            "cordoned-dropped",
+            [
+                (
+                    "warn",
+                    (
+                        "cordoned.log.dirs={last}: not in log.dirs: {last}: Kafka drops every "
+                        "dynamic config of this broker with it, if log.dirs has only what was named"
+                    ),
+                )
+            ],
+        ),
+    ],
+)
+def test_dynamic_configs_that_a_broker_ignores_are_found(disks, accident, expected):
+    last = disks.last
+    ACCIDENTS[accident](disks)
+    _, placed = verify_log_directories([(str(root), Role.BROKER) for root in disks.roots])
+    found = [e.finding for e in placed if e.finding.code is Code.BROKER_CONFIG_IGNORED]
+    texts = [(severity, text.format(last=last)) for severity, text in expected]
+    assert [(each.severity, each.message) for each in found] == texts
+
+
+def test_a_controller_alone_applies_no_config(disks):
+    ACCIDENTS["config-refused"](disks)
+    for root in disks.roots:
+        path = root / "meta.properties"
+        path.write_text(path.read_text().replace("node.id=1", "node.id=9"))
+    assert "TOPIC_CONFIG_REFUSED" not in {code for code, _, _ in look(*disks.roots)[1]}
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "is_clean", "expected"),
+    [
+        (0, 9, True, [("DISK_FULL", None, "fatal")]),
+        (9, 0, True, [("DISK_FULL", None, "fatal")]),
+        (1, 9, True, [("DISK_FULL", None, "warn")]),
+        (1, 9, False, [("DISK_FULL", None, "error")]),
+        (1 << 20, 9, False, []),
+    ],
+)
+def test_a_disk_needs_room_for_a_start(disks, monkeypatch, free, inodes, is_clean, expected):
+    facts = os.statvfs(disks.first)
+    values = [*facts]
+    values[4], values[5], values[7] = free, 1000, inodes  # f_bavail, f_files, f_favail
+    values[1] = 1  # f_frsize
+    monkeypatch.setattr(one_broker.os, "statvfs", lambda _: os.statvfs_result(values))
+    if not is_clean:
+        ACCIDENTS["marker-missing"](disks)
+    assert look(*disks.roots)[1] == expected * 2
 
 
 @pytest.mark.parametrize(
@@ -134,8 +239,8 @@ def test_the_clusters_metadata_decides(disks, accident, expected, expected_fates
 def test_with_one_directory_the_partition_of_another_topic_is_named_as_well(disks):
     ACCIDENTS["topic-id-other"](disks)
     roots, found = look(disks.first)
-    assert found == [("TOPIC_ID_INCONSISTENT", "orders-0", "error")]
-    assert fates(roots) == {"orders-0": Start.STRAYED}
+    assert found == [("TOPIC_ID_INCONSISTENT", "orders-0", "error"), ABSENT]
+    assert fates(roots)["orders-0"] is Start.STRAYED
 
 
 def test_without_metadata_nobody_is_set_aside(disks):
@@ -238,12 +343,12 @@ def test_an_absent_partition_is_made_anew_where_the_ids_of_directories_are_lost(
     roots, found = look(*disks.roots)
     assert ("PARTITION_ABSENT", "orders-1", "error") in found
     assert fates(roots) == {"orders-1": Start.CREATED}
-    assert look(disks.first)[1] == []
+    assert look(disks.first)[1] == [ABSENT]
 
 
 def test_partitions_in_a_directory_that_was_not_named_are_not_missed(disks):
     shutil.rmtree(disks["orders-1"])
-    assert look(disks.first)[1] == []
+    assert look(disks.first)[1] == [ABSENT]
     assert look(*disks.roots)[1] == [("PARTITION_ABSENT", "orders-1", "error")]
 
 
