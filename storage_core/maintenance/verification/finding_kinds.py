@@ -719,9 +719,9 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.LOG_DIRECTORY_ABSENT: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "The broker registered more log directories than were named. If one is not in log.dirs "
-            "any more, a start makes its partitions anew in the others, empty, and the broker may "
-            "lead with them."
+            "The broker registered more log directories than were named, and partitions of it are "
+            "in none of these. Where a directory is not in log.dirs any more, a start makes its "
+            "partitions anew in the others, empty, and the broker may lead with them."
         ),
         fix="name every directory of log.dirs; put back one that is not in log.dirs any more",
     ),

@@ -378,8 +378,7 @@ class _Broker:
             if entry.kind in _OWN_LOGS and self.fates.get(entry.path) is not Start.STRAYED
         )
         absent = sorted(set(registered) - by_id.keys())
-        if absent and len(self.roots) < len(registered):
-            self.absent_directories = len(registered) - len(self.roots)
+        unnamed = len(registered) - len(self.roots) if absent else 0
         elsewhere: list[str] = []
         for topic in metadata.topics.values():
             for number, record in sorted(topic.partitions.items()):
@@ -406,20 +405,19 @@ class _Broker:
                         is_copied = bool(record.isr) and node_id not in record.isr
                         severity = Severity.WARN if is_copied else None
                         self._add(Code.PARTITION_ABSENT, message, home, missing, severity)
-                    elif self.absent_directories:
+                    elif unnamed > 0:
                         self.fates[missing.path] = Start.CREATED
                         elsewhere.append(str(name))
                     logs[home.location] += 1
                     break
-        if self.absent_directories:
+        if elsewhere:
+            self.absent_directories = unnamed
             root, entry = self._metadata_place()
             message = (
-                f"the broker registered {len(registered)} log directories, {', '.join(absent)} "
-                "not among those that were named"
+                f"the broker registered {len(registered)} log directories, {', '.join(absent)} was "
+                f"not named: without it a start makes {count_text(len(elsewhere), 'partition')} "
+                f"anew, {elsewhere[0]} the first"
             )
-            if elsewhere:
-                logs_text = count_text(len(elsewhere), "partition")
-                message += f"; without it a start makes {logs_text} anew, {elsewhere[0]} the first"
             self._add(Code.LOG_DIRECTORY_ABSENT, message, root, entry)
 
 
