@@ -445,6 +445,12 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         means="the source has logs of several topics of that name: one call takes one of them",
         way="move the folders of all but one topic out of the source's log directories",
     ),
+    TransplantReason.TRANSACTION_UNDECIDED: Refusal(
+        means="the log ends inside of a transaction that was committed perhaps: the source's "
+        "`__transaction_state` does not say it",
+        way="give all log directories of the source's brokers, with `__transaction_state` and "
+        "`__cluster_metadata`; or `--allow-abort`: committed reads then lack its records",
+    ),
     TransplantReason.SOURCE_DAMAGED: Refusal(
         means="the source's log, or one of several, cannot be read whole, or a start would cut "
         "readable records",

@@ -421,6 +421,11 @@ class TransplantRow:
     size_bytes: Number = column("bytes of the new segments")
     duration_ms: int = column("time it took")
     failure: Failure = Failure()
+    aborted_records: Number = column("records in those that are aborted")
+    committed_transactions: Number = column("open transactions that are committed")
+    committed_records: Number = column("records in them")
+    undecided_transactions: Number = column("open transactions that were committed perhaps")
+    undecided_records: Number = column("records in them")
 
 
 TRANSPLANT: Final = schema_of(TransplantRow)

@@ -1,12 +1,19 @@
 """``pylog cat``: a topic's records, in kcat's format or as JSON lines."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.cli.record_choice import first_rows, read_chosen, with_topic_and_roots
+from pylog_spark.cli.record_choice import (
+    find_open_ends,
+    first_rows,
+    read_chosen,
+    with_topic_and_roots,
+)
 from pylog_spark.cli.record_format import RecordFormat
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
@@ -29,6 +36,7 @@ from pylog_spark.record_text import (
 )
 from storage_core.kafka_log import COLUMNS
 
+_log: Final = logging.getLogger(__name__)
 # A Python object a value: so many rows at a time.
 _ROWS_AT_A_TIME = 4096
 
@@ -42,6 +50,9 @@ def cat(line: CommandLine) -> int:
     """
     line = with_topic_and_roots(line)
     write_records(line, partial(read_chosen, line))
+    if line[MAX_RECORDS] is None:
+        for sentence in find_open_ends(line):
+            _log.warning("%s", sentence)
     return ExitCode.DONE
 
 

@@ -913,6 +913,7 @@ _TRANSPLANT: Final = Command(
         EXCLUDE,
         of_transplants.NEW_NAMES,
         of_transplants.KEEP_PRODUCERS,
+        of_transplants.ALLOW_ABORT,
         of_transplants.OFFSETS_OUT,
         DRY_RUN,
         replace(TRASH, help="Remember in this folder what was there, for `pylog undo`."),
@@ -931,10 +932,11 @@ _TRANSPLANT: Final = Command(
 
     Create the topics in the running target, with as many partitions; stop it; transplant; start it;
     then run the command for groups that is printed. Every assigned replica gets the log: the same
-    records and offsets, under the target's topic id and leader epoch. Open transactions are
-    aborted. All of it is looked at before anything is written; a partition that cannot go stays and
-    is named with its way out, the others go, and the exit status is then 3. The source is only
-    read. With --trash, `pylog undo` takes it all back, before the target starts.
+    records and offsets, under the target's topic id and leader epoch. An open transaction ends as
+    the source's `__transaction_state` has decided. All of it is looked at before anything is
+    written; a partition that cannot go stays and is named with its way out, the others go, and the
+    exit status is then 3. The source is only read. With --trash, `pylog undo` takes it all back,
+    before the target starts.
     """,
     example=(
         "Example: `pylog transplant /mnt/old --to /data/b1 --to /data/b2 --topics 'orders*' "

@@ -27,6 +27,7 @@ from pylog_spark.tasks.coordinators import (
     CoordinatorSettings,
     observe_groups,
     observe_transactions,
+    views_beside,
 )
 from pylog_spark.view import (
     NOTHING,
@@ -41,11 +42,16 @@ from pylog_spark.view import (
     View,
 )
 from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.coordinators.transactions import TransactionOutcome
 from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
 from storage_core.wording import count_text
 
 _BAD: Final = "bold red"
+_ENDS: Final = {
+    TransactionOutcome.COMMIT: ": its coordinator has decided to commit it, and does when it runs",
+    TransactionOutcome.ABORT: ": no commit of it was decided",
+}
 _Observe = Callable[..., Iterator[CoordinatorRow]]
 # The topic of the coordinators that an observer reads, and what only that tells.
 _COORDINATORS: Final[Mapping[_Observe, tuple[str, str]]] = {
@@ -89,8 +95,10 @@ def _observe(call: Call, observe: _Observe) -> Iterator[OutputLine | str]:
             f"no partition of {topic} is here, {what}: it may lie in the broker's other log "
             "directories (log.dirs); give all of them, or those of another broker"
         )
-    for of_broker in group_by_broker(views):
-        for kind, row in observe(of_broker, settings, is_asked_for=is_asked_for):
+    brokers = group_by_broker(views)
+    for of_broker in brokers:
+        beside = views_beside(of_broker, brokers)
+        for kind, row in observe(of_broker, settings, is_asked_for=is_asked_for, beside=beside):
             yield OutputLine(kind, row)
     yield from check_topics(topics.topics, topics.exclude, there, call.line[ROOTS])
 
@@ -154,6 +162,7 @@ def _group_blocks(rows: dict[str, list[Row]]) -> Iterator[Block]:
         yield (
             f"{row['group']}: offset {row['offset']} of {partition_name(row)} is part of a "
             f"transaction of producer {row['producer_id']} that has not ended"
+            f"{_ENDS.get(row['outcome'], '')}"
         )
 
 
@@ -229,6 +238,7 @@ _HOLDING_TABLE: Final = TableKind(
         time_column("last write", "last_timestamp", rank=2),
         text_column("transactional id", "transactional_id", rank=5, folds=True, empty=NOTHING),
         text_column("state", "state", rank=7, empty=NOTHING),
+        text_column("outcome", "outcome", rank=8, empty=NOTHING),
     )
 )
 _TRANSACTION_TABLE: Final = TableKind(

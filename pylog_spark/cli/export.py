@@ -4,7 +4,12 @@ from functools import partial
 from typing import Any
 
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.record_choice import missing_partitions, read_chosen, with_topic_and_roots
+from pylog_spark.cli.record_choice import (
+    find_open_ends,
+    missing_partitions,
+    read_chosen,
+    with_topic_and_roots,
+)
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
@@ -104,6 +109,7 @@ def _view(call: Call, exported: Exported) -> View:
             f"{Isolation.READ_UNCOMMITTED}: records of aborted transactions are among them if "
             f"there are any; {ISOLATION.label} {Isolation.READ_COMMITTED} leaves them out"
         )
+    sentences += find_open_ends(call.line)
     if missing:
         absent = count_text(len(missing), "partition")
         names = ", ".join(map(str, missing[:_MOST_NAMED]))

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.options.choices import BytesFormat
+from pylog_spark.options.choices import BytesFormat, Isolation
 from pylog_spark.options.declared import (
     ALLOW_DATA_LOSS,
     FROM,
@@ -23,12 +23,29 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.record_text import parse_bytes_text
+from pylog_spark.report import partition_name
+from pylog_spark.tasks.coordinators import (
+    CoordinatorSettings,
+    observe_transactions,
+    views_beside,
+)
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
+from storage_core.clock import SystemClock
+from storage_core.config import BrokerConfig
+from storage_core.coordinators.transactions import TransactionOutcome
 from storage_core.errors import ConfigError, PylogError
 from storage_core.kafka_log import Logs, Position, Records, TopicPartition, open_logs
-from storage_core.maintenance.inspection import inspect_root
+from storage_core.maintenance.inspection import group_by_broker, inspect_root
 from storage_core.reading.planning import find_places
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
+
+_OPEN_ENDS: Final = {
+    TransactionOutcome.COMMIT: "its coordinator has decided to commit it, and writes the marker "
+    "when it runs; read_uncommitted has its records",
+    TransactionOutcome.ABORT: "no commit of it was decided",
+    TransactionOutcome.UNDECIDED: "`__transaction_state` of these directories does not say "
+    "whether it was committed; read_uncommitted has its records",
+}
 
 
 def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> CommandLine:
@@ -116,6 +133,37 @@ def read_chosen(
         fail_on_data_loss=not line[ALLOW_DATA_LOSS],
         range_bytes=range_bytes,
     )
+
+
+def find_open_ends(line: CommandLine) -> Iterator[str]:
+    """Yield where open transactions end a committed read of whole logs.
+
+    Args:
+        line: Of ``cat`` or ``export``. If it says where to end, it is not told.
+
+    Raises:
+        PylogError: A directory cannot be listed.
+    """
+    if line[ISOLATION] is not Isolation.READ_COMMITTED or line[UNTIL] is not None:
+        return
+    settings = CoordinatorSettings(now_ms=SystemClock().now_ms(), broker=BrokerConfig())
+    brokers = group_by_broker([inspect_root(root) for root in line[ROOTS]])
+    topic, numbers = line[TOPIC], line[PARTITIONS]
+    for views in brokers:
+        rows = observe_transactions(
+            views,
+            settings,
+            is_asked_for=topic.__eq__,
+            beside=views_beside(views, brokers),
+        )
+        for kind, row in rows:
+            is_asked_for = not numbers or row.get("partition") in numbers
+            if kind == "open_transaction" and row["holds_stable_offset"] and is_asked_for:
+                yield (
+                    f"{row['root']}: committed records of {partition_name(row)} end at offset "
+                    f"{row['first_offset']} of {row['log_end_offset']}: a transaction of producer "
+                    f"{row['producer_id']} is open; {_OPEN_ENDS[row['outcome']]}"
+                )
 
 
 def missing_partitions(roots: Sequence[str], topic: str) -> list[int]:

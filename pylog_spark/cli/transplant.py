@@ -16,7 +16,13 @@ from pylog_spark.operations.transplant.driver import (
     transplant,
 )
 from pylog_spark.options.declared import ROOTS, TRASH
-from pylog_spark.options.of_transplants import KEEP_PRODUCERS, NEW_NAMES, OFFSETS_OUT, TARGETS
+from pylog_spark.options.of_transplants import (
+    ALLOW_ABORT,
+    KEEP_PRODUCERS,
+    NEW_NAMES,
+    OFFSETS_OUT,
+    TARGETS,
+)
 from pylog_spark.options.option import CommandLine
 from pylog_spark.refusals import GUARDS
 from pylog_spark.report import (
@@ -63,7 +69,9 @@ _KEYS: Final = (
     *("topic", "partition", "target", "status", "reason", "detail", "source", "replicas"),
     *("directories", "topic_id", "leader_epoch", "log_start_offset", "log_end_offset"),
     *("aborted_transactions", "cut_bytes", "size_bytes", "error"),
-    *("root", "newest_ms", "duration_ms", "error_class"),
+    *("root", "newest_ms", "duration_ms", "error_class", "aborted_records"),
+    *("committed_transactions", "committed_records"),
+    *("undecided_transactions", "undecided_records"),
 )
 _NO_RESOURCE_NAME: Final = re.compile(r"[^a-z0-9.-]+")
 
@@ -87,6 +95,7 @@ def _transplant(call: Call, place: Any) -> TransplantReport:
         TransplantOptions(
             names=line[NEW_NAMES],
             keeps_producers=line[KEEP_PRODUCERS],
+            aborts_undecided=line[ALLOW_ABORT],
             offsets_out=line[OFFSETS_OUT],
         ),
     )
@@ -128,6 +137,7 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
             "still empty may be elected, and cuts the full ones to nothing",
             "bold yellow",
         )
+    yield from _transactions(rows)
     yield from _retention(call, report, rows)
     if report.missing_topics:
         yield "create these topics in the running target, then stop it and run this command again:"
@@ -157,6 +167,27 @@ def _blocks(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterat
         # A document of YAML, of which JSON is a part.
         yield Verbatim("---")
         yield from (Verbatim(f"{key}: {json.dumps(value)}") for key, value in manifest.items())
+
+
+def _transactions(rows: Sequence[Row]) -> Iterator[Block]:
+    """Yield how the open transactions of the partitions that go end."""
+    goes = [row for row in rows if row["reason"] is None]
+    committed, aborted, undecided = (
+        sum(row[f"{name}_records"] or 0 for row in goes)
+        for name in ("committed", "aborted", "undecided")
+    )
+    if committed:
+        records = count_text(committed, "record")
+        yield f"{records} in open transactions are committed: their coordinators had decided so"
+    if aborted - undecided:
+        records = count_text(aborted - undecided, "record")
+        yield f"{records} in open transactions are aborted: no commit of them was decided"
+    if undecided:
+        yield Sentence(
+            f"{count_text(undecided, 'record')} in open transactions are aborted by "
+            f"{ALLOW_ABORT.label}, whether they were committed or not: committed reads lack them",
+            "bold yellow",
+        )
 
 
 def _retention(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterator[Block]:

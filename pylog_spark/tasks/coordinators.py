@@ -31,9 +31,11 @@ from storage_core.coordinators.offsets_audit import (
 )
 from storage_core.coordinators.transactions import (
     HoldingTransaction,
+    TransactionCoordinators,
     TransactionEntry,
     TransactionImage,
     judge_open_transactions,
+    name_absent_coordinators,
 )
 from storage_core.coordinators.undecoded import Undecoded
 from storage_core.errors import PylogError, describe_failure
@@ -125,6 +127,7 @@ HOLDING_SCHEMA: Final = pa.schema(
         ("timeout_ms", pa.int64()),
         ("command", pa.string()),
         ("error", pa.string()),
+        ("outcome", pa.string()),
     ]
 )
 TRANSACTION_SCHEMA: Final = pa.schema(
@@ -163,7 +166,11 @@ class CoordinatorSettings:
 
 
 def observe_groups(
-    views: Sequence[RootView], settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
+    views: Sequence[RootView],
+    settings: CoordinatorSettings,
+    *,
+    is_asked_for: Callable[[str], bool],
+    beside: Sequence[RootView] = (),
 ) -> Iterator[CoordinatorRow]:
     """Yield a broker's groups, their places in logs, and read errors.
 
@@ -171,6 +178,7 @@ def observe_groups(
         views: Its roots: a place is looked up in the logs of all of them.
         settings: Clock and settings.
         is_asked_for: Of a topic's name; of other topics no places are wanted.
+        beside: Roots of other brokers: their coordinators decide on transactions too.
     """
     logs = _ObservedLogs(views, settings)
     count = _partition_count(views, settings, CONSUMER_OFFSETS_TOPIC)
@@ -203,15 +211,20 @@ def observe_groups(
             yield "group", _group_row(view, entry, group, of_group, image.pending)
             for place in of_group:
                 yield "commit", _commit_row(view, entry, place)
-        for commit in image.pending:
-            if is_asked_for(commit.key.topic):
-                yield "pending_commit", _pending_row(view, entry, commit)
+        pending = [commit for commit in image.pending if is_asked_for(commit.key.topic)]
+        coordinators = _join([*views, *beside], settings) if pending else TransactionCoordinators()
+        for commit in pending:
+            yield "pending_commit", _pending_row(view, entry, commit, coordinators)
         yield from _undecoded_rows(view, entry, image.undecoded)
     yield from logs.errors
 
 
 def observe_transactions(
-    views: Sequence[RootView], settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
+    views: Sequence[RootView],
+    settings: CoordinatorSettings,
+    *,
+    is_asked_for: Callable[[str], bool],
+    beside: Sequence[RootView] = (),
 ) -> Iterator[CoordinatorRow]:
     """Yield open transactions of a broker's logs, then its coordinators' transactions.
 
@@ -219,34 +232,24 @@ def observe_transactions(
         views: Its roots.
         settings: Clock and settings.
         is_asked_for: Of a topic's name; of other topics' logs nothing is wanted.
+        beside: Roots of other brokers: their coordinators decide on transactions too.
     """
-    entries: list[TransactionEntry] = []
     of_coordinators: list[CoordinatorRow] = []
-    is_complete = True
-    partition_numbers: set[int] = set()
-    for view, entry in _partitions(views, TRANSACTION_STATE_TOPIC):
-        image = TransactionImage()
-        error = _replay(view, entry, image.apply)
-        if error is not None:
-            is_complete = False
-            yield error
-        partition_numbers.add(_number(entry))
-        is_complete &= not image.undecoded
-        entries += image.entries
+    own = list(_coordinators(views))
+    for each in own:
+        if each.error is not None:
+            yield each.error
         of_coordinators += [
-            ("transaction", _entry_row(view, entry, transaction, settings.now_ms))
-            for transaction in image.entries
+            ("transaction", _entry_row(each.view, each.entry, transaction, settings.now_ms))
+            for transaction in each.image.entries
         ]
-        of_coordinators += _undecoded_rows(view, entry, image.undecoded)
-    count = _partition_count(views, settings, TRANSACTION_STATE_TOPIC)
-    is_complete &= count is not None and partition_numbers >= set(range(count))
+        of_coordinators += _undecoded_rows(each.view, each.entry, each.image.undecoded)
     logs = _ObservedLogs(views, settings)
     observed = logs.observe_all(is_asked_for)
     judged = judge_open_transactions(
         {place: log.open_transactions for place, log in observed.items() if log.open_transactions},
-        entries,
+        _join([*views, *beside], settings, own),
         now_ms=settings.now_ms,
-        is_complete=is_complete,
     )
     for holding in judged:
         bounds = observed[holding.partition].bounds
@@ -254,6 +257,77 @@ def observe_transactions(
         yield "open_transaction", _holding_row(view, holding, bounds.log_end)
     yield from of_coordinators
     yield from logs.errors
+
+
+def views_beside(
+    of_broker: Sequence[RootView], brokers: Sequence[Sequence[RootView]]
+) -> list[RootView]:
+    """Return the roots of the other brokers of one broker's cluster."""
+    clusters = {view.properties.cluster_id for view in of_broker if view.properties is not None}
+    return [
+        view
+        for other in brokers
+        if other is not of_broker
+        for view in other
+        if view.properties is not None and view.properties.cluster_id in clusters
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Coordinator:
+    """A replica of a partition of ``__transaction_state``, replayed.
+
+    Attributes:
+        view: Its root.
+        entry: Its directory.
+        image: What it says.
+        error: The row of what stopped the reading, None where nothing did.
+    """
+
+    view: RootView
+    entry: SubDirectory
+    image: TransactionImage
+    error: CoordinatorRow | None
+
+
+def _coordinators(views: Sequence[RootView]) -> Iterator[_Coordinator]:
+    """Yield the replicas of ``__transaction_state`` in some roots."""
+    for view, entry in _partitions(views, TRANSACTION_STATE_TOPIC):
+        image = TransactionImage()
+        error = _replay(view, entry, image.apply)
+        yield _Coordinator(view=view, entry=entry, image=image, error=error)
+
+
+def _join(
+    views: Sequence[RootView], settings: CoordinatorSettings, own: Sequence[_Coordinator] = ()
+) -> TransactionCoordinators:
+    """Return what the coordinators in some roots know together.
+
+    Of several replicas of a partition the one with the newest record counts. One that is damaged
+    decides nothing: the record that decides may lie behind the damage.
+
+    Args:
+        views: The roots, of one cluster.
+        settings: What the broker's settings say.
+        own: Those that were replayed already, of the first of these roots.
+    """
+    there = {each.view.row["root"] for each in own}
+    others = [view for view in views if view.row["root"] not in there]
+    newest: dict[int, _Coordinator] = {}
+    for each in [*own, *_coordinators(others)]:
+        former = newest.setdefault(_number(each.entry), each)
+        if each.image.last_offset > former.image.last_offset:
+            newest[_number(each.entry)] = each
+    whole = {
+        number: each
+        for number, each in newest.items()
+        if each.error is None and not each.image.undecoded
+    }
+    absent = name_absent_coordinators(
+        whole, _partition_count(views, settings, TRANSACTION_STATE_TOPIC)
+    )
+    entries = [entry for each in whole.values() for entry in each.image.entries]
+    return TransactionCoordinators.of(entries, absent=absent)
 
 
 class _ObservedLogs:
@@ -426,7 +500,13 @@ def _commit_row(view: RootView, entry: SubDirectory, place: AuditedCommit) -> di
     }
 
 
-def _pending_row(view: RootView, entry: SubDirectory, commit: CommittedOffset) -> dict[str, Any]:
+def _pending_row(
+    view: RootView,
+    entry: SubDirectory,
+    commit: CommittedOffset,
+    coordinators: TransactionCoordinators,
+) -> dict[str, Any]:
+    place = TopicPartition(CONSUMER_OFFSETS_TOPIC, _number(entry))
     return {
         "root": view.row["root"],
         **commit.key._asdict(),
@@ -436,6 +516,8 @@ def _pending_row(view: RootView, entry: SubDirectory, commit: CommittedOffset) -
         "producer_id": commit.producer_id,
         "offsets_partition": _number(entry),
         "record_offset": commit.record_offset,
+        "producer_epoch": commit.producer_epoch,
+        "outcome": coordinators.decide(place, commit.producer_id, commit.producer_epoch).outcome,
     }
 
 
@@ -459,6 +541,7 @@ def _holding_row(view: RootView, holding: HoldingTransaction, log_end: int) -> d
         "start_ms": None if entry is None else entry.start_ms,
         "timeout_ms": None if entry is None else entry.timeout_ms,
         "command": holding.command or None,
+        "outcome": holding.outcome,
     }
 
 

@@ -21,6 +21,7 @@ from pylog_spark.tasks.coordinators import (
     CoordinatorSettings,
     observe_groups,
     observe_transactions,
+    views_beside,
 )
 from storage_core.checkpoint.checkpoint_files import MAX_LEADER_EPOCH_BYTES, parse_leader_epochs
 from storage_core.config import BrokerConfig
@@ -210,8 +211,10 @@ def _show_told(
     def is_asked_for(topic: str) -> bool:
         return topics is None or topic in topics
 
-    for views in group_by_broker([inspect_root(root) for root in part.roots]):
-        rows = observe(views, settings, is_asked_for=is_asked_for)
+    brokers = group_by_broker([inspect_root(root) for root in part.roots])
+    for views in brokers:
+        beside = views_beside(views, brokers)
+        rows = observe(views, settings, is_asked_for=is_asked_for, beside=beside)
         yield from rows_to_batches(schema, _rows_of(kind, views, rows))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage_core.filenames import sorted_logs
-from storage_core.formats.batch_v2 import NO_PRODUCER_ID
+from storage_core.formats.batch_v2 import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from storage_core.formats.control import ControlType
 from storage_core.messages.internal_records import DecodedRecord, decode_internal_record
 from storage_core.records.columns import decode_records
@@ -32,12 +32,14 @@ class ReplayedRecord:
         timestamp_ms: Its timestamp, epoch milliseconds.
         producer_id: The producer of its transaction, NO_PRODUCER_ID without one.
         decoded: The decoded record.
+        producer_epoch: That producer's epoch, NO_PRODUCER_EPOCH without one.
     """
 
     offset: int
     timestamp_ms: int
     producer_id: int
     decoded: DecodedRecord
+    producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,9 @@ def _replay_window(window: Window, topic: str) -> Iterator[ReplayedRecord | Tran
                 timestamp_ms=timestamp_ms,
                 producer_id=int(batches.producer_id[batch]) if is_transactional else NO_PRODUCER_ID,
                 decoded=decode_internal_record(topic, key, value),
+                producer_epoch=(
+                    int(batches.producer_epoch[batch]) if is_transactional else NO_PRODUCER_EPOCH
+                ),
             )
     yield from _markers(window, row, len(batches))
 

@@ -15,7 +15,7 @@ from storage_core.coordinators.coordinator_log import ReplayedRecord, Transactio
 from storage_core.coordinators.undecoded import Undecoded, UndecodedRecords
 from storage_core.errors import MalformedMessageError
 from storage_core.filenames import TopicPartition
-from storage_core.formats.batch_v2 import NO_PRODUCER_ID
+from storage_core.formats.batch_v2 import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from storage_core.messages import group_records as records
 from storage_core.messages.internal_records import decode_assignment, decode_subscription
 from storage_core.messages.schema import NO_UUID, Fields
@@ -65,6 +65,7 @@ class CommittedOffset:
         topic_id: Id of the topic, None if the commit has none.
         record_offset: Offset of the record in its partition of ``__consumer_offsets``.
         producer_id: The producer of its transaction, NO_PRODUCER_ID without one.
+        producer_epoch: That producer's epoch, NO_PRODUCER_EPOCH without one.
     """
 
     key: CommitKey
@@ -76,6 +77,7 @@ class CommittedOffset:
     topic_id: str | None
     record_offset: int
     producer_id: int
+    producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +349,7 @@ def _committed(key: CommitKey, value: Fields, event: ReplayedRecord) -> Committe
         topic_id=None if topic_id == NO_UUID else topic_id,
         record_offset=event.offset,
         producer_id=event.producer_id,
+        producer_epoch=event.producer_epoch,
     )
 
 

@@ -6,10 +6,10 @@ a marker there. The coordinator's records say whether it still will. Sources: ``
 """
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from shlex import quote
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage_core.coordinators.coordinator_log import (
     ReplayedRecord,
@@ -22,8 +22,16 @@ from storage_core.formats.batch_v2 import NO_PRODUCER_ID
 from storage_core.log.open_transactions import OpenTransaction
 from storage_core.messages.internal_records import Problem
 from storage_core.store.base import LogStore
+from storage_core.wording import count_text
 
 _NO_TIME: Final = -1
+_MOST_NAMED: Final = 3
+# From this version of transactions on, each end of a transaction is one epoch later than its data.
+_EPOCH_BUMP_VERSION: Final = 2
+# A producer gets another id where the next epoch would be the last one.
+_LAST_EPOCH: Final = 2**15 - 2
+# The timeout of a transaction that an outside coordinator ends (KIP-939).
+_TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
 # Fields of a record: of a transaction that ends under a new id, the next one as well.
 _PRODUCER_IDS: Final = frozenset({"producer_id", "previous_producer_id", "next_producer_id"})
 
@@ -67,6 +75,7 @@ _IN_FLIGHT: Final = frozenset(
         TransactionState.PREPARE_EPOCH_FENCE,
     }
 )
+_ABORTING: Final = frozenset({TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +92,9 @@ class TransactionEntry:
         start_ms: When the transaction began, epoch milliseconds; None where there is none.
         update_ms: When the coordinator wrote this down, epoch milliseconds.
         record_offset: Offset of the record in its partition of ``__transaction_state``.
+        previous_producer_id: The producer's id in the transaction before; NO_PRODUCER_ID if the
+            record has none.
+        client_version: Version of transactions that its client used, 0 if the record has none.
     """
 
     transactional_id: str
@@ -94,6 +106,8 @@ class TransactionEntry:
     start_ms: int | None
     update_ms: int
     record_offset: int
+    previous_producer_id: int = NO_PRODUCER_ID
+    client_version: int = 0
 
     @property
     def is_in_flight(self) -> bool:
@@ -114,9 +128,13 @@ class TransactionImage:
     """A transaction coordinator's knowledge after the records so far.
 
     ``apply`` takes the next record.
+
+    Attributes:
+        last_offset: Offset of the last record, -1 before the first.
     """
 
     def __init__(self) -> None:
+        self.last_offset = -1
         self._entries: dict[str, TransactionEntry] = {}
         self._undecoded = UndecodedRecords()
 
@@ -132,6 +150,7 @@ class TransactionImage:
 
     def apply(self, event: ReplayedRecord | TransactionEnd) -> None:
         """Take the next record; there are no transactions in this topic."""
+        self.last_offset = event.offset
         if isinstance(event, TransactionEnd):
             return
         decoded = event.decoded
@@ -184,7 +203,130 @@ def _entry(name: str, state: TransactionState, event: ReplayedRecord) -> Transac
         start_ms=None if start_ms == _NO_TIME else start_ms,
         update_ms=value["transaction_last_update_timestamp_ms"],
         record_offset=event.offset,
+        previous_producer_id=value.get("previous_producer_id", NO_PRODUCER_ID),
+        client_version=value.get("client_transaction_version", 0),
     )
+
+
+class TransactionOutcome(enum.StrEnum):
+    """The outcome of an open transaction, by its coordinator's records."""
+
+    COMMIT = "commit"  # its producer had the answer, or may have had it
+    ABORT = "abort"  # no commit of it was ever decided
+    UNDECIDED = "undecided"  # the records that decide it are not here, or do not tell
+
+
+class DecidedTransaction(NamedTuple):
+    """The outcome of an open transaction.
+
+    Attributes:
+        outcome: The outcome.
+        reason: Why, in words.
+    """
+
+    outcome: TransactionOutcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionCoordinators:
+    """What the coordinators' records that are here say of transactions.
+
+    Attributes:
+        entries: By producer id.
+        absent: Why there may be further ones, in words; empty where these are all.
+    """
+
+    entries: Mapping[int, TransactionEntry] = field(default_factory=dict)
+    absent: str = ""
+
+    @classmethod
+    def of(cls, entries: Iterable[TransactionEntry], *, absent: str) -> "TransactionCoordinators":
+        """Return entries by producer id, also by those that were given up."""
+        some = list(entries)
+        former = {each.previous_producer_id: each for each in some}
+        former.pop(NO_PRODUCER_ID, None)
+        return cls(entries=former | {each.producer_id: each for each in some}, absent=absent)
+
+    def decide(
+        self, partition: TopicPartition, producer_id: int, producer_epoch: int
+    ) -> DecidedTransaction:
+        """Return the outcome of a transaction that is open in a log.
+
+        A coordinator answers a commit when PrepareCommit is in its log; the markers come later.
+
+        Args:
+            partition: The log's partition.
+            producer_id: The transaction's producer.
+            producer_epoch: Epoch of its data.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None and self.absent:
+            return DecidedTransaction(TransactionOutcome.UNDECIDED, self.absent)
+        if entry is None:
+            reason = f"no transactional id has producer {producer_id}"
+            return DecidedTransaction(TransactionOutcome.ABORT, reason)
+        reason = (
+            f"transactional id {entry.transactional_id} is {entry.state.label} with producer "
+            f"{entry.producer_id} epoch {entry.producer_epoch}"
+        )
+        return DecidedTransaction(_outcome(entry, partition, producer_id, producer_epoch), reason)
+
+
+def name_absent_coordinators(whole: Collection[int], partition_count: int | None) -> str:
+    """Say which partitions of ``__transaction_state`` are not here; empty if all are.
+
+    A transactional id is in one of them by its hash: all of them are needed to say that there is
+    no such id.
+
+    Args:
+        whole: Numbers of those that were read whole.
+        partition_count: How many the topic has; None where that is not known.
+    """
+    topic = TRANSACTION_STATE_TOPIC
+    if partition_count is None:
+        of_those = f"only {count_text(len(whole), 'partition')}" if whole else "no partition"
+        return f"{of_those} of {topic} is given, and how many it has is not known"
+    absent = sorted(set(range(partition_count)).difference(whole))
+    if not absent:
+        return ""
+    count = f"{len(absent)} of {count_text(partition_count, 'partition')}"
+    numbers = ", ".join(
+        [*map(str, absent[:_MOST_NAMED]), *(["..."] if absent[_MOST_NAMED:] else [])]
+    )
+    return f"{count} of {topic} are not given ({numbers})"
+
+
+def _outcome(
+    entry: TransactionEntry, partition: TopicPartition, producer_id: int, producer_epoch: int
+) -> TransactionOutcome:
+    """Return the outcome of a transaction, by its coordinator's newest record.
+
+    Another transaction of the same producer decides nothing: a log that is behind may have open
+    data of an earlier one.
+    """
+    state, later = entry.state, entry.producer_epoch - producer_epoch
+    bump = 1 if entry.client_version >= _EPOCH_BUMP_VERSION else 0
+    if producer_id == entry.producer_id and partition in entry.partitions:
+        if state is TransactionState.PREPARE_COMMIT and later == bump:
+            return TransactionOutcome.COMMIT
+        # A coordinator that fences the producer takes the next epoch for it.
+        if state in _ABORTING and 0 <= later <= bump + 1:
+            return TransactionOutcome.ABORT
+        is_two_phase = entry.timeout_ms == _TWO_PHASE_TIMEOUT_MS
+        if state is TransactionState.ONGOING and later == 0 and not is_two_phase:
+            return TransactionOutcome.ABORT
+    # With epochs of its own, a transaction is known after its end, where a log lacks the marker.
+    is_former = producer_id != entry.producer_id
+    has_ended = (
+        (is_former and entry.producer_epoch == 0 and producer_epoch == _LAST_EPOCH)
+        or (not is_former and later == bump)
+    ) and bump == 1
+    if has_ended and state is TransactionState.COMPLETE_COMMIT:
+        return TransactionOutcome.COMMIT
+    if has_ended and state is TransactionState.COMPLETE_ABORT:
+        return TransactionOutcome.ABORT
+    return TransactionOutcome.UNDECIDED
 
 
 class TransactionEnding(enum.StrEnum):
@@ -209,6 +351,7 @@ class HoldingTransaction:
             open ones of the partition.
         verdict: Who will end it.
         command: The command against it on the cluster; empty if none is needed.
+        outcome: Its end, by the coordinators' records.
     """
 
     partition: TopicPartition
@@ -217,30 +360,29 @@ class HoldingTransaction:
     holds_stable_offset: bool
     verdict: TransactionEnding
     command: str
+    outcome: TransactionOutcome
 
 
 def judge_open_transactions(
     open_transactions: Mapping[TopicPartition, tuple[OpenTransaction, ...]],
-    entries: Iterable[TransactionEntry],
+    coordinators: TransactionCoordinators,
     *,
     now_ms: int,
-    is_complete: bool,
 ) -> Iterator[HoldingTransaction]:
     """Yield who ends each open transaction, by partition and where it began.
 
     Args:
         open_transactions: The open transactions of each log with any.
-        entries: The coordinators' entries.
+        coordinators: The coordinators' entries. Unless these are all, nobody can say of a producer
+            that no coordinator knows it.
         now_ms: The run's clock, epoch milliseconds.
-        is_complete: Whether the entries are those of all partitions of ``__transaction_state``;
-            else nobody can say of a producer that no coordinator knows it.
     """
-    by_producer = {entry.producer_id: entry for entry in entries}
     for partition in sorted(open_transactions):
         some = sorted(open_transactions[partition], key=lambda each: each.first_offset)
         for each in some:
-            entry = by_producer.get(each.producer_id)
-            verdict = _verdict(partition, entry, now_ms=now_ms, is_complete=is_complete)
+            entry = coordinators.entries.get(each.producer_id)
+            outcome = coordinators.decide(partition, each.producer_id, each.producer_epoch).outcome
+            verdict = _verdict(partition, entry, outcome, coordinators, now_ms=now_ms)
             yield HoldingTransaction(
                 partition=partition,
                 open=each,
@@ -248,16 +390,24 @@ def judge_open_transactions(
                 holds_stable_offset=each is some[0],
                 verdict=verdict,
                 command=_command(verdict, partition, each.first_offset),
+                outcome=outcome,
             )
 
 
 def _verdict(
-    partition: TopicPartition, entry: TransactionEntry | None, *, now_ms: int, is_complete: bool
+    partition: TopicPartition,
+    entry: TransactionEntry | None,
+    outcome: TransactionOutcome,
+    coordinators: TransactionCoordinators,
+    *,
+    now_ms: int,
 ) -> TransactionEnding:
     if entry is None:
-        return TransactionEnding.HANGING if is_complete else TransactionEnding.UNKNOWN
+        return TransactionEnding.UNKNOWN if coordinators.absent else TransactionEnding.HANGING
     if not entry.is_in_flight or partition not in entry.partitions:
-        return TransactionEnding.HANGING
+        # Of one that was committed the marker is in another replica: nobody may abort it.
+        is_committed = outcome is TransactionOutcome.COMMIT
+        return TransactionEnding.ENDING if is_committed else TransactionEnding.HANGING
     if entry.state is not TransactionState.ONGOING:
         return TransactionEnding.ENDING
     return TransactionEnding.OVERDUE if entry.is_overdue(now_ms) else TransactionEnding.ONGOING

@@ -39,10 +39,12 @@ from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.checkpoint.checkpoints import read_checkpoints
 from storage_core.checkpoint.lock import require_stopped
 from storage_core.clock import Clock
+from storage_core.coordinators.transactions import TransactionCoordinators
 from storage_core.errors import ConfigError, PylogError
 from storage_core.filenames import (
     LOG_SUFFIX,
     META_PROPERTIES_FILE,
+    TRANSACTION_STATE_TOPIC,
     TopicPartition,
     kind_of,
 )
@@ -63,7 +65,12 @@ from storage_core.maintenance.transplant.replica import (
     put_in_place,
     scratch_folder,
 )
-from storage_core.maintenance.transplant.source import SourcePlace, find_places, read_commits
+from storage_core.maintenance.transplant.source import (
+    SourcePlace,
+    find_places,
+    read_commits,
+    read_transactions,
+)
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.roots.guards import check_local_directory
@@ -75,6 +82,8 @@ _MAP: Final = "--map"
 _RUNS: Final = "its broker runs; stop its whole cluster first"
 _TARGET_RUNS: Final = "its broker runs; create the topics in it, then stop its whole cluster"
 _MOST_REPLICAS: Final = 3
+# So many groups are named.
+_MOST_GROUPS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +120,13 @@ class TransplantOptions:
     Attributes:
         names: Other names of topics in the target, by their own.
         keeps_producers: Whether the target remembers the source's producers.
+        aborts_undecided: Whether open transactions may be aborted that were committed perhaps.
         offsets_out: The file for committed offsets, None for none.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     keeps_producers: bool = False
+    aborts_undecided: bool = False
     offsets_out: Path | None = None
 
 
@@ -225,16 +236,18 @@ def transplant(
             metadata=copy.metadata,
             directories=directories,
             keeps_producers=request.keeps_producers,
+            aborts_undecided=request.aborts_undecided,
             now_ms=options.now_ms,
         )
+        coordinators = _read_transactions(places, foreign, metadata, now_ms=options.now_ms)
         notes += _absent_partitions(wanted)
         assignments = assign_logs(wanted)
-        planned = _plan(run, assignments)
+        planned = _plan(run, assignments, coordinators)
         rows: list[TransplantRow] = []
-        ended = _write(run, assignments, planned, held) if held else iter(planned)
+        ended = _write(run, assignments, planned, held, coordinators) if held else iter(planned)
         results = run.recorder.each_result(_results(ended, rows), action=job.action)
-        offsets, errors = _read_offsets(wanted, rows)
-        notes += [f"{where}: its committed offsets cannot be read: {why}" for where, why in errors]
+        offsets, remarks = _read_offsets(wanted, rows, coordinators)
+        notes += remarks
         if request.offsets_out is not None and not options.dry_run:
             _write_offsets(request.offsets_out, offsets)
     return run.report(
@@ -316,6 +329,37 @@ def _read_metadata(
     return [metadata for metadata in longest if metadata is not None], notes
 
 
+def _read_transactions(
+    places: Sequence[SourcePlace],
+    sources: Mapping[Path, MetaProperties | None],
+    metadata: Sequence[ClusterMetadata],
+    *,
+    now_ms: int,
+) -> TransactionCoordinators:
+    """Return what the sources' coordinators know of transactions.
+
+    A replica that was not in sync tells nothing: others have later records.
+    """
+    count, in_sync = None, {}
+    for each in metadata:
+        topic = each.topics_by_name().get(TRANSACTION_STATE_TOPIC)
+        count = 0 if topic is None else len(topic.partitions)
+        for number, record in ({} if topic is None else topic.partitions).items():
+            in_sync[number] = {*record.isr, *record.eligible_leader_replicas}
+
+    def is_current(place: SourcePlace) -> bool:
+        properties = sources.get(Path(place.location).parent)
+        node = None if properties is None else properties.node_id
+        return node is None or node in in_sync.get(place.partition.partition, {node})
+
+    current = [
+        place
+        for place in places
+        if place.partition.topic != TRANSACTION_STATE_TOPIC or is_current(place)
+    ]
+    return read_transactions(current, partition_count=count, now_ms=now_ms)
+
+
 def _missing_topics(
     rows: Iterable[TransplantRow],
     counts: Mapping[str, int],
@@ -375,7 +419,9 @@ def _choose_topics(
     return frozenset(names)
 
 
-def _plan(run: Run, assignments: Sequence[Assignment]) -> list[TransplantRow]:
+def _plan(
+    run: Run, assignments: Sequence[Assignment], coordinators: TransactionCoordinators
+) -> list[TransplantRow]:
     """Return what becomes of each partition, in their order; nothing is written."""
     if not assignments:
         return []
@@ -384,9 +430,8 @@ def _plan(run: Run, assignments: Sequence[Assignment]) -> list[TransplantRow]:
     ]
     units = [unit.values for unit in run.pack(items)]
     title = f"{run.job.title} {run.job.places}: read {count_text(len(items), 'partition')}"
-    rows = run.engine.ask(
-        units, plan_transplants, TransplantRow, title, is_look=are_read_here(items)
-    )
+    plan = partial(plan_transplants, coordinators=coordinators)
+    rows = run.engine.ask(units, plan, TransplantRow, title, is_look=are_read_here(items))
     by_partition = {row.name.topic_partition: row for row in rows}
     room = TargetRoom()
     return [_with_room(by_partition[each.source], room) for each in assignments]
@@ -425,6 +470,7 @@ def _write(
     assignments: Sequence[Assignment],
     planned: Sequence[TransplantRow],
     held: Mapping[Path, HeldBrokerRoot],
+    coordinators: TransactionCoordinators,
 ) -> Iterator[TransplantRow]:
     """Write the planned replicas; yield each row as it has ended."""
     due = [
@@ -437,6 +483,7 @@ def _write(
     context = TargetContext(
         access={home: held[home].access for home in homes},
         scratches={home: run.held.enter_context(scratch_folder(home)) for home in homes},
+        coordinators=coordinators,
     )
     items = [WorkItem(value=each, size_bytes=each[1].size_bytes or 0) for each in due]
     units = [unit.values for unit in run.pack(items)]
@@ -487,15 +534,15 @@ def _results(ended: Iterable[TransplantRow], rows: list[TransplantRow]) -> Itera
 
 
 def _read_offsets(
-    request: TransplantRequest, rows: Iterable[TransplantRow]
-) -> tuple[list[GroupOffset], list[tuple[str, PylogError]]]:
-    """Return committed offsets in the partitions that go, and errors by place."""
+    request: TransplantRequest, rows: Iterable[TransplantRow], coordinators: TransactionCoordinators
+) -> tuple[list[GroupOffset], list[str]]:
+    """Return committed offsets in the partitions that go, and notes."""
     targets = {
         row.name.topic_partition: target_of(row).topic
         for row in rows
         if row.reason is None and row.status != Status.FAILED
     }
-    commits, errors = read_commits(request.places, now_ms=request.now_ms)
+    commits = read_commits(request.places, coordinators, now_ms=request.now_ms)
     offsets = [
         GroupOffset(
             group=key.group,
@@ -503,11 +550,24 @@ def _read_offsets(
             partition=key.partition,
             offset=offset,
         )
-        for key, offset in sorted(commits.items())
+        for key, offset in sorted(commits.offsets.items())
         for partition in (TopicPartition(key.topic, key.partition),)
         if partition in targets
     ]
-    return offsets, list(errors.items())
+    notes = [
+        f"{where}: its committed offsets cannot be read: {why}"
+        for where, why in commits.errors.items()
+    ]
+    undecided = [
+        key for key in commits.undecided if TopicPartition(key.topic, key.partition) in targets
+    ]
+    if undecided:
+        groups = ", ".join(sorted({key.group for key in undecided})[:_MOST_GROUPS])
+        notes.append(
+            f"{count_text(len(undecided), 'offset')} of groups ({groups}) in open transactions "
+            f"are left out, committed perhaps: {commits.reason}"
+        )
+    return offsets, notes
 
 
 def _write_offsets(path: Path, offsets: Sequence[GroupOffset]) -> None:

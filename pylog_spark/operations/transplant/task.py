@@ -9,6 +9,7 @@ from pathlib import Path
 from pylog_spark.schemas import PartitionName, Status, TransplantRow
 from pylog_spark.tasks.message import attempt
 from storage_core.checkpoint.lock import share_lock
+from storage_core.coordinators.transactions import TransactionCoordinators
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import TopicPartition, parse_partition_directory
 from storage_core.maintenance.transplant.plan import Assignment, open_log, plan_transplant
@@ -24,13 +25,17 @@ class TargetContext:
     Attributes:
         access: The target's log directories under their locks, by path.
         scratches: The folder in each of them where replicas are built.
+        coordinators: What the source's coordinators know of transactions.
     """
 
     access: Mapping[Path, BrokerAccess]
     scratches: Mapping[Path, Path]
+    coordinators: TransactionCoordinators
 
 
-def plan_transplants(assignments: Sequence[Assignment]) -> Iterator[TransplantRow]:
+def plan_transplants(
+    assignments: Sequence[Assignment], coordinators: TransactionCoordinators
+) -> Iterator[TransplantRow]:
     """Read the logs of partitions, and yield what becomes of each."""
     for each in assignments:
         head = TransplantRow(
@@ -42,7 +47,7 @@ def plan_transplants(assignments: Sequence[Assignment]) -> Iterator[TransplantRo
             target=str(each.target),
             status=Status.FAILED.value,
         )
-        yield attempt(head, partial(_plan, each), head.name)
+        yield attempt(head, partial(_plan, each, coordinators), head.name)
 
 
 def build_transplants(
@@ -57,14 +62,18 @@ def build_transplants(
         yield attempt(head, partial(_build, assignment, context), row.name)
 
 
-def _plan(assignment: Assignment, head: TransplantRow) -> TransplantRow:
-    plan = plan_transplant(assignment)
+def _plan(
+    assignment: Assignment, coordinators: TransactionCoordinators, head: TransplantRow
+) -> TransplantRow:
+    plan = plan_transplant(assignment, coordinators)
     row = replace(
         head,
         status=Status.PLANNED.value,
         detail=plan.detail,
         source=plan.location or None,
         directories=tuple(str(home / str(assignment.target)) for home in plan.homes),
+        undecided_transactions=plan.undecided_transactions,
+        undecided_records=plan.undecided_records,
     )
     if plan.location:
         row = replace(row, name=replace(row.name, root=str(Path(plan.location).parent)))
@@ -81,6 +90,9 @@ def _plan(assignment: Assignment, head: TransplantRow) -> TransplantRow:
         log_end_offset=plan.log_end_offset,
         newest_ms=None if plan.newest_ms < 0 else plan.newest_ms,
         aborted_transactions=plan.aborted_transactions,
+        aborted_records=plan.aborted_records,
+        committed_transactions=plan.committed_transactions,
+        committed_records=plan.committed_records,
         cut_bytes=plan.cut_bytes,
         size_bytes=plan.size_bytes,
     )
@@ -92,7 +104,7 @@ def _build(assignment: Assignment, context: TargetContext, head: TransplantRow) 
         # Nobody else gets a log directory while something is written there.
         for home in homes:
             shares.enter_context(share_lock(context.access[home].lock))
-        log = open_log(assignment, str(head.source))
+        log = open_log(assignment, str(head.source), context.coordinators)
         planned = (head.log_start_offset, head.log_end_offset, head.size_bytes)
         now = (log.source.log_start_offset, log.log_end_offset, log.size_bytes)
         if now != planned:

@@ -128,7 +128,14 @@ def count_lost_records(store: LogStore, cut: Cut) -> int:
 
 
 def measure_cuts(store: LogStore, cuts: Iterable[Cut]) -> tuple[int, tuple[int, int]]:
-    """Return how many readable records cuts have, and epoch and end of the last.
+    """Count the readable records in cuts; return the count and their end.
+
+    Args:
+        store: The partition directory.
+        cuts: Stretches of its files.
+
+    Returns:
+        How many there are, then epoch and end of the last; (-1, 0) without one.
 
     Raises:
         StorageError: The store failed.

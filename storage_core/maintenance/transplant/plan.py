@@ -22,6 +22,11 @@ from storage_core.catalog.topic_catalog import (
 )
 from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id
 from storage_core.config import LogConfig
+from storage_core.coordinators.transactions import (
+    DecidedTransaction,
+    TransactionCoordinators,
+    TransactionOutcome,
+)
 from storage_core.errors import (
     ConfigError,
     InconsistentTopicIdError,
@@ -29,8 +34,10 @@ from storage_core.errors import (
 )
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 from storage_core.local_files import is_there
+from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.transplant.replica import NewLog, is_empty, is_written
 from storage_core.maintenance.transplant.source import (
+    BatchFacts,
     SourceLog,
     SourcePlace,
     find_namesakes,
@@ -76,6 +83,7 @@ class Assignment:
         config: Its topic's config there.
         next_producer_id: The id that the target gives to its next producer.
         keeps_producers: Whether the target remembers the source's producers.
+        aborts_undecided: Whether an open transaction may be aborted that was committed perhaps.
         now_ms: The run's clock, epoch milliseconds.
         reason: Why it stays, whatever its logs have; None where that is not known yet.
         detail: The same in words.
@@ -90,6 +98,7 @@ class Assignment:
     config: LogConfig = field(default_factory=LogConfig)
     next_producer_id: int = 0
     keeps_producers: bool = False
+    aborts_undecided: bool = False
     now_ms: int
     reason: TransplantReason | None = None
     detail: str = ""
@@ -106,7 +115,12 @@ class Transplant:
         log_start_offset: First offset of the new log; -1 without one, as the next two.
         log_end_offset: Offset that the next record gets.
         newest_ms: Largest timestamp of its records, epoch milliseconds; -1 where none is known.
-        aborted_transactions: Open transactions that are aborted.
+        aborted_transactions: Open transactions that are aborted, the undecided ones among them.
+        aborted_records: Records in them.
+        committed_transactions: Open transactions that are committed.
+        committed_records: Records in them.
+        undecided_transactions: Open transactions that were committed perhaps.
+        undecided_records: Records in them.
         cut_bytes: Bytes of the source that do not go.
         size_bytes: Bytes of the new segments.
         reason: Why it stays; None where it goes.
@@ -120,6 +134,11 @@ class Transplant:
     log_end_offset: int = -1
     newest_ms: int = -1
     aborted_transactions: int = 0
+    aborted_records: int = 0
+    committed_transactions: int = 0
+    committed_records: int = 0
+    undecided_transactions: int = 0
+    undecided_records: int = 0
     cut_bytes: int = 0
     size_bytes: int = 0
     reason: TransplantReason | None = None
@@ -138,6 +157,7 @@ class TransplantRequest:
         metadata: Of the target.
         directories: Log directories of the target.
         keeps_producers: Whether the target remembers the source's producers.
+        aborts_undecided: Whether an open transaction may be aborted that was committed perhaps.
         now_ms: The run's clock, epoch milliseconds.
     """
 
@@ -148,6 +168,7 @@ class TransplantRequest:
     metadata: ClusterMetadata
     directories: Sequence[TargetDirectory]
     keeps_producers: bool
+    aborts_undecided: bool = False
     now_ms: int
 
 
@@ -217,6 +238,7 @@ def _assign(
         places=tuple(places),
         next_producer_id=request.metadata.next_producer_id,
         keeps_producers=request.keeps_producers,
+        aborts_undecided=request.aborts_undecided,
         now_ms=request.now_ms,
     )
     try:
@@ -234,21 +256,26 @@ def _assign(
     )
 
 
-def plan_transplant(assignment: Assignment) -> Transplant:
+def plan_transplant(assignment: Assignment, coordinators: TransactionCoordinators) -> Transplant:
     """Return what becomes of a partition, by its logs.
 
     Nothing is written.
+
+    Args:
+        assignment: The partition.
+        coordinators: What the source's coordinators know of transactions.
     """
     if assignment.reason is not None:
         return Transplant(reason=assignment.reason, detail=assignment.detail)
     plan = Transplant()
     try:
         source = _open(assignment.places, assignment.now_ms)
-        plan = replace(
-            plan, location=source.place.location, detail=_source_text(source, assignment.places)
-        )
-        log = _new_log(assignment, source)
-        newest_ms = _check_records(log, assignment.next_producer_id)
+        texts = _source_texts(source, assignment.places)
+        plan = replace(plan, location=source.place.location, detail="; ".join(texts))
+        log = _new_log(assignment, source, coordinators)
+        facts = _check_records(log, assignment.next_producer_id)
+        plan = _end_transactions(plan, assignment, source, facts, coordinators)
+        _check_undecided(plan, assignment)
         done = [_has_log(home, log) for home in assignment.homes]
     except _Stay as stay:
         return replace(plan, reason=stay.reason, detail=stay.detail)
@@ -260,37 +287,102 @@ def plan_transplant(assignment: Assignment) -> Transplant:
         is_done=all(done),
         log_start_offset=source.log_start_offset,
         log_end_offset=log.log_end_offset,
-        newest_ms=newest_ms,
-        aborted_transactions=len(source.open_producers),
+        newest_ms=facts.newest_ms,
         cut_bytes=source.cut_bytes,
         size_bytes=log.size_bytes,
     )
 
 
-def open_log(assignment: Assignment, location: str) -> NewLog:
+def open_log(
+    assignment: Assignment, location: str, coordinators: TransactionCoordinators
+) -> NewLog:
     """Open the log that was planned to go, to write it.
 
     Args:
         assignment: The partition.
         location: Path of the log.
+        coordinators: What the source's coordinators know of transactions.
 
     Raises:
         PylogError: It cannot be read any more.
     """
     (place,) = (each for each in assignment.places if each.location == location)
-    return _new_log(assignment, open_source(place, now_ms=assignment.now_ms))
+    return _new_log(assignment, open_source(place, now_ms=assignment.now_ms), coordinators)
 
 
-def _new_log(assignment: Assignment, source: SourceLog) -> NewLog:
+def _new_log(
+    assignment: Assignment, source: SourceLog, coordinators: TransactionCoordinators
+) -> NewLog:
     return NewLog(
         partition=assignment.target,
         topic_id=assignment.topic_id,
         leader_epoch=assignment.leader_epoch,
         source=source,
+        committed=frozenset(
+            each.producer_id
+            for each in source.open_producers
+            if _decide(source, each, coordinators).outcome is TransactionOutcome.COMMIT
+        ),
         has_producers=assignment.keeps_producers,
         config=assignment.config,
         now_ms=assignment.now_ms,
     )
+
+
+def _decide(
+    source: SourceLog, producer: ProducerEntry, coordinators: TransactionCoordinators
+) -> DecidedTransaction:
+    partition = source.place.partition
+    return coordinators.decide(partition, producer.producer_id, producer.producer_epoch)
+
+
+def _end_transactions(
+    plan: Transplant,
+    assignment: Assignment,
+    source: SourceLog,
+    facts: BatchFacts,
+    coordinators: TransactionCoordinators,
+) -> Transplant:
+    """Return a plan with how the open transactions end."""
+    by_outcome: dict[TransactionOutcome, list[int]] = {each: [] for each in TransactionOutcome}
+    reason = ""
+    for producer in source.open_producers:
+        outcome, why = _decide(source, producer, coordinators)
+        by_outcome[outcome].append(facts.open_records[producer.producer_id])
+        reason = reason or (why if outcome is TransactionOutcome.UNDECIDED else "")
+    committed, aborted, undecided = (by_outcome[each] for each in TransactionOutcome)
+    texts = [plan.detail] if plan.detail else []
+    if committed:
+        texts.append(f"{_open_text(committed)} committed, as its coordinator had decided")
+    if aborted:
+        texts.append(f"{_open_text(aborted)} aborted: no commit was decided")
+    if undecided and assignment.aborts_undecided:
+        texts.append(f"{_open_text(undecided)} aborted, committed or not: {reason}")
+    elif undecided:
+        texts = [f"{_open_text(undecided)} committed perhaps: {reason}"]
+    return replace(
+        plan,
+        detail="; ".join(texts),
+        aborted_transactions=len(aborted) + len(undecided),
+        aborted_records=sum(aborted) + sum(undecided),
+        committed_transactions=len(committed),
+        committed_records=sum(committed),
+        undecided_transactions=len(undecided),
+        undecided_records=sum(undecided),
+    )
+
+
+def _check_undecided(plan: Transplant, assignment: Assignment) -> None:
+    """Refuse to abort what was committed perhaps, without consent."""
+    if plan.undecided_transactions and not assignment.aborts_undecided:
+        raise _Stay(TransplantReason.TRANSACTION_UNDECIDED, plan.detail)
+
+
+def _open_text(records: Sequence[int]) -> str:
+    """Return in words how many records open transactions have, with a verb."""
+    transactions = count_text(len(records), "open transaction")
+    verb = "is" if len(records) == 1 else "are"
+    return f"{transactions} of {count_text(sum(records), 'record')} {verb}"
 
 
 def _check_topic(target: _LookUp, topic: str, name: str) -> None:
@@ -373,7 +465,7 @@ def _open(places: Sequence[SourcePlace], now_ms: int) -> SourceLog:
     return log
 
 
-def _source_text(log: SourceLog, places: Sequence[SourcePlace]) -> str:
+def _source_texts(log: SourceLog, places: Sequence[SourcePlace]) -> list[str]:
     """Return in words which of several logs goes, and what is cut."""
     texts = []
     if len(places) > 1:
@@ -381,11 +473,11 @@ def _source_text(log: SourceLog, places: Sequence[SourcePlace]) -> str:
     if log.cut_bytes:
         size = count_text(log.cut_bytes, "byte")
         texts.append(f"{size} at the end do not go: no record in them can be read")
-    return "; ".join(texts)
+    return texts
 
 
-def _check_records(new: NewLog, next_producer_id: int) -> int:
-    """Refuse records that the target cannot have; return the newest timestamp."""
+def _check_records(new: NewLog, next_producer_id: int) -> BatchFacts:
+    """Refuse records that the target cannot have; return their facts."""
     log = new.source
     try:
         facts = read_facts(log)
@@ -405,7 +497,7 @@ def _check_records(new: NewLog, next_producer_id: int) -> int:
             f"{next_producer_id}"
         )
         raise _Stay(TransplantReason.PRODUCER_ID_TAKEN, detail)
-    return facts.newest_ms
+    return facts
 
 
 def _has_log(home: Path, new: NewLog) -> bool:

@@ -1,9 +1,10 @@
 """Write a log as a replica of another cluster, all or nothing.
 
 The segments are the source's bytes, with another leader epoch in each batch: it lies outside of the
-checksum. Behind them comes a segment with the markers that abort open transactions, then an empty,
-active one. Producers stand in a snapshot at its base, as after a roll: whatever a broker then has
-to recover, it begins there. The rest is made by a recovery of these segments.
+checksum. Behind them comes a segment with the markers that end open transactions, then an empty,
+active one. Markers take their times from the log: a repeat writes the same bytes. Producers stand
+in a snapshot at its base, as after a roll: whatever a broker then has to recover, it begins there.
+The rest is made by a recovery of these segments.
 
 Everything is made in a folder of the log directory that is named as what is left of a deleted
 partition: a broker that starts removes it. Tasks make replicas there, each attempt in a folder of
@@ -88,7 +89,8 @@ class NewLog:
         topic_id: Its topic's id there.
         leader_epoch: The epoch that all batches get.
         source: Where its records come from.
-        has_producers: Whether producers are remembered; their open transactions are aborted.
+        committed: Producers whose open transactions are committed; those of others are aborted.
+        has_producers: Whether producers are remembered.
         config: The topic's config there.
         now_ms: The run's clock, epoch milliseconds.
     """
@@ -97,6 +99,7 @@ class NewLog:
     topic_id: str
     leader_epoch: int
     source: SourceLog
+    committed: frozenset[int]
     has_producers: bool
     config: LogConfig
     now_ms: int
@@ -107,13 +110,13 @@ class NewLog:
         return self.source.log_end_offset + len(self.source.open_producers)
 
     def markers(self) -> bytes:
-        """Return the batches that abort open transactions."""
+        """Return the batches that end open transactions."""
         batches = [
             end_txn_marker(
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch,
-                is_abort=True,
-                timestamp=self.now_ms,
+                is_abort=producer.producer_id not in self.committed,
+                timestamp=max(producer.last_timestamp, 0),
                 coordinator_epoch=max(producer.coordinator_epoch, 0),
                 base_offset=self.source.log_end_offset + number,
                 leader_epoch=self.leader_epoch,
@@ -133,7 +136,6 @@ class NewLog:
                 producer,
                 current_txn_first_offset=NO_OFFSET,
                 coordinator_epoch=max(producer.coordinator_epoch, 0),
-                last_timestamp=self.now_ms,
             )
             for producer in self.source.producers
         ]
@@ -179,6 +181,9 @@ def is_written(directory: Path, log: NewLog) -> bool:
     content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
     epochs = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
     if any(entry.epoch != log.leader_epoch for entry in epochs):
+        return False
+    markers = log_file(log.source.log_end_offset)
+    if store.read_file(markers, limit_bytes=sizes[markers]) != log.markers():
         return False
     # Logs of equal batches have equal sizes, whatever is in their records.
     return all(_is_copy(store, log, name) for name, size in log.source.sizes.items() if size)

@@ -5,17 +5,28 @@ was put into another cluster. Several directories may hold one partition; the lo
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.coordinators.coordinator_log import replay_partition
+from storage_core.coordinators.coordinator_log import (
+    ReplayedRecord,
+    TransactionEnd,
+    replay_partition,
+)
 from storage_core.coordinators.groups import CommitKey, GroupImage
+from storage_core.coordinators.transactions import (
+    TransactionCoordinators,
+    TransactionEntry,
+    TransactionImage,
+    TransactionOutcome,
+    name_absent_coordinators,
+)
 from storage_core.errors import (
     ChangedWhileReadError,
     InconsistentTopicIdError,
@@ -23,7 +34,12 @@ from storage_core.errors import (
     RecoveryRequiredError,
     located,
 )
-from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TopicPartition, log_file
+from storage_core.filenames import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    log_file,
+)
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
 from storage_core.local_files import folder_names
 from storage_core.log.log_loader import LogLoader
@@ -96,7 +112,7 @@ class SourceLog:
 
     @property
     def end(self) -> tuple[int, int]:
-        """Epoch and end: of several logs, brokers elect the one with the greatest."""
+        """Epoch and end, by which brokers elect one of several logs."""
         return self.last_epoch, self.log_end_offset
 
     def require_unchanged(self) -> None:
@@ -131,11 +147,13 @@ class BatchFacts:
         largest_bytes: Size of the largest batch, 0 without one.
         has_legacy: Whether one is of a message format before v2.
         newest_ms: Largest timestamp, epoch milliseconds, NO_TIMESTAMP without one.
+        open_records: Records in each open transaction, by producer.
     """
 
     largest_bytes: int = 0
     has_legacy: bool = False
     newest_ms: int = NO_TIMESTAMP
+    open_records: Mapping[int, int] = field(default_factory=dict)
 
 
 def find_places(root: Path, *, only_strays: bool = False) -> list[SourcePlace]:
@@ -273,7 +291,7 @@ def open_longest(
 
 
 def _loss(log: SourceLog, places: Sequence[SourcePlace]) -> RecoveryRequiredError:
-    """Return an error for a log with readable records that would stay behind."""
+    """Return an error for a log whose readable records would stay behind."""
     own = Path(log.place.location)
     others = [str(Path(each.location).parent) for each in places if each is not log.place]
     donors = [word for other in others or ["DIR"] for word in ("--donor", other)]
@@ -293,6 +311,7 @@ def read_facts(log: SourceLog) -> BatchFacts:
         StorageError: The disk failed.
     """
     facts = BatchFacts()
+    open_records = {each.producer_id: 0 for each in log.open_producers}
     for name in log.sizes:
         with closing(log.store.open_file(name)) as reader:
             for window in scan_windows(reader):
@@ -303,25 +322,98 @@ def read_facts(log: SourceLog) -> BatchFacts:
                     has_legacy=facts.has_legacy or bool((batches.magic < MAGIC_V2).any()),
                     newest_ms=max(facts.newest_ms, int(batches.max_timestamp.max())),
                 )
-    return facts
+                data = batches.is_transactional & ~batches.is_control
+                for each in log.open_producers:
+                    own = data & (batches.producer_id == each.producer_id)
+                    own &= batches.base_offset >= each.current_txn_first_offset
+                    open_records[each.producer_id] += int(batches.counted_records[own].sum())
+    return replace(facts, open_records=open_records)
+
+
+def read_transactions(
+    places: Sequence[SourcePlace], *, partition_count: int | None, now_ms: int
+) -> TransactionCoordinators:
+    """Return what the coordinators' newest records say of transactions.
+
+    A partition of ``__transaction_state`` that is not whole tells nothing: the record that decides
+    may be the one that is not there.
+
+    Args:
+        places: All logs of the cluster; those of ``__transaction_state`` are read.
+        partition_count: How many partitions that topic has; None where that is not known.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+    own = [place for place in places if place.partition.topic == TRANSACTION_STATE_TOPIC]
+    namesake = find_namesakes(own).get(TRANSACTION_STATE_TOPIC)
+    if namesake is not None:
+        return TransactionCoordinators(absent=str(namesake))
+    entries: list[TransactionEntry] = []
+    bad, whole = "", set[int]()
+    for partition, some in group_places(own):
+        image = TransactionImage()
+        log, errors = open_longest(some, now_ms=now_ms)
+        if log is not None and not errors:
+            errors = _replay(log, image.apply)
+        if log is None or errors or image.undecoded:
+            where = next(iter(errors), some[0].location)
+            bad = bad or str(errors.get(where, f"{where}: a record of it is not understood"))
+            continue
+        whole.add(partition.partition)
+        entries += image.entries
+    return TransactionCoordinators.of(
+        entries, absent=bad or name_absent_coordinators(whole, partition_count)
+    )
+
+
+def _replay(
+    log: SourceLog, apply: Callable[[ReplayedRecord | TransactionEnd], None]
+) -> dict[str, PylogError]:
+    """Replay a coordinator's log; return the error that stops it."""
+    start = log.log_start_offset
+    try:
+        for event in replay_partition(log.store, log.place.partition.topic, start_offset=start):
+            apply(event)
+    except PylogError as error:
+        return {log.place.location: error}
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCommits:
+    """The groups' committed offsets.
+
+    Attributes:
+        offsets: By group, topic and partition.
+        undecided: Those in open transactions that the coordinators' records do not decide.
+        reason: Why these are not decided, in words.
+        errors: Errors by path.
+    """
+
+    offsets: Mapping[CommitKey, int]
+    undecided: Sequence[CommitKey] = ()
+    reason: str = ""
+    errors: Mapping[str, PylogError] = field(default_factory=dict)
 
 
 def read_commits(
-    places: Sequence[SourcePlace], *, now_ms: int
-) -> tuple[dict[CommitKey, int], dict[str, PylogError]]:
-    """Return the groups' committed offsets, and errors by path.
+    places: Sequence[SourcePlace], coordinators: TransactionCoordinators, *, now_ms: int
+) -> GroupCommits:
+    """Return the groups' committed offsets.
 
-    What an open transaction commits does not count.
+    A commit inside an open transaction counts once its coordinator has decided to commit that.
 
     Args:
         places: All logs; those of ``__consumer_offsets`` are read.
+        coordinators: What the coordinators of transactions know.
         now_ms: The run's clock, epoch milliseconds.
     """
     offsets: dict[CommitKey, int] = {}
+    undecided: list[CommitKey] = []
     errors: dict[str, PylogError] = {}
+    reason = ""
     namesake = find_namesakes(places).get(CONSUMER_OFFSETS_TOPIC)
     if namesake is not None:
-        return offsets, {namesake.path: namesake}
+        return GroupCommits(offsets=offsets, errors={namesake.path: namesake})
     for partition, own in group_places(places):
         if partition.topic != CONSUMER_OFFSETS_TOPIC:
             continue
@@ -330,14 +422,18 @@ def read_commits(
         if log is None:
             continue
         image = GroupImage()
-        try:
-            start = log.log_start_offset
-            for event in replay_partition(log.store, partition.topic, start_offset=start):
-                image.apply(event)
-        except PylogError as error:
-            errors[log.place.location] = error
+        errors |= _replay(log, image.apply)
+        for producer in log.open_producers:
+            producer_id = producer.producer_id
+            outcome, why = coordinators.decide(partition, producer_id, producer.producer_epoch)
+            if outcome is TransactionOutcome.COMMIT:
+                end = log.log_end_offset
+                image.apply(TransactionEnd(offset=end, producer_id=producer_id, is_commit=True))
+            elif outcome is TransactionOutcome.UNDECIDED:
+                reason = why
+                undecided += [c.key for c in image.pending if c.producer_id == producer_id]
         offsets |= {key: commit.offset for key, commit in image.offsets.items()}
-    return offsets, errors
+    return GroupCommits(offsets=offsets, undecided=undecided, reason=reason, errors=errors)
 
 
 def group_places(

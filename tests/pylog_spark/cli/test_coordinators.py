@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,14 @@ from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import Golden
+from tests.storage_core.maintenance.transplant.clusters import (
+    BATCHES,
+    END,
+    OPEN_PRODUCER,
+    write_properties,
+    write_source,
+    write_states,
+)
 
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS
@@ -245,3 +254,68 @@ def test_a_root_without_coordinators_has_nothing_to_tell(pylog, tmp_path: Path):
     assert transactions.stdout.startswith("no transaction is open in a log\n")
     text = " ".join(transactions.stdout.split())
     assert "no partition of __transaction_state is here, which has the transactional ids" in text
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> list[Path]:
+    """Two brokers: an open transaction with offsets of a group, and their coordinator."""
+    log, coordinator = tmp_path / "log", tmp_path / "coordinator"
+    write_source(log)
+    batch = replace(
+        _batch(0, [(b"\0\1" + b"\0\5group" + b"\0\6orders" + bytes(4), _commit(9))]),
+        producer_id=OPEN_PRODUCER,
+        producer_epoch=2,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    write_source(log, [SegmentSpec(base_offset=0, batches=[batch])], name="__consumer_offsets-0")
+    (log / "log-start-offset-checkpoint").unlink()
+    places = [{"topic": name, "partition_ids": [0]} for name in ("orders", "__consumer_offsets")]
+    write_states(coordinator, {"transaction_partitions": places}, number=1)
+    for node, root in enumerate((log, coordinator), start=1):
+        write_properties(root, node)
+    return [log, coordinator]
+
+
+def test_a_coordinator_of_another_broker_decides_too(pylog, brokers: list[Path]):
+    log, _ = brokers
+    for roots, verdict, outcome in (
+        (brokers, "ending", "commit"),
+        (brokers[::-1], "ending", "commit"),
+        ([log], "unknown", "undecided"),
+    ):
+        rows = lines_of(pylog("transactions", *roots, "--output", "json"), "open_transaction")
+        told = {(row["topic"], row["verdict"], row["outcome"]) for row in rows}
+        assert told == {(name, verdict, outcome) for name in ("orders", "__consumer_offsets")}
+        result = pylog("groups", *roots, "--output", "json")
+        (pending,) = lines_of(result, "pending_commit")
+        assert (pending["producer_epoch"], pending["outcome"]) == (2, outcome)
+    text = " ".join(pylog("groups", *brokers).stdout.split())
+    assert "has not ended: its coordinator has decided to commit it, and does when it runs" in text
+
+
+def test_a_committed_read_says_where_an_open_transaction_ends_it(
+    pylog, brokers: list[Path], tmp_path: Path, caplog
+):
+    log, _ = brokers
+    words = ["--topic", "orders", "--isolation", "read_committed"]
+    ends = {
+        "its coordinator has decided to commit it": brokers,
+        "does not say whether it was committed": [log],
+    }
+    for number, (text, roots) in enumerate(ends.items()):
+        first = BATCHES[-1].base_offset
+        said = f"{log}: committed records of orders-0 end at offset {first} of {END}: "
+        read = pylog("cat", *roots, *words)
+        assert read.exit_code == 0
+        exported = pylog(
+            "export", *roots, *words, "--to", "jsonl", "--out", tmp_path / f"out-{number}"
+        )
+        assert exported.exit_code == 0, exported.stderr
+        for told in (caplog.text, exported.stdout):
+            assert said in told
+            assert text in told
+        caplog.clear()
+    for more in (["--until", "5"], ["--max", "1"], ["--isolation", "read_uncommitted"]):
+        assert pylog("cat", *brokers, *words, *more).exit_code == 0
+    assert caplog.text == ""

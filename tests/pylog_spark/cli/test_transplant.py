@@ -28,8 +28,9 @@ from tests.storage_core.maintenance.transplant.clusters import (
     Target,
     write_properties,
     write_source,
+    write_states,
 )
-from tests.storage_core.maintenance.transplant.test_plan import commit
+from tests.storage_core.maintenance.transplant.test_plan import ONGOING, commit
 
 SOURCE_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 
@@ -64,7 +65,8 @@ def source(tmp_path: Path) -> Path:
 
 def words_of(source: Path, disks: list[Path]) -> list[str]:
     to = [word for disk in disks for word in ("--to", str(disk))]
-    return ["transplant", str(source), *to, "--topics", "*", "--role", "broker"]
+    words = ["transplant", str(source), *to, "--topics", "*", "--role", "broker"]
+    return [*words, "--allow-abort"]
 
 
 def rows_of(result: Any, kind: str = "transplant") -> list[dict[str, Any]]:
@@ -127,6 +129,65 @@ def test_partitions_go_with_what_belongs_to_them(pylog, source: Path, disks, tmp
     assert yaml.safe_load(again.stdout[start:]) == {
         key: topic[key] for key in ("apiVersion", "kind", "metadata", "spec")
     }
+
+
+def without_consent(source: Path, disks: list[Path]) -> list[str]:
+    return [word for word in words_of(source, disks) if word != "--allow-abort"]
+
+
+def test_an_open_transaction_is_aborted_with_consent_alone(pylog, source: Path, disks, monkeypatch):
+    """Its coordinator is on another disk, and had it committed perhaps."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words = without_consent(source, disks)
+    refused = pylog(*words)
+    assert refused.exit_code == ExitCode.REFUSED
+    text = " ".join(refused.stdout.split())
+    assert "1 open transaction of 1 record is committed perhaps: no partition of" in text
+    assert "TRANSACTION_UNDECIDED: give all log directories" in text
+    assert not (disks[0] / "orders-0").exists()
+    (row,) = rows_of(pylog(*words, "--output", "json"))
+    assert (row["undecided_transactions"], row["undecided_records"]) == (1, 1)
+    done = pylog(*words_of(source, disks))
+    assert done.exit_code == ExitCode.DONE, done.stderr
+    said = "1 record in open transactions are aborted by --allow-abort, whether they were committed"
+    assert said in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(("state", "is_commit"), [({}, True), ({"transaction_status": 3}, False)])
+def test_an_open_transaction_ends_as_its_coordinator_has_decided(
+    pylog, source: Path, disks, tmp_path: Path, state: dict[str, Any], is_commit: bool
+):
+    other = tmp_path / "other"
+    write_states(other, state)
+    write_properties(other, 6, SOURCE_CLUSTER)
+    words = [*without_consent(source, disks), str(other)]
+    (row,) = rows_of(pylog(*words, "--output", "json"))
+    assert (row["status"], row["committed_transactions"]) == ("done", int(is_commit))
+    assert (row["aborted_transactions"], row["undecided_transactions"]) == (int(not is_commit), 0)
+    text = " ".join(pylog(*words).stdout.split())
+    ending = "committed: their coordinators" if is_commit else "aborted: no commit of them"
+    assert f"1 record in open transactions are {ending}" in text
+    visible = pylog(
+        "cat", disks[1], "--topic", "orders", "--isolation", "read_committed", "-f", "%s\n"
+    )
+    assert ("open" in visible.stdout.splitlines()) == is_commit
+
+
+def test_a_coordinators_replica_that_was_not_in_sync_decides_nothing(
+    pylog, source: Path, disks, tmp_path: Path
+):
+    """The others have later records: it went on there."""
+    write_states(source, ONGOING)
+    for in_sync, exit_code in (((6,), ExitCode.REFUSED), ((5, 6), ExitCode.DONE)):
+        records = [
+            *(md.topic("orders", md.ID_A), md.partition(0, md.ID_A, replicas=(5,))),
+            md.topic("__transaction_state", md.ID_B),
+            md.partition(0, md.ID_B, replicas=(5, 6)),
+            md.partition_change(0, md.ID_B, {0: md.numbers(*in_sync)}),
+        ]
+        md.write_segment(source / CLUSTER_METADATA_DIRECTORY, [md.batch(*records)])
+        result = pylog(*without_consent(source, disks))
+        assert result.exit_code == exit_code, result.stdout
 
 
 def test_a_refusal_names_its_way_out_and_the_others_go(pylog, source: Path, disks):
@@ -411,6 +472,7 @@ def test_a_topic_of_the_map_has_to_be_there(pylog, source: Path, disks):
 
 
 def test_the_commands_of_the_page_do_what_it_says(pylog, source: Path, disks, tmp_path: Path):
+    write_states(source, ONGOING)
     page = Path("docs/transplant.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]

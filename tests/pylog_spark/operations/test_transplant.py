@@ -74,7 +74,7 @@ def run(sources: list[Path], disks: list[Path], *, trash: Path | None = None) ->
         trash=None if trash is None else str(trash),
         tuning=Tuning(unit_min_bytes=1, unit_max_bytes=1, shuffle_bucket_bytes=256),
     )
-    return transplant(Local(1), sources, disks, options, TransplantOptions())
+    return transplant(Local(1), sources, disks, options, TransplantOptions(aborts_undecided=True))
 
 
 def statuses(report: TransplantReport) -> list[str]:

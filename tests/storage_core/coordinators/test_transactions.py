@@ -6,10 +6,13 @@ import pytest
 
 from storage_core.coordinators.transactions import (
     HoldingTransaction,
+    TransactionCoordinators,
     TransactionEnding,
     TransactionImage,
+    TransactionOutcome,
     TransactionState,
     judge_open_transactions,
+    name_absent_coordinators,
 )
 from storage_core.filenames import TopicPartition
 from storage_core.log.open_transactions import OpenTransaction
@@ -17,6 +20,8 @@ from storage_core.messages.internal_records import Problem
 from tests.storage_core.coordinators.coordinator_events import COMMITTED_MS, transaction
 
 PLACE = TopicPartition("t", 0)
+V2 = {"client_transaction_version": 2}
+COMPLETE = {"transaction_status": 4, "transaction_partitions": ()}
 PREFIX = "kafka-transactions.sh --bootstrap-server HOST:PORT"
 
 
@@ -40,11 +45,10 @@ def judge(
 ) -> list[HoldingTransaction]:
     image = TransactionImage()
     image.apply(transaction(3, "tx", **fields))
-    return list(
-        judge_open_transactions(
-            {place: opened}, image.entries, now_ms=now_ms, is_complete=is_complete
-        )
+    coordinators = TransactionCoordinators.of(
+        image.entries, absent="" if is_complete else "one is missing"
     )
+    return list(judge_open_transactions({place: opened}, coordinators, now_ms=now_ms))
 
 
 @pytest.mark.item("REP-18")
@@ -66,6 +70,83 @@ def test_the_state_of_the_coordinator_says_who_ends_it(status: int, verdict: Tra
     assert holding.verdict is verdict
     assert holding.entry is not None
     assert holding.entry.transactional_id == "tx"
+
+
+# What a coordinator's newest record says of data in epoch 5: fields of the record, and the outcome.
+OUTCOMES: dict[str, tuple[dict[str, Any], str]] = {
+    "prepared": ({"transaction_status": 2, "producer_epoch": 5}, "commit"),
+    "prepared-v2": ({"transaction_status": 2, "producer_epoch": 6, **V2}, "commit"),
+    "prepared-of-a-later": ({"transaction_status": 2, "producer_epoch": 6}, "undecided"),
+    "prepared-of-a-later-v2": ({"transaction_status": 2, "producer_epoch": 7, **V2}, "undecided"),
+    "prepared-before-v2": ({"transaction_status": 2, "producer_epoch": 5, **V2}, "undecided"),
+    "aborted": ({"transaction_status": 3, "producer_epoch": 5}, "abort"),
+    "fenced": ({"transaction_status": 3, "producer_epoch": 6}, "abort"),
+    "fenced-v2": ({"transaction_status": 3, "producer_epoch": 7, **V2}, "abort"),
+    "aborted-much-later": ({"transaction_status": 3, "producer_epoch": 8, **V2}, "undecided"),
+    "ongoing": ({"transaction_status": 1, "producer_epoch": 5}, "abort"),
+    "ongoing-v2": ({"transaction_status": 1, "producer_epoch": 5, **V2}, "abort"),
+    "a-later-one-goes-on": ({"transaction_status": 1, "producer_epoch": 6, **V2}, "undecided"),
+    "an-earlier-record": ({"transaction_status": 1, "producer_epoch": 4, **V2}, "undecided"),
+    "two-phase": (
+        {"transaction_status": 1, "producer_epoch": 5, "transaction_timeout_ms": 2**31 - 1},
+        "undecided",
+    ),
+    "elsewhere": (
+        {"transaction_status": 2, "producer_epoch": 6, "transaction_partitions": (), **V2},
+        "undecided",
+    ),
+    "complete": ({**COMPLETE, "producer_epoch": 5}, "undecided"),
+    "complete-v2": ({**COMPLETE, "producer_epoch": 6, **V2}, "commit"),
+    "complete-abort-v2": (
+        {**COMPLETE, "transaction_status": 5, "producer_epoch": 6, **V2},
+        "abort",
+    ),
+    "another-since-v2": ({**COMPLETE, "producer_epoch": 7, **V2}, "undecided"),
+    "empty": ({**COMPLETE, "transaction_status": 0, "producer_epoch": 6}, "undecided"),
+}
+
+
+@pytest.mark.parametrize(("fields", "outcome"), OUTCOMES.values(), ids=OUTCOMES.keys())
+def test_the_newest_record_decides_the_transaction_of_its_epoch_alone(
+    fields: dict[str, Any], outcome: str
+):
+    image = TransactionImage()
+    image.apply(transaction(2, "tx", producer_epoch=4, transaction_status=1))
+    image.apply(transaction(3, "tx", **fields))
+    for absent in ("", "a partition is missing"):
+        coordinators = TransactionCoordinators.of(image.entries, absent=absent)
+        assert coordinators.decide(PLACE, 7, 5).outcome == outcome
+
+
+def test_an_id_without_a_further_epoch_leads_to_its_successor():
+    image = TransactionImage()
+    fields = {**COMPLETE, "producer_id": 8, "previous_producer_id": 7, **V2}
+    image.apply(transaction(3, "tx", **fields))
+    coordinators = TransactionCoordinators.of(image.entries, absent="")
+    assert coordinators.decide(PLACE, 7, 32766).outcome == "commit"
+    assert coordinators.decide(PLACE, 7, 32765).outcome == "undecided"
+
+
+def test_only_all_coordinators_can_say_that_there_is_no_such_transaction():
+    some = name_absent_coordinators({0, 2}, 8)
+    assert some == "6 of 8 partitions of __transaction_state are not given (1, 3, 4, ...)"
+    assert "how many it has is not known" in name_absent_coordinators({0}, None)
+    assert name_absent_coordinators(range(8), 8) == ""
+    for absent, outcome in ((some, "undecided"), ("", "abort")):
+        coordinators = TransactionCoordinators.of([], absent=absent)
+        decision = coordinators.decide(PLACE, 7, 5)
+        assert decision.outcome == outcome
+        assert absent in decision.reason
+
+
+def test_what_was_committed_is_not_aborted_by_hand():
+    """Its marker is in another replica of the log."""
+    (holding,) = judge(open_at(5), producer_epoch=1, **COMPLETE, **V2)
+    assert (holding.verdict, holding.outcome, holding.command) == (
+        TransactionEnding.ENDING,
+        TransactionOutcome.COMMIT,
+        "",
+    )
 
 
 @pytest.mark.item("REP-18")

@@ -1,6 +1,6 @@
 """A source's disk, and the disks of a stopped target with a topic of two replicas."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,6 +12,7 @@ from storage_core.catalog.cluster_metadata import (
     read_cluster_metadata,
 )
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.coordinators.transactions import TransactionCoordinators
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     LOG_START_FILE,
@@ -35,7 +36,13 @@ from storage_core.maintenance.transplant.replica import (
     put_in_place,
     scratch_folder,
 )
-from storage_core.maintenance.transplant.source import SourcePlace, find_places
+from storage_core.maintenance.transplant.source import (
+    SourcePlace,
+    find_places,
+    read_transactions,
+)
+from storage_core.messages.field_writer import FieldWriter
+from storage_core.messages.transaction_records import TRANSACTION_RECORDS
 from storage_core.roots.broker import BrokerRoot
 from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker, in_a_row, some_batches
 from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
@@ -90,6 +97,22 @@ OPEN: Final = ProducerSpec(
     coordinator_epoch=4,
     current_txn_first_offset=BATCHES[-1].base_offset,
 )
+# The open transaction, as its coordinator has it once its producer commits it.
+STATE: Final[Mapping[str, object]] = {
+    "producer_id": OPEN_PRODUCER,
+    "producer_epoch": 3,
+    "transaction_timeout_ms": 60_000,
+    "transaction_status": 2,
+    "transaction_partitions": [{"topic": "orders", "partition_ids": [0]}],
+    "transaction_last_update_timestamp_ms": NOW_MS,
+    "transaction_start_timestamp_ms": NOW_MS,
+    "previous_producer_id": -1,
+    "next_producer_id": -1,
+    "client_transaction_version": 2,
+    "next_producer_epoch": -1,
+}
+# Those of a cluster whose coordinators know no transactional id.
+NO_TRANSACTIONS: Final = TransactionCoordinators()
 PRODUCER_IDS: Final = md.frame(15, md.int32(1) + bytes(8) + (1000).to_bytes(8) + md.NO_TAGS)
 
 
@@ -112,6 +135,43 @@ def write_source(
     if is_clean:
         (root / CLEAN_SHUTDOWN_FILE).write_text('{"version":0,"brokerEpoch":-1}')
     return directory
+
+
+def write_states(
+    root: Path, *records: Mapping[str, object], number: int = 0, name: str = "tx"
+) -> Path:
+    """Write a partition of the coordinators of transactions; return its directory.
+
+    Args:
+        root: The log directory.
+        records: Fields of the value of each record; of the open producer where they say nothing.
+        number: The partition.
+        name: The transactional id of all records.
+    """
+    message = TRANSACTION_RECORDS[0]
+    assert message.key is not None
+    key = FieldWriter()
+    key.int16(0)
+    message.key.write(key, 0, {"transactional_id": name})
+    specs = []
+    for each in records:
+        value = FieldWriter()
+        value.int16(1)
+        message.value.write(value, 1, {**STATE, **each})
+        specs.append(BatchSpec(records=(RecordSpec(key=key.data, value=value.data),)))
+    starts = root / LOG_START_FILE
+    former = starts.read_bytes() if starts.exists() else None
+    segment = SegmentSpec(base_offset=0, batches=in_a_row(specs))
+    directory = write_source(root, [segment], name=f"__transaction_state-{number}", is_clean=False)
+    if former is not None:
+        starts.write_bytes(former)
+    return directory
+
+
+def coordinators_of(*roots: Path, count: int | None = 1) -> TransactionCoordinators:
+    """Return what the coordinators in log directories know of transactions."""
+    places = [place for root in roots for place in find_places(root)]
+    return read_transactions(places, partition_count=count, now_ms=NOW_MS)
 
 
 def write_properties(disk: Path, node: int, cluster: str = CLUSTER) -> None:
@@ -168,11 +228,16 @@ class Target:
         }
         return TransplantRequest(**{**values, **changes})
 
-    def plan(self, *roots: Path, **changes: object) -> list["PlannedLog"]:
+    def plan(
+        self,
+        *roots: Path,
+        coordinators: TransactionCoordinators = NO_TRANSACTIONS,
+        **changes: object,
+    ) -> list["PlannedLog"]:
         """Return what becomes of the logs in log directories."""
         places = [place for root in roots for place in find_places(root)]
         return [
-            PlannedLog.of(assignment, plan_transplant(assignment))
+            PlannedLog.of(assignment, plan_transplant(assignment, coordinators), coordinators)
             for assignment in assign_logs(self.request(*places, **changes))
         ]
 
@@ -182,15 +247,18 @@ class PlannedLog(Transplant):
     """A partition, and what becomes of it."""
 
     assignment: Assignment
+    coordinators: TransactionCoordinators
 
     @classmethod
-    def of(cls, assignment: Assignment, plan: Transplant) -> "PlannedLog":
+    def of(
+        cls, assignment: Assignment, plan: Transplant, coordinators: TransactionCoordinators
+    ) -> "PlannedLog":
         values = {each.name: getattr(plan, each.name) for each in fields(plan)}
-        return cls(assignment=assignment, **values)
+        return cls(assignment=assignment, coordinators=coordinators, **values)
 
     def open(self) -> NewLog:
         """Open the log that goes."""
-        return open_log(self.assignment, self.location)
+        return open_log(self.assignment, self.location, self.coordinators)
 
     def write(self, log: NewLog | None = None) -> None:
         """Write its replicas; raises the error of the partition."""

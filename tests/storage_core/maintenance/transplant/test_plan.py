@@ -1,5 +1,6 @@
 """What stays where it is, and why; the other partitions go."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,23 +9,34 @@ import pytest
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.checkpoint.checkpoint_files import PartitionMetadata, encode_partition_metadata
 from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
+from storage_core.coordinators.transactions import TransactionCoordinators
 from storage_core.errors import ConfigError
-from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition, log_file
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    PARTITION_METADATA_FILE,
+    TopicPartition,
+    log_file,
+)
 from storage_core.maintenance.transplant import plan as plan_module
 from storage_core.maintenance.transplant.plan import TargetRoom
 from storage_core.maintenance.transplant.source import find_places, read_commits
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
-from tests.kit.builders import BatchSpec, RecordSpec, some_batches
+from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, some_batches
 from tests.kit.directories import SegmentSpec
 from tests.kit.legacy import LegacyMessage
 from tests.storage_core.catalog import metadata_bytes as md
 from tests.storage_core.maintenance.transplant.clusters import (
     BATCHES,
     END,
+    NO_TRANSACTIONS,
     NOW_MS,
+    OPEN_PRODUCER,
+    ORDERS,
     PlannedLog,
     Target,
+    coordinators_of,
     write_source,
+    write_states,
 )
 
 R = TransplantReason
@@ -147,7 +159,7 @@ def test_the_longest_of_several_logs_goes_unless_one_cannot_be_read(
     directory = write_source(shorter, [SegmentSpec(base_offset=0, batches=BATCHES[:2])])
     (plan,) = target.plan(shorter, source)
     assert plan.location == str(source / "orders-0")
-    assert plan.detail == f"the longest of 2 logs: {plan.location}"
+    assert plan.detail.startswith(f"the longest of 2 logs: {plan.location}; ")
     (directory / log_file(0)).rename(directory / "x.log.swap")
     (plan,) = target.plan(shorter, source)
     assert plan.reason is R.SOURCE_DAMAGED
@@ -182,6 +194,94 @@ def test_records_behind_damage_are_not_left_for_a_shorter_log(
         assert f"pylog heal {damaged} --donor {other}" in plan.detail
 
 
+def plan_of(source: Path, target: Target, coordinators: TransactionCoordinators) -> PlannedLog:
+    plans = target.plan(source, coordinators=coordinators, topics=frozenset({"orders"}))
+    (plan,) = plans
+    return plan
+
+
+ONGOING = {"transaction_status": 1, "producer_epoch": 2}
+
+
+def test_a_transaction_ends_as_its_coordinator_has_decided(source: Path, target: Target):
+    write_states(source, ONGOING, {})
+    plan = plan_of(source, target, coordinators_of(source))
+    assert (plan.reason, plan.committed_transactions, plan.committed_records) == (None, 1, 1)
+    assert (plan.aborted_transactions, plan.undecided_transactions) == (0, 0)
+    assert plan.detail == (
+        "1 open transaction of 1 record is committed, as its coordinator had decided"
+    )
+    for states in ([{}, {**ONGOING, "transaction_status": 3}], [ONGOING]):
+        write_states(source, *states)
+        plan = plan_of(source, target, coordinators_of(source))
+        assert (plan.reason, plan.aborted_transactions, plan.aborted_records) == (None, 1, 1)
+        assert plan.committed_transactions == 0
+        assert plan.detail.endswith("is aborted: no commit was decided")
+
+
+def test_what_no_given_coordinator_decides_is_aborted_with_consent_alone(
+    source: Path, target: Target
+):
+    write_states(source, {}, number=1)
+    others = {
+        "how many it has is not known": coordinators_of(source, count=None),
+        "1 of 2 partitions of __transaction_state are not given (0)": coordinators_of(
+            source, count=2
+        ),
+    }
+    for reason, own in others.items():
+        assert plan_of(source, target, own).committed_records == 1, "its own partition is there"
+        absent = replace(own, entries={})
+        plan = plan_of(source, target, absent)
+        assert (plan.reason, plan.undecided_records) == (R.TRANSACTION_UNDECIDED, 1)
+        assert plan.detail.startswith("1 open transaction of 1 record is committed perhaps: ")
+        assert reason in plan.detail
+        (consent,) = target.plan(
+            source, coordinators=absent, topics=frozenset({"orders"}), aborts_undecided=True
+        )
+        assert (consent.reason, consent.aborted_records, consent.undecided_records) == (None, 1, 1)
+        assert f"aborted, committed or not: {absent.absent}" in consent.detail
+    # All of them are here, and none has it.
+    shutil.rmtree(source / "__transaction_state-1")
+    write_states(source, {"producer_id": 99})
+    plan = plan_of(source, target, coordinators_of(source))
+    assert (plan.reason, plan.aborted_records, plan.undecided_records) == (None, 1, 0)
+
+
+def test_a_coordinators_log_that_is_not_whole_decides_nothing(source: Path, tmp_path: Path):
+    """The record that decides is the one behind the damage, perhaps."""
+    directory = write_states(source, ONGOING, ONGOING, {})
+    whole = directory / log_file(0)
+    content = whole.read_bytes()
+    assert coordinators_of(source).absent == ""
+    other = tmp_path / "other"
+    write_states(other, ONGOING)
+    write_source(other, PLAIN, name="bills-0", is_clean=False)
+    for roots in ((source, other), (other, source)):
+        coordinators = coordinators_of(*roots)
+        outcome = coordinators.decide(ORDERS, OPEN_PRODUCER, 2).outcome
+        assert (outcome, coordinators.absent) == ("commit", ""), "the longer log counts"
+    (source / CLEAN_SHUTDOWN_FILE).unlink()
+    damaged = bytearray(content)
+    damaged[len(content) // 2] ^= 1
+    whole.write_bytes(damaged)
+    for roots in ((source,), (source, other)):
+        coordinators = coordinators_of(*roots)
+        assert coordinators.entries == {}
+        assert "a start would cut 1 readable record behind damage" in coordinators.absent
+    whole.write_bytes(content[:-4])  # what was never written whole was never answered
+    coordinators = coordinators_of(source)
+    assert coordinators.absent == ""
+    assert coordinators.decide(ORDERS, OPEN_PRODUCER, 2).outcome == "abort"
+
+
+def test_a_record_of_a_later_version_decides_nothing(source: Path):
+    write_states(source, {}, {"transaction_status": 9})
+    coordinators = coordinators_of(source)
+    assert coordinators.entries == {}
+    assert "a record of it is not understood" in coordinators.absent
+
+
 def write_topic_id(directory: Path, topic_id: str) -> None:
     content = encode_partition_metadata(PartitionMetadata(topic_id=topic_id))
     (directory / PARTITION_METADATA_FILE).write_bytes(content)
@@ -207,7 +307,7 @@ def test_logs_of_several_topics_of_one_name_are_not_mixed(
     (other / "orders-0").rename(other / "orders-1")
     plans = target.plan(source, other)
     assert {reasons(plans)[f"orders-{number}"] for number in (0, 1)} == {R.SOURCE_TOPICS_DIFFER}
-    _, errors = read_commits(places, now_ms=NOW_MS)
+    errors = read_commits(places, NO_TRANSACTIONS, now_ms=NOW_MS).errors
     assert list(errors) == [str(other / "__consumer_offsets-0")]
 
 
@@ -306,12 +406,43 @@ def test_committed_offsets_are_read_from_the_longest_log(tmp_path: Path):
         write_source(roots[-1], segments, name="__consumer_offsets-0")
         (roots[-1] / "log-start-offset-checkpoint").unlink()
     places = [place for root in roots for place in find_places(root)]
-    offsets, errors = read_commits(places, now_ms=NOW_MS)
-    assert {key.group: offset for key, offset in offsets.items()} == {"group": 9}
-    assert errors == {}
+    commits = read_commits(places, NO_TRANSACTIONS, now_ms=NOW_MS)
+    assert {key.group: offset for key, offset in commits.offsets.items()} == {"group": 9}
+    assert commits.errors == {}
     (roots[1] / "__consumer_offsets-0" / "x.log.swap").touch()
-    _, errors = read_commits(places, now_ms=NOW_MS)
+    errors = read_commits(places, NO_TRANSACTIONS, now_ms=NOW_MS).errors
     assert list(errors) == [str(roots[1] / "__consumer_offsets-0")]
+
+
+def test_offsets_in_a_transaction_count_once_its_commit_is_decided(tmp_path: Path):
+    key = b"\0\1" + b"\0\5group" + b"\0\6orders" + bytes(4)
+    root = tmp_path / "source"
+    batches = [
+        BatchSpec(records=(RecordSpec(key=key, value=b"\0\3" + commit(7)),)),
+        BatchSpec(
+            records=(RecordSpec(key=key, value=b"\0\3" + commit(9)),),
+            producer_id=OPEN_PRODUCER,
+            producer_epoch=2,
+            base_sequence=0,
+            is_transactional=True,
+        ),
+    ]
+    segments = [SegmentSpec(base_offset=0, batches=in_a_row(batches))]
+    write_source(root, segments, name="__consumer_offsets-0", is_clean=False)
+    (root / "log-start-offset-checkpoint").unlink()
+    there = {"transaction_partitions": [{"topic": "__consumer_offsets", "partition_ids": [0]}]}
+
+    def read(coordinators: TransactionCoordinators) -> tuple[list[int], int]:
+        commits = read_commits(find_places(root), coordinators, now_ms=NOW_MS)
+        assert commits.errors == {}
+        return list(commits.offsets.values()), len(commits.undecided)
+
+    write_states(root, there)
+    assert read(coordinators_of(root)) == ([9], 0)
+    write_states(root, {**there, **ONGOING})
+    assert read(coordinators_of(root)) == ([7], 0)
+    assert read(TransactionCoordinators(absent="none is given")) == ([7], 1)
+    assert read(NO_TRANSACTIONS) == ([7], 0)
 
 
 def commit(offset: int) -> bytes:

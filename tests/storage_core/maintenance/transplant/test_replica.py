@@ -28,6 +28,7 @@ from storage_core.maintenance.transplant.replica import build_replicas, scratch_
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.store.local import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, some_batches
+from tests.kit.compare import read_tree
 from tests.kit.decode import decode_segment
 from tests.kit.directories import SegmentSpec
 from tests.storage_core.catalog import metadata_bytes as md
@@ -43,7 +44,9 @@ from tests.storage_core.maintenance.transplant.clusters import (
     ORDERS,
     SEGMENTS,
     Target,
+    coordinators_of,
     write_source,
+    write_states,
 )
 
 
@@ -126,6 +129,36 @@ def test_a_start_finds_a_whole_log_without_open_transactions(source, target, is_
         (marker,), _ = decode_segment((disk / "orders-0" / log_file(END)).read_bytes())
         assert marker.header["producer_epoch"] == OPEN.producer_epoch
         assert marker.records[0].value == struct.pack(">hi", 0, OPEN.coordinator_epoch)
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
+def test_a_commit_that_was_decided_is_written(source, target: Target, is_clean: bool):
+    write_states(source, {})
+    _, plan = target.plan(source, coordinators=coordinators_of(source))
+    plan.write()
+    for disk in target.disks:
+        log = load(disk / "orders-0", is_clean=is_clean)
+        assert (log.last_stable_offset, log.log_end_offset) == (END + 1, END + 1)
+        assert not any(segment.aborted for segment in log.segments)
+        (marker,), _ = decode_segment((disk / "orders-0" / log_file(END)).read_bytes())
+        assert marker.header["producer_epoch"] == OPEN.producer_epoch
+        assert marker.header["max_timestamp"] == OPEN.last_timestamp
+
+
+def test_a_repeat_at_another_time_writes_the_same_bytes(source, target: Target, tmp_path: Path):
+    """One replica is of this call, the other of the next; a marker of another kind is refused."""
+    (plan,) = target.plan(source, keeps_producers=True)
+    plan.write()
+    there, other = (disk / "orders-0" for disk in target.disks)
+    first = read_tree(there)
+    shutil.rmtree(other)
+    (again,) = target.plan(source, keeps_producers=True, now_ms=NOW_MS + 10_000)
+    assert again.homes == (target.disks[1],)
+    again.write()
+    assert read_tree(other) == read_tree(there) == first
+    write_states(source, {})
+    _, refusal = target.plan(source, keeps_producers=True, coordinators=coordinators_of(source))
+    assert refusal.reason == "TARGET_HAS_RECORDS"
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
