@@ -33,13 +33,17 @@ from pylog_spark.tasks.fingerprints import (
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.json_values import to_json
+from storage_core.errors import InconsistentClusterIdError, InconsistentTopicIdError
+from storage_core.json_values import from_json, read_value, to_json
 from storage_core.store.generations import GENERATION_MARK
+from storage_core.store.log_identity import LogIdentity
 from storage_core.store.open_objects import names_manifest
 
 _NAMES: Final = ("root", "topic", "partition", "directory", "status", "reason")
 # The deletion pass over compacted partitions, after their rounds.
 SWEEP: Final = "sweep"
+# The key of a partition's topic id and cluster id in its plan.
+_IDENTITY: Final = "identity"
 _COMPACT: Final = Action.COMPACT.value
 _LISTED_AT_ONCE: Final = 200
 _NO_FILE: Final = "no such file"
@@ -127,13 +131,18 @@ def settle_plans(
         }
         rows = _only(rows, before, compacted, action)
     listed = rows.to_pylist()
-    files = _list_files(run, listed, action)
-    planned = [_planned(row, files.get(number), action) for number, row in enumerate(listed)]
+    prints = _look(run, listed, action)
+    planned = [_planned(row, prints.get(number), action) for number, row in enumerate(listed)]
     if job.saved is not None:
         refusals = {
             number: refusal
             for number, noted in enumerate(planned)
-            if noted.key in before and (refusal := _refuse(noted, before[noted.key])) is not None
+            if noted.key in before
+            and (
+                refusal := _different_log(before[noted.key], prints.get(number), noted.directory)
+                or _refuse(noted, before[noted.key])
+            )
+            is not None
         }
         run.refused |= {listed[number]["directory"] for number in refusals}
         rows = _refused(rows, refusals)
@@ -194,12 +203,13 @@ def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> N
     ]
 
 
-def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[FileFacts, ...]]:
-    """Return the planned partitions' files by row; none after failed listing."""
+def _look(run: Run, rows: Sequence[Row], action: str) -> dict[int, Fingerprint]:
+    """Return how planned partitions look, and those of another topic."""
     items = [
         WorkItem(value=(number, row["directory"]), size_bytes=0, disk=run.disks.of(row["root"]))
         for number, row in enumerate(rows)
         if row["status"] == Status.PLANNED.value
+        or row["reason"] == Reason.INCONSISTENT_TOPIC_ID.value
     ]
     if not items:
         return {}
@@ -209,18 +219,19 @@ def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[F
     title = f"{run.job.title}: fingerprints of what is planned to {action}"
     is_look = are_looked_at_here(len(items))
     prints = run.engine.ask(units, fingerprint_partitions, Fingerprint, title, is_look=is_look)
-    return {each.ordinal: decode_files(each.files) for each in prints}
+    return {each.ordinal: each for each in prints}
 
 
-def _planned(row: Row, files: tuple[FileFacts, ...] | None, action: str) -> PlannedPartition:
+def _planned(row: Row, look: Fingerprint | None, action: str) -> PlannedPartition:
     is_planned = row["status"] == Status.PLANNED.value
     decided_of, figures_of = _TOLD_OF[action]
+    identity = None if look is None or look.identity is None else json.loads(look.identity)
     return PlannedPartition(
         action=action,
         **{name: row[name] for name in _NAMES},
         figures=_plain(figures_of(row)) if is_planned else {},
-        plan=_plain(decided_of(row)) if is_planned else {},
-        files=files or (),
+        plan=_plain(decided_of(row) | {_IDENTITY: identity or {}}) if is_planned else {},
+        files=decode_files(look.files) if is_planned and look is not None else (),
     )
 
 
@@ -246,10 +257,23 @@ def _refuse(now: PlannedPartition, saved: PlannedPartition) -> str | None:
 
     A partition that differs is skipped.
     """
-    difference = _different_file(saved.files, now.files)
-    if difference is None and now.status != Status.PLANNED.value:
-        difference = f"it was planned, and now is {now.status}: {now.reason}"
-    return difference or _different_plan(saved, now)
+    if now.status != Status.PLANNED.value:
+        return f"it was planned, and now is {now.status}: {now.reason}"
+    return _different_file(saved.files, now.files) or _different_plan(saved, now)
+
+
+def _different_log(saved: PlannedPartition, look: Fingerprint | None, directory: str) -> str | None:
+    """Return how the ids of a log differ, or None.
+
+    A plan of a former version has none.
+    """
+    try:
+        expected = read_value(LogIdentity, dict(saved.plan.get(_IDENTITY) or {}), _IDENTITY)
+        if look is not None and look.identity is not None:
+            from_json(LogIdentity, look.identity).require(expected, directory)
+    except (ValueError, TypeError, InconsistentTopicIdError, InconsistentClusterIdError) as error:
+        return f"the plan is of another log: {error}"
+    return None
 
 
 def _different_file(saved: Sequence[FileFacts], now: Sequence[FileFacts]) -> str | None:
@@ -274,7 +298,7 @@ def _different_plan(saved: PlannedPartition, now: PlannedPartition) -> str | Non
 
     A checkpoint, or another version of this program, may have changed it.
     """
-    for name in sorted(now.plan):
+    for name in sorted(now.plan.keys() - {_IDENTITY}):
         if saved.plan.get(name) != now.plan[name]:
             expected, actual = json.dumps(saved.plan.get(name)), json.dumps(now.plan[name])
             return f"{name} of the plan: expected {expected[:200]}, found {actual[:200]}"

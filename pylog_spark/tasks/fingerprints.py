@@ -1,4 +1,4 @@
-"""List the files of planned partitions, to check a saved plan against."""
+"""List files and ids of planned partitions, for saved plans."""
 
 import hashlib
 import json
@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pylog_spark.rows import Binary, column
+from pylog_spark.rows import Binary, Text, column
 from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.commit.fingerprint import is_scratch
-from storage_core.store import open_store
+from storage_core.json_values import to_json
+from storage_core.store import LocalStore, open_store
+from storage_core.store.log_identity import read_identity
 
 # Name, size and modification time of a file.
 FileFacts = tuple[str, int, int]
@@ -21,6 +23,7 @@ class Fingerprint(TaskMessage):
     """What the files of a planned partition look like."""
 
     files: Binary = column("names, sizes and times, zlib over JSON; null with an error")
+    identity: Text = column("topic id and cluster id, as JSON; null but for a local directory")
 
 
 def fingerprint_partitions(items: Iterable[tuple[int, str]]) -> Iterator[Fingerprint]:
@@ -34,12 +37,15 @@ def fingerprint_partitions(items: Iterable[tuple[int, str]]) -> Iterator[Fingerp
 
 
 def _list(location: str, head: Fingerprint) -> Fingerprint:
+    store = open_store(location)
     facts = [
         (file.name, file.size_bytes, file.modified_ms)
-        for file in open_store(location).list_files()
+        for file in store.list_files()
         if not is_scratch(file.name)
     ]
-    return replace(head, files=encode_files(facts))
+    # Of a managed root the manifest's generation says that it is the same.
+    identity = to_json(read_identity(store)) if isinstance(store, LocalStore) else None
+    return replace(head, files=encode_files(facts), identity=identity)
 
 
 def encode_files(files: Iterable[FileFacts]) -> bytes:

@@ -48,6 +48,7 @@ from storage_core.filenames import (
 from storage_core.local_files import is_there
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore, plain_path, storage_errors
+from storage_core.store.log_identity import read_identity, topic_id_of
 
 
 def is_same_filesystem(directory: Path, folder: Path) -> bool:
@@ -97,6 +98,7 @@ def with_trash(plan: CommitPlan, store: LogStore, run_folder: Path, *, action: s
             for name in sorted(changed | _near_segments(before, changed))
         ),
         before=tuple(sorted(before)),
+        identity=read_identity(store),
     )
     operations = (
         *plan.operations[:first],
@@ -134,6 +136,7 @@ def keep_replaced(
         directory=directory,
         former_files=files,
         before=tuple(file.name for file in files),
+        identity=replace(read_identity(LocalStore(directory)), topic_id=topic_id_of(replacement)),
     )
     # Nobody has synced the time of an empty file: a loss of power may change it.
     files_after = tuple(

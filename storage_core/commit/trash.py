@@ -38,6 +38,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.json_values import (
+    OMITTED,
     ONE_LINE,
     Count,
     FileName,
@@ -56,6 +57,7 @@ from storage_core.local_files import (
     scan_folder,
 )
 from storage_core.store.local import plain_path, storage_errors, write_record
+from storage_core.store.log_identity import LogIdentity
 
 RECORD_FILE: Final = "record.json"
 LEFT_FILE: Final = "left.json"
@@ -79,6 +81,7 @@ _HELD: Final[ContextVar[frozenset[tuple[int, int]]]] = ContextVar(
 
 
 T = TypeVar("T")
+_UNKNOWN: Final = LogIdentity()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +106,12 @@ class CommitRecord(CommitSubject):
     Attributes:
         former_files: Files of the directory that the commit replaced, cut or removed, as they were.
         before: Names of all files that the directory had before the commit.
+        identity: The log's ids; former versions did not say.
     """
 
     former_files: Annotated[tuple[FileFingerprint, ...], Key("kept")]
     before: tuple[FileName, ...]
+    identity: Annotated[LogIdentity, OMITTED] = _UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,7 @@ from storage_core.filenames import (
 )
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
+from storage_core.store.log_identity import read_identity
 
 _NOTHING: Final = "no such file"
 # Steps that cut segments and do not change their other files.
@@ -111,6 +112,8 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
         ChangedWhileReadError: A file of the partition is not what the run left, or one in the
             trash is not what the run kept.
         CheckpointError: The trash cannot be understood.
+        InconsistentClusterIdError: The log directory is another cluster's than then.
+        InconsistentTopicIdError: The log is another topic's than then.
         StorageError: The disk failed.
     """
     plans = []
@@ -216,7 +219,8 @@ def _to_undo(commits: Iterable[TrashedCommit], files: Files) -> Iterator[Trashed
 
 
 def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
-    """Check that the run's commit ended and its trash is whole."""
+    """Check the log's ids, the commit's end and the trash."""
+    read_identity(store).require(trashed.identity, store.location)
     kept_folder = trashed.folder / KEPT_FOLDER
     if trashed.files_after is None:
         raise GuardRefusedError(

@@ -31,6 +31,8 @@ from storage_core.errors import (
     CheckpointError,
     ConfigError,
     GuardRefusedError,
+    InconsistentClusterIdError,
+    InconsistentTopicIdError,
     PartitionNotFoundError,
     StorageError,
 )
@@ -387,7 +389,11 @@ def _changed_since_run() -> Iterator[None]:
     """
     try:
         yield
-    except ChangedWhileReadError as error:
+    except (
+        ChangedWhileReadError,
+        InconsistentClusterIdError,
+        InconsistentTopicIdError,
+    ) as error:
         raise GuardRefusedError("CHANGED_SINCE_RUN", str(error)) from error
 
 

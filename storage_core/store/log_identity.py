@@ -32,6 +32,28 @@ class LogIdentity:
     topic_id: Annotated[Word | None, OMITTED] = None
     cluster_id: Annotated[Word | None, OMITTED] = None
 
+    def require(self, expected: "LogIdentity", location: str) -> None:
+        """Check that a partition directory still holds the same log.
+
+        An id that only one side has contradicts nothing.
+
+        Args:
+            expected: The ids as they were written down; these are those that are there.
+            location: The partition directory.
+
+        Raises:
+            InconsistentClusterIdError: The log directory is another cluster's.
+            InconsistentTopicIdError: The log is another topic's.
+        """
+        if None not in {expected.cluster_id, self.cluster_id} and (
+            expected.cluster_id != self.cluster_id
+        ):
+            path = f"{Path(location).parent}/{META_PROPERTIES_FILE}"
+            raise InconsistentClusterIdError(path, str(expected.cluster_id), str(self.cluster_id))
+        if None not in {expected.topic_id, self.topic_id} and expected.topic_id != self.topic_id:
+            path = f"{location}/{PARTITION_METADATA_FILE}"
+            raise InconsistentTopicIdError(path, str(expected.topic_id), str(self.topic_id))
+
 
 def topic_id_of(store: LogStore) -> str | None:
     """Return the topic id in ``partition.metadata``, None without the file.
@@ -68,28 +90,3 @@ def read_identity(store: LogStore) -> LogIdentity:
         file = f"{root.location}/{META_PROPERTIES_FILE}"
         cluster_id = parse_meta_properties(content, file=file).cluster_id
     return LogIdentity(topic_id=topic_id_of(store), cluster_id=cluster_id)
-
-
-def require_identity(store: LogStore, expected: LogIdentity) -> None:
-    """Check that a partition directory still holds the same log.
-
-    An id that only one side has contradicts nothing.
-
-    Args:
-        store: The partition directory.
-        expected: The ids as they were written down.
-
-    Raises:
-        InconsistentClusterIdError: The log directory is another cluster's.
-        InconsistentTopicIdError: The log is another topic's.
-        PylogError: As ``read_identity``.
-    """
-    own = read_identity(store)
-    if None not in {expected.cluster_id, own.cluster_id} and (
-        expected.cluster_id != own.cluster_id
-    ):
-        path = f"{Path(store.location).parent}/{META_PROPERTIES_FILE}"
-        raise InconsistentClusterIdError(path, str(expected.cluster_id), str(own.cluster_id))
-    if None not in {expected.topic_id, own.topic_id} and expected.topic_id != own.topic_id:
-        path = f"{store.location}/{PARTITION_METADATA_FILE}"
-        raise InconsistentTopicIdError(path, str(expected.topic_id), str(own.topic_id))

@@ -50,7 +50,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.base import FileReader, LogStore
 from storage_core.store.local import LocalStore
-from storage_core.store.log_identity import LogIdentity, require_identity
+from storage_core.store.log_identity import LogIdentity, read_identity
 
 # Why what was salvaged is not of the log that is there now.
 OtherLogError = InconsistentTopicIdError | InconsistentClusterIdError | InconsistentEpochsError
@@ -250,7 +250,7 @@ def require_own_log(log: SalvagedLog, of_log: LogStore) -> None:
     saved = log.saved
     if saved is None:
         return
-    require_identity(of_log, saved.identity)
+    read_identity(of_log).require(saved.identity, of_log.location)
     former, own = LeaderEpochCache(saved.epochs), _read_epochs(of_log)
     end_offset = min((cut.first_offset for cut in saved.cuts), default=0)
     at = former.first_difference(own, end_offset)

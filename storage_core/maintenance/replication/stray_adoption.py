@@ -23,7 +23,8 @@ from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.errors import PylogError
 from storage_core.filenames import TopicPartition
 from storage_core.local_files import facts_in, folder_names, open_folder
-from storage_core.store.local import storage_errors
+from storage_core.store.local import LocalStore, storage_errors
+from storage_core.store.log_identity import LogIdentity, read_identity
 
 
 class StrayReason(enum.StrEnum):
@@ -107,12 +108,15 @@ def adopt(strays: Sequence[StrayDirectory]) -> None:
 
     Raises:
         GuardRefusedError: Another process has the lock, a broker perhaps.
+        InconsistentTopicIdError: A directory is of another topic by now.
         StorageError: The disk failed, or a name was taken meanwhile.
     """
     root = Path(strays[0].root)
     with LogDirectoryLock(root) as lock:
         for stray in strays:
             lock.validate_held()
+            store = LocalStore(root / stray.name)
+            read_identity(store).require(LogIdentity(topic_id=stray.topic_id), store.location)
             with storage_errors(root / stray.name), open_folder(root, may_be_link=True) as folder:
                 name = str(stray.partition)
                 if facts_in(folder, name) is not None:

@@ -1,6 +1,7 @@
 """Replicas of real clusters, healed from each other, and back."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,12 @@ from pylog_spark.run.run_report import RunReport
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import read_checkpoints
 from storage_core.errors import ConfigError, InconsistentClusterIdError
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE, RECOVERY_POINT_FILE
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+)
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.roots.broker import BrokerRoot
 from tests.kit.cluster_truth import Cluster
@@ -182,6 +188,78 @@ def test_a_log_that_changed_since_is_refused(lab):
         file.write(b"\0")
     (row,) = lab.apply().results.to_pylist()
     assert (row["status"], row["reason"]) == ("skipped", "INPUTS_CHANGED")
+
+
+OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+def make_again(root: Path, name: str) -> str:
+    """Give a partition another topic id at the same file time; return how an error names both."""
+    return write_id(root / name / PARTITION_METADATA_FILE, "topic_id: ", "topic id")
+
+
+def move_to_another_cluster(root: Path, _name: str) -> str:
+    return write_id(root / META_PROPERTIES_FILE, "cluster.id=", "cluster id")
+
+
+def write_id(path: Path, key: str, named: str) -> str:
+    time_ns, text = path.stat().st_mtime_ns, path.read_text()
+    own = text.partition(key)[2].splitlines()[0]
+    path.write_text(text.replace(own, OTHER_ID))
+    os.utime(path, ns=(time_ns, time_ns))
+    return f"{path}: expected {named} {own}, found {OTHER_ID}"
+
+
+def test_a_plan_and_an_undo_leave_a_topic_alone_that_was_made_again(lab):
+    damaged = lab.damage("ledger-0")
+    lab.damage("stock_levels-1", 0.2)
+    kept = damaged.read_bytes()
+    lab.look()
+    named = make_again(lab.target, "ledger-0")
+    run = lab.apply()
+    rows = {row["topic"]: row for row in run.results.to_pylist()}
+    assert (rows["ledger"]["reason"], rows["stock_levels"]["status"]) == ("INPUTS_CHANGED", "done")
+    assert named in rows["ledger"]["error"]
+    assert damaged.read_bytes() == kept
+    named = make_again(lab.target, "stock_levels-1")
+    before = read_tree(lab.target)
+    undone = undo(run.run_id, replace(lab.options, plan_out=None, trash=str(lab.trash)))
+    (row,) = undone.results.to_pylist()
+    assert (row["status"], row["reason"]) == ("skipped", "CHANGED_SINCE_RUN")
+    assert named in row["error"]
+    assert read_tree(lab.target) == before
+
+
+def test_a_plan_and_an_undo_leave_another_clusters_directory_alone(lab):
+    lab.damage("ledger-0")
+    lab.look()
+    properties = lab.target / META_PROPERTIES_FILE
+    own = properties.read_text()
+    named = move_to_another_cluster(lab.target, "")
+    before = read_tree(lab.target)
+    (row,) = lab.apply().results.to_pylist()
+    assert (row["status"], row["reason"]) == ("skipped", "INPUTS_CHANGED")
+    assert named in row["error"]
+    assert read_tree(lab.target) == before
+    properties.write_text(own)
+    run = lab.apply()
+    assert set(run.results["status"].to_pylist()) == {"done"}
+    named = move_to_another_cluster(lab.target, "")
+    before = lab.logs()
+    undone = undo(run.run_id, replace(lab.options, plan_out=None, trash=str(lab.trash)))
+    (row,) = undone.results.to_pylist()
+    assert (row["status"], row["reason"]) == ("skipped", "CHANGED_SINCE_RUN")
+    assert named in row["error"]
+    assert lab.logs() == before
+
+
+def test_a_plan_of_a_former_version_names_no_ids_and_is_applied(lab):
+    lab.damage("ledger-0")
+    lab.look()
+    saved = json.loads(lab.plan.read_text())
+    assert all(noted["plan"].pop("identity") for noted in saved["partitions"] if noted["plan"])
+    lab.plan.write_text(json.dumps(saved))
+    assert set(lab.apply().results["status"].to_pylist()) == {"done"}
 
 
 def test_another_cluster_heals_nothing(lab, tmp_path):

@@ -12,7 +12,7 @@ from storage_core.catalog.cluster_metadata import (
 )
 from storage_core.checkpoint.checkpoint_files import PartitionMetadata, encode_partition_metadata
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.errors import GuardRefusedError, InconsistentTopicIdError, StorageError
 from storage_core.filenames import PARTITION_METADATA_FILE
 from storage_core.maintenance.replication import stray_adoption
 from storage_core.maintenance.replication.stray_adoption import (
@@ -151,3 +151,14 @@ def test_after_a_kill_the_rest_is_left_to_adopt(metadata, root: Path, monkeypatc
     assert (root / "a-0").is_dir()
     adopt(plan(metadata, root))
     assert (root / "a-1").is_dir()
+
+
+def test_a_directory_that_got_another_topic_id_meanwhile_keeps_its_name(metadata, root: Path):
+    directory = stray(root, "a-0")
+    strays = plan(metadata, root)
+    content = encode_partition_metadata(PartitionMetadata(topic_id=md.ID_B))
+    (directory / PARTITION_METADATA_FILE).write_bytes(content)
+    with pytest.raises(InconsistentTopicIdError) as refused:
+        adopt(strays)
+    assert f"expected topic id {md.ID_A}, found {md.ID_B}" in str(refused.value)
+    assert directory.is_dir()
