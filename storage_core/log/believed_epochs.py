@@ -108,6 +108,25 @@ def are_batches_believed(
     return believed
 
 
+def are_epochs_outside(epochs: NDArray[np.int64], before: int) -> NDArray[np.bool_]:
+    """Return a mask of epochs that fit neither neighbour.
+
+    The first and the last one are not judged for want of a neighbour.
+
+    Args:
+        epochs: Leader epochs of neighbouring batches, NO_EPOCH of one without.
+        before: The epoch of the batch before them, NO_EPOCH without one.
+    """
+    outside = np.zeros(epochs.size, np.bool_)
+    rows = np.flatnonzero(epochs >= 0)
+    ordered = np.concatenate([[before] if before >= 0 else [], epochs[rows]]).astype(np.int64)
+    skipped = ordered.size - rows.size
+    low, inner, high = ordered[:-2], ordered[1:-1], ordered[2:]
+    is_wrong = (low <= high) & ((inner < low) | (inner > high))
+    outside[rows[1 - skipped : inner.size + 1 - skipped]] = is_wrong
+    return outside
+
+
 def find_last_epoch(
     runs: Sequence[EpochRun],
     lineages: Iterable[Sequence[EpochEntry]] = (),

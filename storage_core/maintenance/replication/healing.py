@@ -20,9 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.json_values import SystemText
+from storage_core.log.believed_epochs import are_batches_believed
 from storage_core.log.directory_view import DirectoryView, SliceReader
 from storage_core.log.pieced_store import FilePiece, PiecedSegment, find_crc
 from storage_core.maintenance.replication.comparison import batch_names
@@ -140,12 +142,14 @@ class _Patient:
         has_transactions: Whether it has batches of transactions.
         committed: Up to it records are known to be committed, here or at a donor; None where
             nothing says it.
+        lineages: The entries of the epoch files, here and at donors.
     """
 
     log: RestingLog
     view: DirectoryView
     has_transactions: bool
     committed: int | None
+    lineages: tuple[tuple[EpochEntry, ...], ...]
 
 
 def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int = 0) -> Healing:
@@ -169,6 +173,7 @@ def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int =
         view=log.view,
         has_transactions=scan.has_transactions,
         committed=max((mark for mark in marks if mark is not None), default=None),
+        lineages=tuple(each.epochs for each in (log, *donors)),
     )
     answers: list[tuple[DamageAnswer, LogDamage]] = []
     fillings: list[_Filling] = []
@@ -321,9 +326,9 @@ def _ask(damage: LogDamage, patient: _Patient, donor: RestingLog) -> _Filling | 
     is_whole = is_as_long or (is_dense and _keeps_tombstones(damage, patient, donor, between))
     if not (has_neighbours and is_whole):
         return _take_segments(damage, patient, donor, has_neighbours=has_neighbours)
-    if (batches.crc_ok != 1).any():
-        at = int(batches.base_offset[batches.crc_ok != 1][0])
-        return _NoFilling(DamageState.DONOR_DAMAGED, f"is damaged there, too, at offset {at}")
+    fault = _find_fault(patient, rows)
+    if fault is not None:
+        return fault
     stale = np.flatnonzero(_find_least_epochs(patient.log, between) > between.batches.leader_epoch)
     if stale.size:
         at, epoch = (
@@ -336,6 +341,28 @@ def _ask(damage: LogDamage, patient: _Patient, donor: RestingLog) -> _Filling | 
         reason = f"has no whole batch from offset {damage.first_offset} on"
         return _NoFilling(DamageState.DONOR_LACKS, reason)
     return _filling_of(damage, donor, between, patient.log.base_offsets)
+
+
+def _find_fault(patient: _Patient, rows: BatchRows) -> _NoFilling | None:
+    """Return why batches of a donor heal nothing, or None.
+
+    A leader epoch lies outside of the checksum. With one that no leader had, the healed replica
+    would never be in sync again.
+    """
+    bad = rows.batches.base_offset[rows.batches.crc_ok != 1]
+    if bad.size:
+        return _NoFilling(DamageState.DONOR_DAMAGED, f"is damaged there, too, at offset {bad[0]}")
+    wrong = np.flatnonzero(~are_batches_believed(rows.batches, patient.lineages))
+    if not wrong.size:
+        return None
+    at, epoch = (
+        int(column[wrong[0]]) for column in (rows.batches.base_offset, rows.batches.leader_epoch)
+    )
+    reason = (
+        f"has leader epoch {epoch} at offset {at}, which neither the batches around it nor the "
+        "epoch files have"
+    )
+    return _NoFilling(DamageState.DONOR_DAMAGED, reason)
 
 
 def _find_least_epochs(log: RestingLog, rows: BatchRows) -> NDArray[np.int64]:
@@ -416,10 +443,9 @@ def _take_segments(
         )
         return _NoFilling(DamageState.COMPACTED_APART, reason)
     rows = _read(donor, first, end)
-    if (rows.batches.crc_ok != 1).any():
-        return _NoFilling(
-            DamageState.DONOR_DAMAGED, f"is damaged between offsets {first} and {end}"
-        )
+    fault = _find_fault(patient, rows)
+    if fault is not None:
+        return fault
     if patient.has_transactions or rows.batches.is_transactional.any():
         reason = "was compacted apart, and markers of transactions may be gone from one of both"
         return _NoFilling(DamageState.COMPACTED_APART, reason)

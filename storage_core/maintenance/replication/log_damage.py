@@ -1,7 +1,8 @@
 """Find where a log has no whole, valid batch.
 
 A segment is read from batch to batch. Where that ends, or a batch is not what its checksum says,
-the next valid one is looked for byte by byte: its offsets have to lie between its neighbours'.
+the next valid one is looked for byte by byte: its offsets have to lie between its neighbours'. So
+has its leader epoch, which lies outside of the checksum, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,9 @@ from storage_core.errors import BadBytesError, CorruptRecordError
 from storage_core.filenames import MAX_OFFSET, log_file
 from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.kernels import batch_scan
+from storage_core.log.believed_epochs import are_epochs_outside
 from storage_core.log.directory_view import DirectoryView
+from storage_core.log.leader_epoch_cache import NO_EPOCH
 from storage_core.records.batch_finder import BatchFinder
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.checked_headers import scan_checked_headers
@@ -195,7 +198,7 @@ def _find_runs(reader: FileReader, segment: int, end_offset: int) -> Iterator[_S
     stop = data_end_of(reader)
     finder = BatchFinder(reader, stop)
     position: int | None = 0
-    last = segment - 1
+    last, epoch = segment - 1, NO_EPOCH
     while position is not None and position < stop:
         reached = position
         held = np.empty((batch_scan.COLUMN_COUNT, 0), np.int64)
@@ -206,30 +209,31 @@ def _find_runs(reader: FileReader, segment: int, end_offset: int) -> Iterator[_S
                 columns = np.concatenate([held, columns], axis=1)
                 # What the last one is its successor tells.
                 held = columns[:, -1:]
-                for run in _runs_of(BatchTable(columns), last, end_offset, is_end=False):
-                    last, reached = run.last.last_offset, run.end
+                for run in _runs_of(BatchTable(columns), last, epoch, end_offset, is_end=False):
+                    last, epoch, reached = run.last.last_offset, run.last.leader_epoch, run.end
                     yield run
         except BadBytesError:
             pass
-        for run in _runs_of(BatchTable(held), last, end_offset, is_end=True):
-            last, reached = run.last.last_offset, run.end
+        for run in _runs_of(BatchTable(held), last, epoch, end_offset, is_end=True):
+            last, epoch, reached = run.last.last_offset, run.last.leader_epoch, run.end
             yield run
         # The length of what follows the last valid batch is not to be believed.
         position = finder.find(max(reached, position + 1), last + 1, end_offset)
 
 
 def _runs_of(
-    batches: BatchTable, last: int, end_offset: int, *, is_end: bool
+    batches: BatchTable, last: int, epoch: int, end_offset: int, *, is_end: bool
 ) -> Iterator[_SoundRun]:
     """Yield the runs among batches that lie one behind the other.
 
     Args:
         batches: By position in the file.
         last: Last offset of the valid batch before them.
+        epoch: Leader epoch of that batch; NO_EPOCH without one.
         end_offset: They lie below it.
         is_end: Whether nothing is known to follow; else the last one is not judged.
     """
-    is_valid = _are_valid(batches, last, end_offset)
+    is_valid = _are_valid(batches, last, epoch, end_offset)
     if not is_end:
         is_valid[-1:] = False
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_valid.view(np.int8), [0]])))
@@ -244,10 +248,11 @@ def _runs_of(
         )
 
 
-def _are_valid(batches: BatchTable, last: int, end_offset: int) -> NDArray[np.bool_]:
-    """Return which batches have a right checksum, and offsets at their place.
+def _are_valid(batches: BatchTable, last: int, epoch: int, end_offset: int) -> NDArray[np.bool_]:
+    """Return which batches have a right checksum, offsets and epoch.
 
-    A first offset lies outside of the checksum: one that jumps is told by those around it.
+    First offset and leader epoch lie outside of the checksum: one that jumps is told by those
+    around it.
     """
     base, ends = batches.base_offset, batches.last_offset
     is_valid: NDArray[np.bool_] = (
@@ -262,6 +267,8 @@ def _are_valid(batches: BatchTable, last: int, end_offset: int) -> NDArray[np.bo
         rows = rows[~is_odd]
         highest = np.maximum.accumulate(np.concatenate([[last], ends[rows]]))[:-1]
         is_valid[rows[base[rows] <= highest]] = False
+    rows = np.flatnonzero(is_valid)
+    is_valid[rows[are_epochs_outside(batches.leader_epoch[rows], epoch)]] = False
     return is_valid
 
 

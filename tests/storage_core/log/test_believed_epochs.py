@@ -1,9 +1,15 @@
 """A leader epoch is believed between its neighbours, and within what epoch files know."""
 
+import numpy as np
 import pytest
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
-from storage_core.log.believed_epochs import EpochRun, are_runs_believed, find_last_epoch
+from storage_core.log.believed_epochs import (
+    EpochRun,
+    are_epochs_outside,
+    are_runs_believed,
+    find_last_epoch,
+)
 
 FLIPPED = 1_000_000
 
@@ -79,3 +85,21 @@ def test_an_epoch_above_all_that_the_quorum_knows_is_not_believed():
 def test_the_newest_epoch_is_the_newest_that_is_believed():
     assert find_last_epoch(runs_of([3, FLIPPED, 4, 4, FLIPPED])) == 4
     assert find_last_epoch([]) == -1
+
+
+@pytest.mark.parametrize(
+    ("epochs", "before", "outside"),
+    [
+        ([3, FLIPPED, 3], -1, [1]),
+        ([FLIPPED, 3], 3, [0]),
+        ([FLIPPED, 3], -1, []),
+        ([3, FLIPPED], 3, []),
+        ([3, 4, 5], 3, []),
+        ([-1, -1, 3, 1, 3], -1, [3]),
+        ([-1], 3, []),
+        ([], 3, []),
+    ],
+)
+def test_an_epoch_outside_of_both_neighbours_is_found(epochs, before, outside):
+    found = are_epochs_outside(np.array(epochs, np.int64), before)
+    assert np.flatnonzero(found).tolist() == outside

@@ -128,6 +128,21 @@ def first_offset_falls(directory: Path) -> None:
     change(segment(directory, 20), third_batch(directory)[0], struct.pack(">q", 3))
 
 
+def epoch_jumps(directory: Path) -> None:
+    position, _ = third_batch(directory)
+    change(segment(directory, 20), position + 12, struct.pack(">i", 1_000_000))
+
+
+def epoch_falls(directory: Path) -> None:
+    position, _ = third_batch(directory)
+    change(segment(directory, 20), position + 12, struct.pack(">i", 2))
+
+
+def last_epoch_jumps(directory: Path) -> None:
+    position = segment(directory, 60).read_bytes().rindex(b"\0\0\0\3\2", 0, -600)
+    change(segment(directory, 60), position, struct.pack(">i", 1_000_000))
+
+
 def length_grows(directory: Path) -> None:
     position, size = third_batch(directory)
     change(segment(directory, 20), position + 8, struct.pack(">i", 2 * size))
@@ -191,6 +206,7 @@ def several(directory: Path) -> None:
 
 ACCIDENTS: list[Callable[[Path], None]] = [
     *(bad_checksum, zeros, noise, torn_middle, first_offset_jumps, first_offset_falls),
+    *(epoch_jumps, epoch_falls),
     *(length_grows, end_of_segment, garbage_behind, beginning_of_log, segment_of_zeros),
     *(empty_segment, swapped_segments, missing_segment, two_segments_missing, end_of_log),
     *(zeros_at_the_end, several),
@@ -265,6 +281,31 @@ def test_a_donor_that_has_not_the_same_around_the_damage_heals_nothing(pair, acc
     accident(donor)
     bad_checksum(target)
     assert state_of(plan_healing(rest_of(target), [rest_of(donor, 2)])) is state
+
+
+@pytest.mark.parametrize(
+    ("flip", "accident"),
+    [(epoch_jumps, bad_checksum), (epoch_falls, zeros), (last_epoch_jumps, end_of_log)],
+    ids=["above", "below", "the last batch"],
+)
+def test_an_epoch_that_flipped_at_a_donor_is_not_healed_in(tmp_path, pair, flip, accident):
+    """The checksum does not cover it; the replica would never be in sync again."""
+    target, donor = pair
+    other = write_replica(tmp_path, 3, batches(), rolls=ROLLS)
+    whole = log_of(other)
+    accident(target)
+    flip(donor)
+    assert log_of(donor) != whole
+    only = plan_healing(rest_of(target), [rest_of(donor, 2, high_watermark=END)])
+    assert state_of(only) is DamageState.DONOR_DAMAGED
+    assert "which neither the batches around it nor the epoch files have" in (
+        only.all_damage[0].reason
+    )
+    donors = [rest_of(donor, 2, high_watermark=END), rest_of(other, 3, high_watermark=END)]
+    healing = plan_healing(rest_of(target), donors)
+    assert state_of(healing) is DamageState.FILLED
+    apply(target, healing)
+    assert log_of(target) == whole
 
 
 def test_without_a_donor_damage_is_named(pair):
