@@ -136,7 +136,7 @@ def _prepare(line: CommandLine) -> Call:
 def _view(_: Call, clusters: Sequence[ComparedCopies]) -> View:
     copies = [copy for cluster in clusters for copy in cluster.copies]
     status = ExitCode.DONE
-    if any(cluster.differences for cluster in clusters):
+    if any(cluster.differences for cluster in clusters) or any(copy.doubtful for copy in copies):
         status = ExitCode.FINDINGS
     if any(copy.error for copy in copies):
         status = ExitCode.PARTLY_FAILED
@@ -210,8 +210,20 @@ def _row_of(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
         "feature_levels": dict(metadata.feature_levels),
         "kraft_version": copy.quorum.kraft_version,
         **{name: copy.election.get(name) for name in _OF_ELECTION},
-        "notes": list(metadata.notes),
+        "notes": [*metadata.notes, *_doubts(copy)],
     }
+
+
+def _doubts(copy: MetadataCopy) -> list[str]:
+    """Return a note on an epoch of a copy that is not believed."""
+    if copy.doubtful is None:
+        return []
+    text = (
+        f"{copy.doubtful} is not believed: it lies outside of the batch's checksum, and neither "
+        "the batches around it nor the epoch file nor quorum-state have it. A node that starts on "
+        "this copy believes it and wins elections by it: give the node another copy"
+    )
+    return [text]
 
 
 def _is_voter(cluster: ComparedCopies, copy: MetadataCopy) -> bool | None:
@@ -263,6 +275,9 @@ def _sentences(cluster: ComparedCopies) -> Iterator[Block]:
             f"{each.offset:,} on: each leader wrote its own",
             _BAD,
         )
+    for copy in readable:
+        for doubt in _doubts(copy):
+            yield Sentence(f"{copy.root}: {doubt}", _BAD)
     end, committed = readable[0].log_end_offset, cluster.committed_offset
     if len(readable) > 1 and not cluster.differences:
         shortest = min(copy.log_end_offset for copy in readable)

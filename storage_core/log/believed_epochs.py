@@ -7,7 +7,8 @@ batch has no batch behind it: if it is alone in its epoch, an epoch file has to 
 Kafka itself believes each epoch that is above the one before it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,10 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
+from storage_core.errors import BadBytesError
+from storage_core.filenames import log_file
 from storage_core.log.leader_epoch_cache import NO_EPOCH
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.reader import scan_headers
+from storage_core.store.base import FileReader
 
 _UNLIMITED: Final = 2**31 - 1
+# A log has a handful of epochs; hostile bytes may claim one for each batch.
+_MOST_RUNS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +84,8 @@ def are_runs_believed(
     Args:
         runs: Runs of the log, or of a part of it, in order; a run may go on in the next one.
         lineages: The entries of epoch files: of this log, and of other replicas.
-        largest_epoch: The largest one that the quorum knows of; None where nothing says it.
+        largest_epoch: The largest one that the quorum knows of; None where nothing says it. A batch
+            alone in its epoch is believed up to it, and not above it.
     """
     return _judge(
         np.array([run.first_offset for run in runs], np.int64),
@@ -127,18 +135,89 @@ def are_epochs_outside(epochs: NDArray[np.int64], before: int) -> NDArray[np.boo
     return outside
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtfulEpoch:
+    """A leader epoch that is not believed.
+
+    Attributes:
+        epoch: The epoch.
+        offset: Base offset of the first batch that has it.
+    """
+
+    epoch: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"leader epoch {self.epoch} at offset {self.offset}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastEpoch:
+    """The newest leader epoch of a log.
+
+    Attributes:
+        epoch: The newest one that is believed, NO_EPOCH without one.
+        doubtful: The first one that is not believed; None without one.
+    """
+
+    epoch: int
+    doubtful: DoubtfulEpoch | None = None
+
+
 def find_last_epoch(
     runs: Sequence[EpochRun],
-    lineages: Iterable[Sequence[EpochEntry]] = (),
+    lineages: Sequence[Sequence[EpochEntry]] = (),
     *,
     largest_epoch: int | None = None,
-) -> int:
-    """Return the newest believed epoch of a log, NO_EPOCH without one."""
-    believed = are_runs_believed(runs, lineages, largest_epoch=largest_epoch)
-    return max(
-        (run.epoch for run, is_so in zip(runs, believed.tolist(), strict=True) if is_so),
-        default=NO_EPOCH,
+) -> LastEpoch:
+    """Return the newest believed epoch of a log.
+
+    An epoch that began behind its last batch counts: its leader wrote no record here.
+
+    Args:
+        runs: All runs of the log.
+        lineages: As of ``are_runs_believed``; the log's own first.
+        largest_epoch: As of ``are_runs_believed``.
+    """
+    believed = are_runs_believed(runs, lineages, largest_epoch=largest_epoch).tolist()
+    end_offset = max((run.last_offset + 1 for run in runs), default=0)
+    own = lineages[0] if lineages else ()
+    epochs = [run.epoch for run, is_so in zip(runs, believed, strict=True) if is_so]
+    epochs += [entry.epoch for entry in own if entry.start_offset >= end_offset]
+    wrong = next((run for run, is_so in zip(runs, believed, strict=True) if not is_so), None)
+    return LastEpoch(
+        epoch=max(epochs, default=NO_EPOCH),
+        doubtful=None
+        if wrong is None
+        else DoubtfulEpoch(epoch=wrong.epoch, offset=wrong.first_offset),
     )
+
+
+def read_epoch_runs(
+    open_file: Callable[[str], FileReader], base_offsets: Iterable[int]
+) -> list[EpochRun]:
+    """Return the runs of one leader epoch in a log, by its headers.
+
+    Behind bytes that are no batch the next segment goes on.
+
+    Args:
+        open_file: Opens a file of the log by its name.
+        base_offsets: Base offsets of its segments, rising.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    runs: list[EpochRun] = []
+    for base in base_offsets:
+        with closing(open_file(log_file(base))) as reader, suppress(BadBytesError):
+            for window in scan_headers(reader):
+                batches = window.batches
+                for _, run in find_epoch_runs(batches, np.flatnonzero(batches.leader_epoch >= 0)):
+                    if runs and runs[-1].epoch == run.epoch:
+                        runs[-1] = runs[-1].followed_by(run)
+                    elif len(runs) < _MOST_RUNS:
+                        runs.append(run)
+    return runs
 
 
 def _judge(
@@ -155,7 +234,7 @@ def _judge(
     firsts, runs = first_offsets[starts], epochs[starts]
     sizes = np.add.reduceat(counts, starts)
     alone = sizes == 1
-    believed = runs <= (_UNLIMITED if largest_epoch is None else largest_epoch)
+    believed = ~alone | (runs <= (_UNLIMITED if largest_epoch is None else largest_epoch))
     # Between two neighbours that do not fall, what is outside of both is wrong, not they.
     low, inner, high = runs[:-2], runs[1:-1], runs[2:]
     is_within = (low > high) | ((low <= inner) & (inner <= high))
@@ -164,7 +243,7 @@ def _judge(
     believed &= ~(alone & is_contradicted)
     rows = np.flatnonzero(believed)
     if rows.size > 1 and rows[-1] == runs.size - 1 and alone[-1] and not is_known[-1]:
-        believed[-1] = runs[-1] == runs[rows[-2]]
+        believed[-1] = runs[rows[-2]] <= runs[-1] <= max(runs[rows[-2]], largest_epoch or NO_EPOCH)
         rows = np.flatnonzero(believed)
     least_behind = np.minimum.accumulate(runs[rows][::-1])[::-1]
     believed[rows[:-1]] = runs[rows[:-1]] <= least_behind[1:]

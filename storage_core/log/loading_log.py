@@ -326,6 +326,18 @@ class LoadingLog:
         return self.log_end_offset if base_offset is None else base_offset
 
 
+def read_epochs(store: LogStore) -> LeaderEpochCache:
+    """Return the leader epochs in a log's epoch file; none without the file.
+
+    Raises:
+        CheckpointError: The file is malformed.
+        StorageError: It cannot be read.
+    """
+    if not any(file.name == LEADER_EPOCH_FILE for file in store.list_files()):
+        return LeaderEpochCache()
+    return parse_epochs(store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES))
+
+
 def parse_epochs(content: bytes) -> LeaderEpochCache:
     """Return the leader epochs that the file of a log has.
 

@@ -24,7 +24,7 @@ from typing import Annotated, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.checkpoint.checkpoint_files import MAX_LEADER_EPOCH_BYTES, EpochEntry
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.errors import (
     BadBytesError,
     CheckpointError,
@@ -33,7 +33,6 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import (
-    LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     MAX_OFFSET,
     OFFSET_INDEX_SUFFIX,
@@ -48,7 +47,7 @@ from storage_core.json_values import OMITTED, Count, JsonFile, SystemText, word
 from storage_core.local_files import create_in, open_folder, open_in, scan_open
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import Cut
-from storage_core.log.loading_log import parse_epochs
+from storage_core.log.loading_log import read_epochs
 from storage_core.log.segment_scan import scan_segment
 from storage_core.records.batch_finder import BatchFinder
 from storage_core.records.batch_table import BatchTable
@@ -302,11 +301,9 @@ def _saved_cuts(
 ) -> SavedCuts:
     """Return what is written down of the cuts of a partition."""
     entries: tuple[EpochEntry, ...] = ()
-    if store.has(LEADER_EPOCH_FILE):
-        content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
-        # A file that cannot be parsed says nothing about the log.
-        with suppress(CheckpointError):
-            entries = parse_epochs(content).entries
+    # A file that cannot be parsed says nothing about the log.
+    with suppress(CheckpointError):
+        entries = read_epochs(store).entries
     end_offset = min(cut.first_offset for cut in cuts)
     lost = [entry for entry in entries if entry.start_offset >= end_offset]
     all_epochs = LeaderEpochCache([*(epochs or entries), *lost]).entries

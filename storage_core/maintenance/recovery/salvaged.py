@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.checkpoint.checkpoint_files import MAX_LEADER_EPOCH_BYTES
 from storage_core.errors import (
     InconsistentClusterIdError,
     InconsistentEpochsError,
@@ -35,7 +34,7 @@ from storage_core.filenames import (
 from storage_core.local_files import scan_folder
 from storage_core.log.believed_epochs import are_batches_believed
 from storage_core.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
-from storage_core.log.loading_log import parse_epochs
+from storage_core.log.loading_log import read_epochs
 from storage_core.log.log_segment import segments_from
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.maintenance.recovery.salvage import (
@@ -197,16 +196,9 @@ def _tables(store: LogStore, base_offset: int) -> list[BatchTable]:
         return [table for _, table in _batches(reader)]
 
 
-def _read_epochs(store: LogStore) -> LeaderEpochCache:
-    """Return the leader epochs of a log's epoch file; none without one."""
-    if not any(file.name == LEADER_EPOCH_FILE for file in store.list_files()):
-        return LeaderEpochCache()
-    return parse_epochs(store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES))
-
-
 def _find_last_epoch(store: LogStore, tables: Sequence[BatchTable]) -> int:
     """Return the newest epoch of a log's epoch file and batches."""
-    epochs = _read_epochs(store)
+    epochs = read_epochs(store)
     if not tables:
         return epochs.latest_epoch
     batches = BatchTable(np.concatenate([table.columns for table in tables], axis=1))
@@ -251,7 +243,7 @@ def require_own_log(log: SalvagedLog, of_log: LogStore) -> None:
     if saved is None:
         return
     read_identity(of_log).require(saved.identity, of_log.location)
-    former, own = LeaderEpochCache(saved.epochs), _read_epochs(of_log)
+    former, own = LeaderEpochCache(saved.epochs), read_epochs(of_log)
     end_offset = min((cut.first_offset for cut in saved.cuts), default=0)
     at = former.first_difference(own, end_offset)
     if at is not None:

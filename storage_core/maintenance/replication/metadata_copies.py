@@ -25,7 +25,17 @@ from storage_core.checkpoint.broker_files import (
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, PylogError, located
-from storage_core.filenames import QUORUM_STATE_FILE, parse_cluster_snapshot
+from storage_core.filenames import (
+    QUORUM_STATE_FILE,
+    parse_cluster_snapshot,
+)
+from storage_core.log.believed_epochs import (
+    DoubtfulEpoch,
+    LastEpoch,
+    find_last_epoch,
+    read_epoch_runs,
+)
+from storage_core.log.loading_log import read_epochs
 from storage_core.maintenance.recovery.salvage import measure_cuts
 from storage_core.maintenance.replication.comparison import compare_logs
 from storage_core.maintenance.replication.replica import OpenedLog, open_log
@@ -57,7 +67,9 @@ class MetadataCopy:
         log: The log; None where it cannot be opened, or ends before the snapshot.
         log_start_offset: Offset of the first record; what lies below is in the snapshot alone.
         log_end_offset: Offset of the next record.
-        last_epoch: Epoch of the last record; -1 without one.
+        last_epoch: Newest epoch of a record that is believed; -1 without one.
+        doubtful: The first epoch of a record that is not believed; None without one. A node that
+            starts on it believes it, and wins each election by it.
         cut_records: How many readable records its start cuts behind damage.
         cut_end: Epoch and end of the last of these; (-1, 0) without one.
         snapshot_offset: End of the newest snapshot, below which all is committed; 0 without one.
@@ -74,6 +86,7 @@ class MetadataCopy:
     log_start_offset: int = 0
     log_end_offset: int = 0
     last_epoch: int = -1
+    doubtful: DoubtfulEpoch | None = None
     cut_records: int = 0
     cut_end: tuple[int, int] = (-1, 0)
     snapshot_offset: int = 0
@@ -97,6 +110,12 @@ class MetadataCopy:
     def position(self) -> tuple[int, int]:
         """Epoch and end: voters elect nobody whose position is behind theirs."""
         return self.last_epoch, self.log_end_offset
+
+    @property
+    def started_position(self) -> tuple[int, int]:
+        """The same once its node has started, which believes each epoch that rises."""
+        epochs = self.log.epochs if self.log is not None else ()
+        return max([self.last_epoch, *(entry.epoch for entry in epochs)]), self.log_end_offset
 
     def is_of(self, voter: Voter) -> bool:
         """Whether it is the copy of a voter."""
@@ -131,6 +150,10 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
         most_index_bytes=LogConfig().segment_index_bytes,
     )
     start, end = log.log_start_offset, log.log_end_offset
+    election: Mapping[str, Any] = {}
+    if store.has(QUORUM_STATE_FILE):
+        data = store.read_file(QUORUM_STATE_FILE, limit_bytes=MAX_QUORUM_STATE_BYTES)
+        election = parse_quorum_state(data, file=QUORUM_STATE_FILE)
     last_epoch = log.epochs[-1].epoch if log.epochs else -1
     cut_records, cut_end = measure_cuts(store, log.cuts)
     metadata, quorum = read_quorum(directory)
@@ -138,17 +161,22 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
     has_log = (snapshot_epoch, snapshot_end) <= (last_epoch, end)
     if not has_log:  # a start goes on from the snapshot, with an empty log
         start, end, last_epoch = snapshot_end, snapshot_end, snapshot_epoch
-    election: Mapping[str, Any] = {}
-    if store.has(QUORUM_STATE_FILE):
-        data = store.read_file(QUORUM_STATE_FILE, limit_bytes=MAX_QUORUM_STATE_BYTES)
-        election = parse_quorum_state(data, file=QUORUM_STATE_FILE)
+    last = LastEpoch(epoch=last_epoch)
+    if has_log:
+        last = find_last_epoch(
+            read_epoch_runs(log.view.open, log.base_offsets),
+            # As the file is, not as a start leaves it.
+            [read_epochs(store).entries],
+            largest_epoch=election.get("leader_epoch"),
+        )
     return MetadataCopy(
         root=root,
         properties=properties,
         log=log if has_log else None,
         log_start_offset=start,
         log_end_offset=end,
-        last_epoch=last_epoch,
+        last_epoch=max(last.epoch, snapshot_epoch),
+        doubtful=last.doubtful,
         cut_records=cut_records,
         cut_end=cut_end,
         snapshot_offset=snapshot_end,
@@ -223,8 +251,12 @@ class ComparedCopies:
 
     @property
     def largest_epoch(self) -> int:
-        """Largest epoch that a record or a ``quorum-state`` names, at least 0."""
+        """Largest epoch that a record or a ``quorum-state`` names, at least 0.
+
+        A node that starts on an epoch which is not believed takes it for its own.
+        """
         epochs: list[int] = [copy.election.get("leader_epoch", -1) for copy in self.copies]
+        epochs += [copy.doubtful.epoch for copy in self.copies if copy.doubtful is not None]
         return max(0, *epochs, *(copy.last_epoch for copy in self.copies))
 
     def copy_of(self, voter: Voter) -> MetadataCopy | None:
@@ -240,7 +272,9 @@ class ComparedCopies:
         if copy.error or not any(copy.is_of(voter) for voter in self.voters):
             return None
         copies = [self.copy_of(voter) for voter in self.voters]
-        granting = sum(each is not None and each.position <= copy.position for each in copies)
+        granting = sum(
+            each is not None and each.started_position <= copy.started_position for each in copies
+        )
         if granting >= self.majority:
             return True
         return None if granting + copies.count(None) >= self.majority else False
@@ -275,7 +309,12 @@ def one_cluster(clusters: Sequence[ComparedCopies]) -> ComparedCopies:
 
 
 def _compare(cluster_id: str | None, copies: Sequence[MetadataCopy]) -> ComparedCopies:
-    by_position = sorted(copies, key=lambda copy: (not copy.error, copy.position), reverse=True)
+    # Of equal copies one with an epoch that is not believed comes last.
+    by_position = sorted(
+        copies,
+        key=lambda copy: (not copy.error, copy.position, copy.doubtful is None),
+        reverse=True,
+    )
     compared = compare_logs([copy.log for copy in by_position])
     voters, source = _find_voters(by_position)
     answer = ComparedCopies(

@@ -5,7 +5,9 @@ import pytest
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.log.believed_epochs import (
+    DoubtfulEpoch,
     EpochRun,
+    LastEpoch,
     are_epochs_outside,
     are_runs_believed,
     find_last_epoch,
@@ -77,14 +79,23 @@ def test_another_replica_knows_the_newest_epoch():
     assert doubted([3, 3, FLIPPED], [(3, 0)], [(3, 0), (4, 20)]) == [2]
 
 
-def test_an_epoch_above_all_that_the_quorum_knows_is_not_believed():
-    assert doubted([3, 3, FLIPPED, FLIPPED], largest=9) == [2, 3]
-    assert doubted([3, 3, 9, 9], largest=9) == []
+def test_the_quorum_confirms_and_contradicts_the_newest_epoch():
+    assert doubted([3, 3, FLIPPED], largest=9) == [2]
+    assert doubted([3, 3, 9], largest=9) == []
+    assert doubted([3, 3, 2], largest=9) == [2]
+    # Several batches have it: the quorum's file is an old one.
+    assert doubted([3, 3, 9, 9], largest=8) == []
 
 
 def test_the_newest_epoch_is_the_newest_that_is_believed():
-    assert find_last_epoch(runs_of([3, FLIPPED, 4, 4, FLIPPED])) == 4
-    assert find_last_epoch([]) == -1
+    last = find_last_epoch(runs_of([3, FLIPPED, 4, 4, FLIPPED]))
+    assert last == LastEpoch(epoch=4, doubtful=DoubtfulEpoch(epoch=FLIPPED, offset=10))
+    assert find_last_epoch([]).epoch == -1
+
+
+def test_an_epoch_without_a_record_yet_counts():
+    entries = [EpochEntry(3, 0), EpochEntry(6, 30)]
+    assert find_last_epoch(runs_of([3, 3, 3]), [entries]) == LastEpoch(epoch=6)
 
 
 @pytest.mark.parametrize(

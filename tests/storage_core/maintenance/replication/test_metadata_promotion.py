@@ -12,6 +12,8 @@ from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import executor
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
+from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
+from storage_core.log.believed_epochs import DoubtfulEpoch
 from storage_core.maintenance.replication import metadata_directory, metadata_promotion
 from storage_core.maintenance.replication.metadata_copies import (
     MetadataCopy,
@@ -74,6 +76,26 @@ def test_a_voter_gets_the_longest_copy_under_its_own_id(copies, target: Path):
     assert [each["voterId"] for each in state["currentVoters"]] == [1, 2, 3]
     again = read(target, 3)
     assert (again.position, again.error) == (copies[1].position, "")
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["before its neighbour", "the last batch"])
+def test_a_flipped_epoch_makes_no_copy_the_longest(copies, target: Path, number: int):
+    """It lies outside of the checksum; Raft elects by the last epoch before it asks for the end."""
+    behind = Path(copies[0].root)
+    log = behind / CLUSTER_METADATA_DIRECTORY / "00000000000000000000.log"
+    content = bytearray(log.read_bytes())
+    first_size = 12 + int.from_bytes(content[8:12])
+    at = number * first_size + LEADER_EPOCH_AT
+    content[at : at + 4] = (1_000_000).to_bytes(4)
+    log.write_bytes(content)
+    flipped = read(behind, 2)
+    assert flipped.doubtful == DoubtfulEpoch(epoch=1_000_000, offset=number)
+    (promotion,) = plan([flipped, copies[1]], (3, target))
+    assert promotion.source.root == copies[1].root
+    # A node that starts on the other copy believes its epoch: the voter begins above it.
+    assert promotion.epoch == 1_000_100
+    (cluster,) = compare_copies([flipped, copies[1]])
+    assert cluster.copies[0].root == copies[1].root
 
 
 def test_the_copy_is_the_owners_of_the_voters_directory(copies, target: Path):
