@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.coordinators.coordinator_log import (
@@ -42,6 +43,8 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
 from storage_core.local_files import folder_names
+from storage_core.log.believed_epochs import find_last_epoch, read_epoch_runs
+from storage_core.log.loading_log import read_epochs
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
 from storage_core.log.settled_store import PlannedStore
@@ -265,7 +268,8 @@ def open_longest(
 ) -> tuple[SourceLog | None, dict[str, PylogError]]:
     """Return the longest log of a partition, and errors by path.
 
-    The longest is that of the latest leader epoch, then of the highest offset: as brokers elect.
+    The longest is that of the latest leader epoch that is believed, then of the highest offset: as
+    brokers elect.
     One that its start cuts is an error if readable records behind the cut lie beyond the longest.
 
     Args:
@@ -279,6 +283,9 @@ def open_longest(
             logs.append(open_source(place, now_ms=now_ms))
         except PylogError as error:
             errors[place.location] = error
+    if len({log.last_epoch for log in logs}) > 1:
+        lineages = [read_epochs(LocalStore(Path(log.place.location))).entries for log in logs]
+        logs = [_with_last_epoch(log, number, lineages) for number, log in enumerate(logs)]
     longest = max(logs, key=lambda log: log.end, default=None)
     for log in logs:
         if (
@@ -288,6 +295,21 @@ def open_longest(
         ):
             errors[log.place.location] = _loss(log, places)
     return longest, errors
+
+
+def _with_last_epoch(
+    log: SourceLog, number: int, lineages: Sequence[Sequence[EpochEntry]]
+) -> SourceLog:
+    """Return a log with the newest leader epoch that is believed.
+
+    Args:
+        log: The log.
+        number: Its number among all that hold the partition.
+        lineages: The entries of all their epoch files.
+    """
+    runs = read_epoch_runs(log.store.open_file, log.base_offsets)
+    others = [entries for other, entries in enumerate(lineages) if other != number]
+    return replace(log, last_epoch=find_last_epoch(runs, [lineages[number], *others]).epoch)
 
 
 def _loss(log: SourceLog, places: Sequence[SourcePlace]) -> RecoveryRequiredError:

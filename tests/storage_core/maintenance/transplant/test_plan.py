@@ -17,6 +17,7 @@ from storage_core.filenames import (
     TopicPartition,
     log_file,
 )
+from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
 from storage_core.maintenance.transplant import plan as plan_module
 from storage_core.maintenance.transplant.plan import TargetRoom
 from storage_core.maintenance.transplant.source import find_places, read_commits
@@ -164,6 +165,26 @@ def test_the_longest_of_several_logs_goes_unless_one_cannot_be_read(
     (plan,) = target.plan(shorter, source)
     assert plan.reason is R.SOURCE_DAMAGED
     assert str(directory) in plan.detail
+
+
+@pytest.mark.parametrize("flipped", [0, 4, 7], ids=["the first", "in between", "the newest"])
+def test_a_flipped_epoch_makes_no_log_the_longest(tmp_path: Path, target: Target, flipped: int):
+    """A batch's leader epoch lies outside of its checksum."""
+    batches = [replace(batch, leader_epoch=3) for batch in some_batches(count=20, records=7)]
+    longer, shorter = tmp_path / "longer", tmp_path / "shorter"
+    for root, count in ((longer, 20), (shorter, 8)):
+        write_source(root, [SegmentSpec(base_offset=0, batches=batches[:count])], is_clean=False)
+    log = shorter / "orders-0" / log_file(0)
+    content = bytearray(log.read_bytes())
+    position = 0
+    for _ in range(flipped):
+        position += 12 + int.from_bytes(content[position + 8 : position + 12])
+    at = position + LEADER_EPOCH_AT
+    content[at : at + 4] = (1_000_000).to_bytes(4)
+    log.write_bytes(content)
+    for roots in ((longer, shorter), (shorter, longer)):
+        (plan,) = target.plan(*roots)
+        assert (plan.reason, plan.location) == (None, str(longer / "orders-0"))
 
 
 @pytest.mark.parametrize("kept", [8, 20])
