@@ -12,11 +12,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from pylog_spark.schemas import ALLOWED_BY, Reason
+from storage_core.coordinators.offsets_audit import CommitFinding
+from storage_core.coordinators.transactions import TransactionEnding
+from storage_core.errors import (
+    BadBytesError,
+    ChangedWhileReadError,
+    CheckpointError,
+    ConfigError,
+    ContradictedAgeError,
+    GuardRefusedError,
+    PylogError,
+    RecoveryRequiredError,
+    StorageError,
+)
+from storage_core.maintenance.ingest.observe import LeftReason
 from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.stray_adoption import StrayReason
 from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.retention.plan import Predicate
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
+from storage_core.messages.internal_records import Problem
+from storage_core.store.bucket_settings import RemarkCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +235,12 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         "checkpoints and snapshots end it",
         way="bring its .log files back; if it was empty, make the file of 0 bytes that "
         "`pylog doctor ROOT` names; `--allow-truncate` claims that its offsets may begin anew",
+    ),
+    Reason.RECORDS_WITHOUT_KEY: Refusal(
+        means="most records that a round of compaction reads have no key, and would be dropped: "
+        "the topic's policy may have been delete before",
+        way="look at the policy (`pylog config show ROOT`); `--override RECORDS_WITHOUT_KEY` "
+        "claims that they may go",
     ),
 }
 # Of whole runs, by the code of the guard. Where one is of partitions too, it stands above.
@@ -529,7 +551,192 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         means="a directory that was set aside before is no replica",
         way="`pylog metadata adopt`, once there is metadata that has its topic id",
     ),
+    # Of a mirror's segments that `pylog ingest` leaves there.
+    LeftReason.OPEN: Refusal(
+        means="it is the newest segment of a mirror: a broker may still write to it",
+        way="it is ingested once a broker has rolled it and the sync has copied the next one",
+    ),
+    LeftReason.NOT_SETTLED: Refusal(
+        means="two listings differ about a segment, or about one before it: a sync is at work",
+        way="ingest again when the sync has ended",
+    ),
+    LeftReason.ABOVE_HIGH_WATERMARK: Refusal(
+        means="part of a mirror's segment may not be on all replicas in sync",
+        way="ingest again after the next sync, which copies a higher high watermark",
+    ),
+    # Of a bucket.
+    RemarkCode.ARCHIVED_OBJECTS: Refusal(
+        means="objects of the bucket are in an archive: nothing reads them there",
+        way="restore them, or name a bucket that keeps its objects readable",
+    ),
+    RemarkCode.KMS_WITHOUT_BUCKET_KEY: Refusal(
+        means="each read and write of an object is one more request to KMS",
+        way="switch the bucket key on",
+    ),
+    RemarkCode.LIFECYCLE_EXPIRES: Refusal(
+        means="a lifecycle rule deletes objects by age: a manifest, or a ledger, would name "
+        "objects that are gone",
+        way="take the prefix out of the rule; `pylog purge` deletes what nothing needs",
+    ),
+    RemarkCode.LIFECYCLE_MOVES: Refusal(
+        means="a lifecycle rule moves objects to a class that is dearer to read",
+        way="take the prefix out of the rule, unless nobody reads there",
+    ),
+    RemarkCode.NOT_ASKED: Refusal(
+        means="the store did not say a setting, or refused the question",
+        way="allow the request that the message names, or look at the setting yourself",
+    ),
+    RemarkCode.OBJECT_LOCK: Refusal(
+        means="versions cannot be deleted: retention and purge free no space before a lock ends",
+        way="name a bucket without object lock, or count with the space",
+    ),
+    RemarkCode.PARTS_STAY: Refusal(
+        means="no lifecycle rule aborts unfinished uploads: parts of a killed process stay, and "
+        "are paid for",
+        way="add a rule AbortIncompleteMultipartUpload, of a week for instance",
+    ),
+    RemarkCode.REPLICATED: Refusal(
+        means="the bucket is copied elsewhere, where a manifest may arrive before its objects",
+        way="read the copy only when its replication has caught up",
+    ),
+    RemarkCode.REQUESTER_PAYS: Refusal(means="whoever reads pays for requests and transfer"),
+    RemarkCode.STORAGE_CLASS: Refusal(
+        means="objects are of a class that is paid for by each byte that is read",
+        way="name a bucket of the standard class, if they are read often",
+    ),
+    RemarkCode.VERSIONED: Refusal(
+        means="what is replaced or deleted stays as an older version, and is paid for",
+        way="add a lifecycle rule for noncurrent versions",
+    ),
+    # Of partitions that `pylog audit` looks at; one about ids is a finding's name, too.
+    "UNDER_REPLICATED": Refusal(
+        means="fewer replicas are in sync than the partition has",
+        way="start the brokers of the others, and let them fetch",
+    ),
+    "UNDER_MIN_ISR": Refusal(
+        means="fewer replicas are in sync than min.insync.replicas: writes with acks=all fail",
+        way="start the brokers of the others, and let them fetch",
+    ),
+    "OFFLINE": Refusal(
+        means="the partition has no leader", way="start a broker that `pylog audit` elects"
+    ),
+    "REPLICA_OFFLINE": Refusal(
+        means="a broker cannot open its replica", way="`pylog doctor ROOT` says why"
+    ),
+    "HIGH_WATERMARK_STALE": Refusal(
+        means="the leader's checkpoint of the high watermark is behind: readers wait until its "
+        "followers have fetched",
+    ),
+    "BROKER_UNCLEAN": Refusal(
+        means="a broker's directory has no marker of its last clean shutdown: it leaves the ISR",
+        way="`pylog recover ROOT --role broker`, before it starts",
+    ),
+    "LEADER_EPOCH_UNKNOWN": Refusal(
+        means="a log knows a later leader epoch than the cluster's metadata",
+        way="give the directory with the newest `__cluster_metadata-0`",
+    ),
+    "LEADER_EPOCH_FENCED": Refusal(
+        means="the cluster's metadata know a later leader epoch than the log",
+    ),
+    "TOPIC_ID_UNKNOWN": Refusal(
+        means="no metadata has the topic id of a directory",
+        way="`pylog metadata adopt`, if the topic is to have it again",
+    ),
+    "ROOT_UNREADABLE": Refusal(
+        means="a log directory cannot be read: a replica may lie there that was not compared",
+        way="mend its disk or its rights, and ask again",
+    ),
+    "ROOT_IN_USE": Refusal(
+        means="a process holds the directory's lock: what it writes meanwhile may be missing",
+        way="stop it, and ask again",
+    ),
+    # Of commits and transactions.
+    CommitFinding.BEYOND_LOG_END: Refusal(
+        means="a group has committed an offset that its log does not reach: the log was cut, or is "
+        "another topic of that name",
+        way="`kafka-consumer-groups.sh --reset-offsets`, once the log is right",
+    ),
+    CommitFinding.BELOW_LOG_START: Refusal(
+        means="the records that a group would read next are gone",
+        way="its consumers go on by auto.offset.reset; or `kafka-consumer-groups.sh "
+        "--reset-offsets`",
+    ),
+    CommitFinding.EXPIRED: Refusal(
+        means="the coordinator removes the commit at its next look",
+        way="raise offsets.retention.minutes before the broker starts, to keep it",
+    ),
+    CommitFinding.METADATA_TOO_LARGE: Refusal(
+        means="a commit's metadata are longer than offset.metadata.max.bytes",
+        way="raise it; the next commit of the group is refused else",
+    ),
+    CommitFinding.WRONG_PARTITION: Refusal(
+        means="a commit lies in a partition of `__consumer_offsets` that its coordinator does not "
+        "read",
+        way="the topic was made anew with other partitions: commit again",
+    ),
+    CommitFinding.NOT_LOADED: Refusal(
+        means="a record of the same partition stops its coordinator's load: the group has none",
+        way="`pylog doctor ROOT` names the record (COORDINATOR_NOT_LOADED)",
+    ),
+    TransactionEnding.ONGOING: Refusal(
+        means="a transaction is open: its producer ends it, or its coordinator after its timeout"
+    ),
+    TransactionEnding.ENDING: Refusal(
+        means="a transaction's outcome is decided: its coordinator writes the markers"
+    ),
+    TransactionEnding.OVERDUE: Refusal(
+        means="a transaction is open beyond its timeout: its coordinator aborts it when it runs"
+    ),
+    TransactionEnding.HANGING: Refusal(
+        means="no transactional id has an open transaction: nothing ends it",
+        way="the command that `pylog transactions` prints, on the cluster",
+    ),
+    TransactionEnding.UNKNOWN: Refusal(
+        means="the coordinator's partition of an open transaction is not here",
+        way="give the directories that have `__transaction_state`",
+    ),
+    Problem.UNKNOWN_TYPE: Refusal(
+        means="Kafka 4.4 has no such type of record: a broker ignores it"
+    ),
+    Problem.UNKNOWN_VERSION: Refusal(
+        means="Kafka 4.4 does not know the version of a record; of groups it stops the "
+        "coordinator's load",
+        way="start the brokers with the release that wrote it",
+    ),
+    Problem.MALFORMED: Refusal(
+        means="the bytes of a record are not what its type and version say",
+        way="`pylog dump DIRECTORY` shows the record; another replica may have it whole",
+    ),
 }
+
+# What mends the cause of an error; of the others the text says it.
+_ERROR_WAYS: Final[Mapping[type[PylogError], str]] = {
+    StorageError: "look at the disk, the file's rights or the object store that the text names, "
+    "and run again",
+    ConfigError: "change the option or the line of the file that the text names",
+    GuardRefusedError: "the code in the text is explained alone: `pylog explain CODE`",
+    BadBytesError: "`pylog doctor ROOT` says what is damaged and what mends it",
+    CheckpointError: "`pylog doctor ROOT` says what is damaged and what mends it",
+    RecoveryRequiredError: REASONS[Reason.RECOVERY_REQUIRED].way,
+    ContradictedAgeError: REASONS[Reason.AGE_CONTRADICTED].way,
+    ChangedWhileReadError: REASONS[Reason.INPUTS_CHANGED].way,
+}
+
+
+def explain_errors() -> dict[str, Refusal]:
+    """Return meaning and way out of each error, by the name in rows and logs."""
+    errors: dict[str, Refusal] = {}
+    kinds: list[type[PylogError]] = [PylogError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind is not PylogError:
+            way = next((_ERROR_WAYS[base] for base in kind.__mro__ if base in _ERROR_WAYS), "")
+            means = (kind.__doc__ or "").partition("\n")[0].rstrip(".")
+            errors[kind.__name__] = Refusal(
+                means=means, way=way or "its text says what was expected, what was found, and where"
+            )
+    return errors
+
 
 # Of what ``pylog explain`` asks of a log beside these reasons; retention's without the word for the
 # predicate in front, which its codes have.

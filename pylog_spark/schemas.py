@@ -118,6 +118,7 @@ class Reason(enum.StrEnum):
     NEGATIVE_TIMESTAMP = "NEGATIVE_TIMESTAMP"
     AGE_CONTRADICTED = "AGE_CONTRADICTED"
     BEGINS_ANEW = "BEGINS_ANEW"
+    RECORDS_WITHOUT_KEY = "RECORDS_WITHOUT_KEY"
 
 
 # What lifts the refusal of a deletion by a guard, for those that a run should count.
@@ -201,6 +202,9 @@ class ResultRow:
     failure: Failure = Failure()
     directory: Text = column("the partition's own directory; a copy or remains have others")
     limits: RetentionLimits = RetentionLimits()
+    records_without_key: Number = column(
+        "records that compaction drops, or would, for they have no key; null for none"
+    )
 
 
 RESULT: Final = schema_of(ResultRow)

@@ -29,6 +29,7 @@ from string import Formatter
 from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, dataclass_transform
 
 from storage_core.redaction import is_secret_name, without_secrets
+from storage_core.wording import span_text, time_text
 
 # So much of a configured value is shown: its owner knows the rest, and a terminal has little room.
 _MOST_SHOWN = 1000
@@ -479,6 +480,19 @@ class RecoveryRequiredError(PylogError):
     reason: str
 
 
+class KeylessRecordsError(PylogError):
+    """Most records of a compaction round have no key, and would be dropped."""
+
+    template = (
+        "{path}: {keyless} of the {records} records that a round reads have no key: Kafka's "
+        "cleaner drops them, and so would this round"
+    )
+
+    path: str
+    keyless: int
+    records: int
+
+
 class ContradictedAgeError(PylogError):
     """A segment's age is not what its records say."""
 
@@ -551,10 +565,16 @@ class LeaseHeldError(StoreRefusedError):
     """Another run holds the lease of a managed root."""
 
     code: str = derived("LEASE_HELD")
-    reason: str = derived("{path} is held by {holder}; its lease ends at {expires_ms} ms")
+    reason: str = derived("{path} is held by {holder}; its lease ends at {end}")
     path: str
     holder: str
     expires_ms: int
+    left_ms: int
+
+    @property
+    def end(self) -> str:
+        """When the lease ends, and how long that is away."""
+        return f"{time_text(self.expires_ms)}, in {span_text(max(self.left_ms, 0))}"
 
 
 class LeaseLostError(StoreRefusedError):

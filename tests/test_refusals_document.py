@@ -8,17 +8,23 @@ import pytest
 
 from pylog_spark.cli.explain import all_codes
 from pylog_spark.exit_code import MEANINGS, ExitCode
+from pylog_spark.operations.audit.remarks import Remark
 from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, REMARKS, way_out_of, ways_out
 from pylog_spark.schemas import ALLOWED_BY, Reason
+from storage_core.coordinators.offsets_audit import CommitFinding
+from storage_core.coordinators.transactions import TransactionEnding
+from storage_core.maintenance.ingest.observe import LeftReason
 from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.stray_adoption import StrayReason
 from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.retention.plan import Hold, Predicate
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.maintenance.verification.findings import Code
+from storage_core.messages.internal_records import Problem
+from storage_core.store.bucket_settings import RemarkCode
 
 PAGE = Path(__file__).parents[1] / "docs" / "refusals.md"
-ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*) \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `([A-Za-z_-]+)` \| (.*) \| (.*) \|$", re.MULTILINE)
 SOURCES = [*Path("pylog_spark").rglob("*.py"), *Path("storage_core").rglob("*.py")]
 
 
@@ -47,6 +53,11 @@ def test_every_guard_is_explained():
     codes |= set(re.findall(r'code: str = derived\("([A-Z_]+)"\)', own))
     assert {"NO_STAGING", "LEASE_HELD"} <= codes
     codes |= {*StrayReason, *DamageState, *TransplantReason, *UnknownPart}
+    # And what commands say of segments, buckets, replicas, commits, transactions and records.
+    codes |= {*LeftReason, *RemarkCode, *Remark, *CommitFinding, *TransactionEnding, *Problem}
+    # Rows name the class of an error.
+    codes |= set(re.findall(r"^class (\w+)\(\w*Error\):", own, re.MULTILINE))
+    assert {"StorageError", "ContradictedAgeError"} <= codes
     assert sorted(codes - set(all_codes())) == []
 
 
@@ -86,6 +97,9 @@ def test_explain_prints_a_code(pylog):
     assert lower.exit_code == 0
     assert lower.stdout.startswith("PARTITION_STRAYED (finding): ")
     assert "keep a copy of DIRECTORY" in " ".join(lower.stdout.split())
+    for word in ("commit-expired", "Commit-Expired", "OPEN", "PARTS_STAY", "hanging"):
+        assert pylog("explain", word).stdout.lower().startswith(f"{word.lower()} (remark): ")
+    assert pylog("explain", "storageerror").stdout.startswith("StorageError (error): ")
     held = pylog("explain", "TIME_WITHIN_TIME")
     assert held.stdout.startswith("WITHIN_TIME (predicate): ")
     assert "--set retention.ms=MS" in held.stdout

@@ -274,8 +274,9 @@ def _refusals() -> Iterator[str]:
     yield from _refusal_rows(GUARDS)
     yield from ("", "## Remarks", "")
     yield from (
-        "Codes that refuse nothing: what [`pylog heal`](healing.md) can fill, and what",
-        "rebuilt [metadata](metadata.md) lacks.",
+        "Codes that refuse nothing: of what [`pylog heal`](healing.md) can fill, of rebuilt",
+        "[metadata](metadata.md), segments of a mirror, buckets, [audits](audit.md),",
+        "[commits and transactions](groups.md). `pylog explain` also knows each error by its name.",
         "",
     )
     yield from _refusal_rows(REMARKS)

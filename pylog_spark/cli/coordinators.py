@@ -180,9 +180,13 @@ def _transaction_blocks(rows: dict[str, list[Row]]) -> Iterator[Block]:
 def _undecoded(row: Row) -> str:
     kind = row["record_type"] or f"type {row['type_id']}"
     version = "" if row["version"] is None else f" version {row['version']}"
+    effect = "; a broker ignores them"
+    if row["stops_load"]:
+        effect = "; a broker's coordinator does not load this partition"
     return (
         f"{row['directory']}: {row['count']} records of {kind}{version} are not understood "
         f"({row['problem']}), the first at offset {row['first_offset']}: {row['reason']}"
+        f"{effect}"
     )
 
 
@@ -190,6 +194,12 @@ def _group_lag(row: Row) -> str:
     """Return a group's lag, with "at least" where it is incomplete."""
     is_part = row["commits_without_log"] and row["lag"] is not None
     return f"at least {number_text(row['lag'])}" if is_part else number_text(row["lag"])
+
+
+def _group_state(row: Row) -> str:
+    """Return a group's state, and whether its coordinator would not load."""
+    states = [row["state"] or NOTHING, *(["not loaded"] if row["not_loaded"] else [])]
+    return ", ".join(states)
 
 
 def _id_column(heading: str, name: str, *, rank: int) -> Column:
@@ -200,7 +210,7 @@ _GROUP_TABLE: Final = TableKind(
     columns=(
         text_column("group", "group", folds=True, empty=NOTHING),
         text_column("type", "group_type", rank=3, empty=NOTHING),
-        text_column("state", "state", rank=1, empty=NOTHING),
+        Column(heading="state", cell=_group_state, rank=1),
         number_column("members", lambda row: len(row["members"]), rank=2),
         number_column("commits", "commits", rank=2),
         Column(heading="lag", cell=_group_lag, value=lambda row: row["lag"], is_number=True),

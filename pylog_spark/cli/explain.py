@@ -17,7 +17,14 @@ from pylog_spark.operations.explain import explain
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import CONFIG_FILES, ROOTS
 from pylog_spark.options.option import CommandLine
-from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, REMARKS, predicate_of
+from pylog_spark.refusals import (
+    GUARDS,
+    PREDICATES,
+    REASONS,
+    REMARKS,
+    explain_errors,
+    predicate_of,
+)
 from pylog_spark.report import partition_name, text_column
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.run_report import unknown_config_notes
@@ -181,7 +188,12 @@ def is_code(word: str) -> bool:
 
     A word in lower case has to be an existing code.
     """
-    return _CODE.fullmatch(word) is not None or word.upper() in all_codes()
+    return _CODE.fullmatch(word) is not None or word.upper() in _spellings(all_codes())
+
+
+def _spellings(codes: Iterable[str]) -> dict[str, str]:
+    """Return codes by their spelling in capitals."""
+    return {code.upper(): code for code in codes}
 
 
 def all_codes() -> dict[str, list[tuple[str, str, str]]]:
@@ -201,6 +213,8 @@ def all_codes() -> dict[str, list[tuple[str, str, str]]]:
         codes.setdefault(guard, []).append(("refusal", refusal.means, refusal.way))
     for remark, refusal in REMARKS.items():
         codes.setdefault(remark, []).append(("remark", refusal.means, refusal.way))
+    for error, refusal in explain_errors().items():
+        codes.setdefault(error, []).append(("error", refusal.means, refusal.way))
     for status, (means, way) in MEANINGS.items():
         codes.setdefault(str(status.value), []).append(("exit status", means, way))
     return codes
@@ -213,7 +227,8 @@ def explain_codes(line: CommandLine) -> int:
         ConfigError: There is no such code; those that are one were printed.
     """
     codes = all_codes()
-    words = [word.upper() for word in line[ROOTS]]
+    spellings = _spellings(codes)
+    words = [spellings.get(word.upper(), word.upper()) for word in line[ROOTS]]
     words = [word if word in codes else predicate_of(word) for word in words]
     unknown = [word for word in words if word not in codes]
     rows = [

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, prepare_roots
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.compact.exact import EXACT_NOTE
 from pylog_spark.operations.free_space.driver import FreePlan, FreeStep, Source, plan_free_space
 from pylog_spark.options.declared import (
     ASSUME_DEFAULTS,
@@ -61,6 +62,12 @@ _NOTES: Final = {
 }
 
 
+_RANGES_NOTE: Final = (
+    "compaction was read and filtered, and its figures are exact but for ranges: segments of these "
+    "topics expire, too, and their step comes first"
+)
+
+
 def _operate(call: Call, place: Any) -> FreePlan:
     with ProgressLine(is_shown=call.has_progress) as progress:
         return plan_free_space(
@@ -87,7 +94,7 @@ def _view(call: Call, plan: FreePlan) -> View:
         "offsets_partitions": plan.offsets_partitions,
         "engine": plan.engine,
         "largest_topics": [{"topic": name, "bytes": size} for name, size in plan.largest],
-        "notes": [*plan.notes, *_trash_notes(call, plan), *call.notes],
+        "notes": [*_plan_notes(plan), *_trash_notes(call, plan), *call.notes],
     }
     return View(
         lines=[
@@ -199,7 +206,7 @@ def _blocks(call: Call, plan: FreePlan, rows: Sequence[Row], *, is_enough: bool)
     yield from _verdict(call.line[NEED], rows, plan.frees_bytes, plan.frees_at_most_bytes)
     if any(step.source is Source.EXPIRED and not step.is_after_recovery for step in plan.steps):
         yield _groups_note(plan)
-    yield from (*plan.notes, *_trash_notes(call, plan), *call.notes)
+    yield from (*_plan_notes(plan), *_trash_notes(call, plan), *call.notes)
     yield f"looked at with {engine_text(plan.engine, call)}"
     # One command of several runs in a trash.
     for command in dict.fromkeys(row["command"] for row in rows):
@@ -236,6 +243,13 @@ def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Ite
             f"{size_text(need)} are needed: all of it frees no more than {size_text(most)}; "
             f"{size_text(need - most)} are missing"
         )
+
+
+def _plan_notes(plan: FreePlan) -> Iterator[str]:
+    """Yield the plan's notes; one that promises exact figures only where all are."""
+    has_range = any(step.frees_bytes < step.frees_at_most_bytes for step in plan.steps)
+    for note in plan.notes:
+        yield _RANGES_NOTE if has_range and note == EXACT_NOTE else note
 
 
 def _trash_notes(call: Call, plan: FreePlan) -> Iterator[str]:

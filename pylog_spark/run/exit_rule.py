@@ -29,6 +29,7 @@ _GUARDS: Final = frozenset(
         Reason.SWITCHED_OFF,
         Reason.NEGATIVE_TIMESTAMP,
         Reason.AGE_CONTRADICTED,
+        Reason.RECORDS_WITHOUT_KEY,
     }
 )
 # What no run ever works on; neither done nor refused.

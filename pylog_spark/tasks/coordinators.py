@@ -27,6 +27,7 @@ from storage_core.coordinators.offsets_audit import (
     NO_OFFSET,
     AuditedCommit,
     AuditSettings,
+    CommitFinding,
     audit_commits,
 )
 from storage_core.coordinators.transactions import (
@@ -82,6 +83,7 @@ GROUP_SCHEMA: Final = pa.schema(
         ("lag", pa.int64()),
         ("error", pa.string()),
         ("commits_without_log", pa.int64()),
+        ("not_loaded", pa.string()),
     ]
 )
 COMMIT_SCHEMA: Final = pa.schema(
@@ -202,15 +204,20 @@ def observe_groups(
             ),
             partition=_number(entry),
         )
+        not_loaded = _not_loaded(image.undecoded)
         places: dict[str, list[AuditedCommit]] = {}
         for place in audited:
             if is_asked_for(place.key.topic):
                 places.setdefault(place.key.group, []).append(place)
         for group in groups:
             of_group = places.get(group.group, [])
-            yield "group", _group_row(view, entry, group, of_group, image.pending)
+            row = _group_row(view, entry, group, of_group, image.pending)
+            yield "group", {**row, "not_loaded": not_loaded}
             for place in of_group:
-                yield "commit", _commit_row(view, entry, place)
+                row = _commit_row(view, entry, place)
+                if not_loaded is not None:
+                    row["findings"].append(CommitFinding.NOT_LOADED)
+                yield "commit", row
         pending = [commit for commit in image.pending if is_asked_for(commit.key.topic)]
         coordinators = _join([*views, *beside], settings) if pending else TransactionCoordinators()
         for commit in pending:
@@ -565,10 +572,17 @@ def _entry_row(
     }
 
 
+def _not_loaded(undecoded: tuple[Undecoded, ...]) -> str | None:
+    """Return why a group coordinator does not load its partition, or None."""
+    first = next((kind for kind in undecoded if kind.stops_load(CONSUMER_OFFSETS_TOPIC)), None)
+    return None if first is None else f"record at offset {first.first_offset}: {first.reason}"
+
+
 def _undecoded_rows(
     view: RootView, entry: SubDirectory, undecoded: tuple[Undecoded, ...]
 ) -> list[CoordinatorRow]:
     place = {"root": view.row["root"], "directory": entry.name}
+    topic = "" if entry.topic_partition is None else entry.topic_partition.topic
     return [
         (
             "undecoded",
@@ -581,6 +595,7 @@ def _undecoded_rows(
                 "first_offset": kind.first_offset,
                 "count": kind.count,
                 "reason": kind.reason,
+                "stops_load": kind.stops_load(topic),
             },
         )
         for kind in undecoded

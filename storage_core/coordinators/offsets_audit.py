@@ -21,6 +21,7 @@ class CommitFinding(enum.StrEnum):
     EXPIRED = "commit-expired"  # the coordinator removes it at its next look
     METADATA_TOO_LARGE = "commit-metadata-too-large"  # no broker would accept it today
     WRONG_PARTITION = "commit-in-wrong-partition"  # its coordinator never reads it
+    NOT_LOADED = "coordinator-not-loaded"  # a record of its partition stops the coordinator's load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from storage_core.coordinators.coordinator_log import ReplayedRecord
+from storage_core.coordinators.coordinator_log import ReplayedRecord, replay_partition
+from storage_core.errors import BadBytesError
+from storage_core.filenames import TRANSACTION_STATE_TOPIC
 from storage_core.messages.internal_records import Problem
+from storage_core.store.base import LogStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,19 @@ class Undecoded:
     first_offset: int
     count: int
     reason: str
+
+    def stops_load(self, topic: str) -> bool:
+        """Whether a coordinator of Kafka 4.4 stops its load of a partition there.
+
+        Types that it does not know it ignores, and of ``__transaction_state`` unknown versions too.
+        Sources: ``CoordinatorLoaderImpl``, ``TransactionStateManager``.
+
+        Args:
+            topic: The coordinator's.
+        """
+        if self.problem is Problem.UNKNOWN_VERSION:
+            return topic != TRANSACTION_STATE_TOPIC
+        return self.problem is Problem.MALFORMED
 
 
 class UndecodedRecords:
@@ -57,3 +73,26 @@ class UndecodedRecords:
     def all(self) -> Iterable[Undecoded]:
         """Return them, in the order in which the log met them."""
         return tuple(self._by_kind.values())
+
+
+def find_undecoded(store: LogStore, topic: str, *, start_offset: int = 0) -> tuple[Undecoded, ...]:
+    """Return the kinds of a coordinator's records that Kafka 4.4 cannot read.
+
+    A batch that is damaged ends the look.
+
+    Args:
+        store: The partition directory.
+        topic: The coordinator's.
+        start_offset: The log start: records below it do not count.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    records = UndecodedRecords()
+    try:
+        for event in replay_partition(store, topic, start_offset=start_offset):
+            if isinstance(event, ReplayedRecord) and event.decoded.problem is not None:
+                records.add(event, event.decoded.problem)
+    except BadBytesError:
+        pass  # the verification of its segments has found it
+    return tuple(records.all())

@@ -240,7 +240,7 @@ def acquire_lease(
     now_ms = clock.now_ms()
     former = read_lease(objects)
     if former is not None and not former[0].is_free(now_ms):
-        raise LeaseHeldError(objects.url, former[0].proof.holder, former[0].expires_ms)
+        raise _held(objects, former[0], now_ms)
     token = former[0].proof.token + 1 if former else 1
     facts = LeaseFacts(
         proof=LeaseProof(holder=holder, token=token, nonce=secrets.token_hex(16)),
@@ -262,5 +262,10 @@ def acquire_lease(
         winner = read_lease(objects)
         if winner is None:
             raise
-        raise LeaseHeldError(objects.url, winner[0].proof.holder, winner[0].expires_ms) from None
+        raise _held(objects, winner[0], now_ms) from None
     return Lease(objects, facts, etag, clock)
+
+
+def _held(objects: ObjectStore, lease: LeaseFacts, now_ms: int) -> LeaseHeldError:
+    ends_ms = lease.expires_ms
+    return LeaseHeldError(objects.url, lease.proof.holder, ends_ms, ends_ms - now_ms)

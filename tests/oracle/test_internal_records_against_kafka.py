@@ -33,6 +33,7 @@ from storage_core.messages.internal_records import (
     decode_subscription,
 )
 from storage_core.messages.schema import ArrayOf, Field, Fields, Message, Struct, Type
+from tests.kit.coordinator_records import STRANGE_RECORDS, StrangeRecord
 from tests.kit.golden_broker import unpack_broker
 from tests.kit.golden_data import Golden
 from tests.oracle.jvm import KafkaFailure, java, java_bytes, kafka_failures, python_bytes
@@ -442,6 +443,28 @@ def test_a_version_that_kafka_does_not_have_is_unknown_to_both():
         with pytest.raises(KafkaFailure) as raised:
             deserialize(key, value)
         assert "UnknownRecordVersion" in raised.value.java_class
+
+
+@pytest.mark.parametrize("record", STRANGE_RECORDS, ids=lambda one: one.name)
+def test_coordinators_ignore_what_we_say_that_they_ignore(record: StrangeRecord):
+    """Their loaders go on after an unknown type, of transactions after an unknown version too."""
+    wrap = java("java.nio.ByteBuffer").wrap
+    key, value = wrap(java_bytes(record.key)), wrap(java_bytes(record.value))
+    if record.topic == "__transaction_state":
+        read = java(COORDINATOR + "transaction.TransactionLog").read
+    elif record.topic == "__share_group_state":
+        read = java(COORDINATOR + "share.ShareCoordinatorRecordSerde")().deserialize
+    else:
+        read = java(COORDINATOR + "group.GroupCoordinatorRecordSerde")().deserialize
+    try:
+        with kafka_failures():
+            answer = str(read(key, value))
+    except KafkaFailure as failure:
+        answer = failure.java_class
+    is_ignored = any(word in answer for word in ("UnknownRecordType", "UnknownKey", "UnknownValue"))
+    assert is_ignored == (not record.stops_load)
+    ours = decode_internal_record(record.topic, record.key, record.value)
+    assert ours.problem is not None
 
 
 def partitions_of(topics: tuple[Fields, ...]) -> dict[str, tuple[int, ...]]:

@@ -26,7 +26,9 @@ from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import RESULT, Action, Failure, Reason, Status
 from pylog_spark.tasks.message import DirectoryResult
+from storage_core.catalog.topic_filter import nearest_name
 from storage_core.clock import Clock
+from storage_core.commit.purge import find_runs
 from storage_core.commit.trash import RUN_FILE, hold_run
 from storage_core.errors import ConfigError, StorageError
 from storage_core.roots.open_root import LogRoot, kept_roots
@@ -226,9 +228,20 @@ def _run_folder(run_id: str, trash: str | None) -> Path:
         raise ConfigError("--trash", None, "say where the run's trash is")
     folder = Path(trash, run_id)
     if Path(run_id).name != run_id or not (folder / RUN_FILE).is_file():
-        raise ConfigError(
-            "RUN",
-            run_id,
-            f"the trash {trash} has no run of that name: it kept nothing, or was purged",
-        )
+        raise ConfigError("RUN", run_id, _unknown_run(run_id, Path(trash)))
     return folder
+
+
+def _unknown_run(run_id: str, trash: Path) -> str:
+    """Return why a trash does not have a run, as far as the trash tells."""
+    if not trash.is_dir():
+        return f"there is no trash {trash}: name the one that the run was given (--trash DIR)"
+    runs = [folder.name for folder in find_runs(trash)]
+    if not runs:
+        return f"the trash {trash} has no run of that name, nor any other"
+    near = nearest_name(run_id, runs)
+    meant = f"did you mean {near}?" if near is not None else f"the newest is {max(runs)}."
+    return (
+        f"the trash {trash} has no run of that name; {meant} `pylog runs --trash {trash}` lists "
+        "them. A run that took nothing away, or was purged, is not there"
+    )

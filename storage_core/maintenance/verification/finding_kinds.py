@@ -449,6 +449,29 @@ KINDS: Final[dict[Code, FindingKind]] = {
         fix=_FETCH,
         stops=Stops.BROKER,
     ),
+    Code.COORDINATOR_NOT_LOADED: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A record of `__consumer_offsets` or `__share_group_state` has a version that Kafka "
+            "4.4 does not know, or is malformed: its coordinator does not load, and no group of "
+            "the partition has one. In `__transaction_state` a malformed record ends the load: "
+            "transactional ids behind it are forgotten."
+        ),
+        fix=(
+            "start the brokers with the release that wrote it, or let a replica lead that lacks "
+            "it; `pylog dump {directory}` shows the record"
+        ),
+    ),
+    Code.COORDINATOR_RECORD_IGNORED: FindingKind(
+        severity=Severity.INFO,
+        meaning=(
+            "A coordinator's record has a type, or in `__transaction_state` a version, that Kafka "
+            "4.4 does not know: the coordinator ignores it. It may be left over from an upgrade "
+            "that was taken back."
+        ),
+        fix="nothing; the release that wrote it reads it",
+        elsewhere="warn in `__transaction_state`: the transactional id is not known",
+    ),
     Code.NO_SEGMENT: FindingKind(
         severity=Severity.WARN,
         meaning="A partition's directory has no segment; a broker begins an empty log in it.",

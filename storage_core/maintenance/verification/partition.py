@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import PurePath
 from shlex import quote
+from typing import Final
 
 from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.checkpoint.checkpoint_files import (
@@ -11,14 +13,18 @@ from storage_core.checkpoint.checkpoint_files import (
     parse_partition_metadata,
 )
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.coordinators.undecoded import find_undecoded
 from storage_core.errors import CheckpointError, StorageError
 from storage_core.filenames import (
     CLEANER_FILE,
+    CONSUMER_OFFSETS_TOPIC,
     LEADER_EPOCH_FILE,
     LOG_START_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
     is_text,
     log_file,
 )
@@ -48,6 +54,10 @@ from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
+
+_COORDINATOR_TOPICS: Final = frozenset(
+    {CONSUMER_OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +160,8 @@ def fold_partition(
         findings=findings,
     )
     _check_transactions(store, files, facts, whole.log_start_offset, options, findings)
+    if not options.is_live:
+        _check_coordinator(store, files, whole.log_start_offset, findings)
     check_snapshots(store, files, log_end_offset=whole.log_end_offset, findings=findings)
     # Of a log that was deleted up to its end no producer is left to forget.
     has_producers = any(
@@ -183,6 +195,32 @@ def _put_together(
     )
 
 
+def _check_coordinator(
+    store: LogStore, files: PartitionFiles, log_start_offset: int, findings: FindingCollector
+) -> None:
+    """Report a coordinator's records that Kafka 4.4 cannot read."""
+    topic = PurePath(store.location).name.rpartition("-")[0]
+    if topic not in _COORDINATOR_TOPICS:
+        return
+    bases = [segment.base_offset for segment in files.segments]
+    try:
+        kinds = find_undecoded(store, topic, start_offset=log_start_offset)
+    except StorageError:
+        return  # the verification of its segments has found it
+    for kind in kinds:
+        name = kind.type or ("no type" if kind.type_id is None else f"type {kind.type_id}")
+        more = f"; {kind.count} such records" if kind.count > 1 else ""
+        stops = kind.stops_load(topic)
+        is_warning = not stops and topic == TRANSACTION_STATE_TOPIC
+        findings.add(
+            Code.COORDINATOR_NOT_LOADED if stops else Code.COORDINATOR_RECORD_IGNORED,
+            f"record of {name} at offset {kind.first_offset}: {kind.reason}{more}",
+            file=log_file(max(base for base in bases if base <= kind.first_offset)),
+            offset=kind.first_offset,
+            severity=Severity.WARN if is_warning else None,
+        )
+
+
 def _check_renamed(
     files: PartitionFiles, log_start_offset: int, findings: FindingCollector
 ) -> None:
@@ -211,7 +249,7 @@ def _report_no_segment(
     checkpoints: PartitionCheckpoints,
     findings: FindingCollector,
 ) -> bool:
-    """Report a log without a segment; return whether a start lowers its offsets."""
+    """Report a log without a segment; return whether it begins anew."""
     marks = (checkpoints.recovery_point, checkpoints.high_watermark)
     end = find_former_end(files.names, *marks)
     if end is None or end <= whole.log_end_offset:

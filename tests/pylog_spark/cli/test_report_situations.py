@@ -88,3 +88,47 @@ def test_the_empty_file_that_keeps_offsets_is_named_and_its_loss_refused(pylog, 
     assert log.exists()
     checkpoint = (roots[0] / "replication-offset-checkpoint").read_text()
     assert "drained 0 300" in checkpoint
+
+
+def test_a_coordinator_that_does_not_load_is_named_with_the_record(pylog, tmp_path):
+    roots = unpack("offsets_version", tmp_path)
+    _, said = Shell(pylog, NOW_MS).ask(*roots)
+    assert said["advice"] == "look-before-start"
+    [found] = [f for f in said["findings"] if f["severity"] in {"warn", "error", "fatal"}]
+    place = (found["code"], found["topic"], found["partition"], found["offset"])
+    assert place == ("COORDINATOR_NOT_LOADED", "__consumer_offsets", 0, 2)
+    assert "found 63" in found["message"]
+    groups = pylog("groups", *roots, "--output", "json", "--now-ms", NOW_MS).stdout.splitlines()
+    rows = [json.loads(line) for line in groups]
+    [group] = [row for row in rows if row["type"] == "group"]
+    assert "offset 2" in group["not_loaded"]
+    commits = [row for row in rows if row["type"] == "commit"]
+    assert commits
+    assert all("coordinator-not-loaded" in row["findings"] for row in commits)
+    table = pylog("groups", *roots, "--now-ms", NOW_MS).stdout
+    assert "not loaded" in table
+    assert "coordinator does not load" in " ".join(table.split())
+
+
+def test_records_without_a_key_are_counted_and_most_of_a_log_is_kept(pylog, tmp_path):
+    """The policy of ``turned`` was delete before; that of ``keep`` is empty."""
+    roots = unpack("keyless", tmp_path)
+    before = logs_of(roots, "turned-0")
+    exact = pylog(*night(roots, "--dry-run=exact")).stdout
+    assert "206 of the 310 records" in " ".join(exact.split())
+    row = row_of(pylog, "turned", *night(roots, "--dry-run=exact"))
+    assert (row["status"], row["reason"]) == ("skipped", "RECORDS_WITHOUT_KEY")
+    assert row["records_without_key"] == 206
+    row = row_of(pylog, "turned", *night(roots))
+    assert (row["status"], row["reason"]) == ("skipped", "RECORDS_WITHOUT_KEY")
+    assert logs_of(roots, "turned-0") == before
+    allowed = night(roots, "--override", "RECORDS_WITHOUT_KEY")
+    planned = row_of(pylog, "turned", *allowed, "--dry-run=exact")
+    assert (planned["status"], planned["records_without_key"]) == ("planned", 206)
+    done = row_of(pylog, "turned", *allowed)
+    assert (done["status"], done["records_without_key"]) == ("done", 206)
+    assert done["records_after"] == planned["records_after"]
+    # Neither delete nor compact: not even years later.
+    late = ("retain", *roots, "--role", "broker", "--topics", "keep", "--engine", "local")
+    years = NOW_MS + 10 * 365 * 86_400_000
+    assert row_of(pylog, "keep", *late, "--now-ms", years)["reason"] == "NOTHING_TO_RETAIN"

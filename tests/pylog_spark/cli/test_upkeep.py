@@ -22,7 +22,9 @@ def lines_of(result) -> list[dict]:
 def test_a_run_that_the_trash_does_not_know_is_wrong_usage(pylog, tmp_path):
     result = pylog("undo", "20260102T030405Z-0a1b2c3d", "--trash", tmp_path)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "no run of that name" in result.stderr
+    assert "no run of that name, nor any other" in " ".join(result.stderr.split())
+    absent = pylog("undo", "20260102T030405Z-0a1b2c3d", "--trash", tmp_path / "absent")
+    assert "there is no trash" in absent.stderr
     assert pylog("undo", "x").exit_code == 2
     assert pylog("undo", "x", "--trash", "s3://bucket/trash").exit_code == 2
 

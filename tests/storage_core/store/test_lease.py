@@ -1,5 +1,6 @@
 """The lease of a managed root: one holder, an end, a token that rises, a fence."""
 
+import re
 import threading
 
 import pytest
@@ -42,6 +43,7 @@ def test_a_second_run_is_refused_with_the_holders_name(objects, clock):
         acquire(objects, clock, "run two")
     assert caught.value.code == "LEASE_HELD"
     assert caught.value.expires_ms == NOW_MS + TTL_MS
+    assert re.search(r"ends at \d{4}-\d\d-\d\dT[\d:.]+Z, in 10 seconds", str(caught.value))
     assert lease.is_current()
     lease.require_current()
 

@@ -26,6 +26,8 @@ ELSEWHERE = {
     Code.DIRECTORIES_INCONSISTENT,
     Code.CLUSTER_METADATA_BROKEN,
     Code.BOOTSTRAP_SNAPSHOT_CUT,
+    Code.COORDINATOR_NOT_LOADED,
+    Code.COORDINATOR_RECORD_IGNORED,
     Code.FEATURE_LEVEL_UNKNOWN,
     Code.QUORUM_STATE_BROKEN,
     Code.TOPIC_CONFIG_REFUSED,
@@ -58,7 +60,8 @@ def test_an_accident_is_found_with_its_code_and_severity(root, code):
     bad = {f.code for f in everything if f.severity.rank >= Severity.WARN.rank}
     assert bad - {code} <= FOLLOWING.get(code, set())
     expected = Severity.ERROR if code is Code.ZERO_TAIL else KINDS[code].severity
-    if code is Code.TORN_TAIL:  # the directory says that it was cleanly shut down
+    # The directory says that it was cleanly shut down, and where the log ended.
+    if code in {Code.TORN_TAIL, Code.NO_SEGMENT}:
         expected = Severity.ERROR
     assert {f.severity for f in found} == {expected}
     assert all(f.message for f in found)
