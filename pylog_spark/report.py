@@ -219,6 +219,14 @@ def _bytes_after(row: Row) -> int | None:
     return after
 
 
+def _result_note(row: Row) -> str:
+    """Return a row's error, else which records went though nothing replaced them."""
+    if row["error"] or not row.get("records_without_key"):
+        return row["error"] or ""
+    verb = "would be dropped" if row["status"] == Status.PLANNED else "were dropped"
+    return f"{row['records_without_key']} records without a key {verb}, as Kafka's cleaner does"
+
+
 PARTITION: Final = Column(heading="partition", cell=partition_name, folds=True)
 STATUS: Final = Column(heading="status", cell=lambda row: row["status"], style=_status_style)
 REASON: Final = Column(
@@ -245,7 +253,7 @@ RESULT_TABLE: Final = TableKind(
         number_column("ms", "duration_ms", rank=9),
         REASON,
     ),
-    note=lambda row: row["error"] or "",
+    note=_result_note,
     note_heading="error",
     note_style=_status_style,
 )

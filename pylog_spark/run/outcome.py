@@ -1,11 +1,17 @@
 """What became of one partition, whatever was done to it."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pylog_spark.schemas import Failure, Reason, Status
 from pylog_spark.tasks.message import PartitionCommit
-from storage_core.errors import NegativeTimestampError
+from storage_core.errors import KeylessRecordsError, NegativeTimestampError
+
+# Errors that leave a log as it is: no failure of a night.
+_REFUSALS: Final = {
+    KeylessRecordsError.__name__: Reason.RECORDS_WITHOUT_KEY,
+    NegativeTimestampError.__name__: Reason.NEGATIVE_TIMESTAMP,
+}
 
 
 @dataclass(slots=True)
@@ -68,6 +74,10 @@ class Outcome:
         columns = dict(self.columns)
         if "records_before" in former.columns:
             columns["records_before"] = former.columns["records_before"]
+        name = "records_without_key"
+        keyless = (former.columns.get(name) or 0) + (columns.get(name) or 0)
+        if keyless:
+            columns[name] = keyless
         return Outcome(
             columns=columns,
             duration_ms=former.duration_ms + self.duration_ms,
@@ -83,9 +93,9 @@ class Outcome:
         night, it is a partition that stays as it is.
         """
         self.columns = {"status": Status.FAILED.value, **asdict(failure)}
-        if failure.error_class == NegativeTimestampError.__name__:
-            reason = Reason.NEGATIVE_TIMESTAMP.value
-            self.columns |= {"status": Status.SKIPPED.value, "reason": reason}
+        reason = _REFUSALS.get(failure.error_class or "")
+        if reason is not None:
+            self.columns |= {"status": Status.SKIPPED.value, "reason": reason.value}
 
     def refuse(self, reason: Reason, why: str) -> None:
         """Leave the partition alone for a reason."""

@@ -13,7 +13,7 @@ RESULT_COLUMNS = (
     "error_class, error"
 )
 # What came later, behind them: a reader by position finds what it knows.
-MORE_RESULT_COLUMNS = "directory, retention_ms, retention_bytes"
+MORE_RESULT_COLUMNS = "directory, retention_ms, retention_bytes, records_without_key"
 FINDING_COLUMNS = "severity, code, topic, partition, file, position, offset, message, fix"
 
 
@@ -43,7 +43,7 @@ LEDGER_COLUMNS = {
         "reason STRING, bytes_before BIGINT, bytes_after BIGINT, records_before BIGINT, "
         "records_after BIGINT, segments_before BIGINT, segments_after BIGINT, "
         "duration_ms BIGINT, error_class STRING, error STRING, directory STRING, "
-        "retention_ms BIGINT, retention_bytes BIGINT"
+        "retention_ms BIGINT, retention_bytes BIGINT, records_without_key BIGINT"
     ),
     "OPERATION": (
         "run_id STRING, root STRING, topic STRING, partition INT, step BIGINT, "

@@ -35,6 +35,8 @@ from storage_core.clock import Clock
 
 _log: Final = logging.getLogger(__name__)
 
+# Logs that stay as they are: neither cleaned nor swept.
+_GIVEN_UP: Final = frozenset({Reason.NEGATIVE_TIMESTAMP, Reason.RECORDS_WITHOUT_KEY})
 _NO_BROADCAST: Final = (
     "this session has no broadcast variables: offset maps are shared by scratch files or shuffled"
 )
@@ -211,7 +213,7 @@ def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
     return frozenset(
         place
         for place, status, reason in rows
-        if place and (status == Status.FAILED or reason == Reason.NEGATIVE_TIMESTAMP)
+        if place and (status == Status.FAILED or reason in _GIVEN_UP)
     )
 
 

@@ -8,11 +8,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.operations.compact.measure_task import RoundMeasurement, measure_partitions
+from pylog_spark.operations.compact.measure_task import (
+    RoundMeasurement,
+    measure_partitions,
+    refuse_keyless,
+)
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import Action, Status
+from pylog_spark.schemas import Action, Failure, Status
+from storage_core.errors import KeylessRecordsError
 
 EXACT_NOTE: Final = "what is planned was read and filtered: its figures are exact, no bounds"
 
@@ -53,12 +58,24 @@ def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcom
         if row.failure:
             outcome.fail(row.failure)
             continue
+        try:
+            refuse_keyless(
+                plans["directory"][row.ordinal].as_py(),
+                run.job.options.limits.overrides,
+                keyless=row.records_without_key,
+                records=row.messages_read,
+            )
+        except KeylessRecordsError as error:
+            outcome.fail(Failure.of(error))
+            outcome.columns["records_without_key"] = row.records_without_key
+            continue
         outcome.columns = {
             "status": Status.PLANNED.value,
             "bytes_after": row.bytes_after,
             "segments_after": row.segments_after,
             "records_before": row.records_before,
             "records_after": row.records_after,
+            "records_without_key": row.records_without_key or None,
         }
         sizes[row.ordinal] = row.bytes_after
         exact[plans["directory"][row.ordinal].as_py()] = row.bytes_after

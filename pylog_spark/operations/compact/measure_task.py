@@ -3,16 +3,17 @@
 Both passes run, without output.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from pylog_spark.rows import Number, column
+from pylog_spark.schemas import Reason
 from pylog_spark.tasks.message import TaskMessage, attempt
 from pylog_spark.tasks.observe import decode_plan
-from storage_core.errors import BadBytesError
+from storage_core.errors import BadBytesError, KeylessRecordsError
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import group_segments
@@ -32,6 +33,8 @@ class RoundMeasurement(TaskMessage):
     segments_after: int = column("segments of the partition")
     records_before: Number = column("records of the partition, null where some are damaged")
     records_after: Number = column("the same afterwards")
+    messages_read: int = column("records looked at while cleaning")
+    records_without_key: int = column("of these, records that go for they have no key")
 
 
 def count_records(store: LogStore, files: Iterable[str]) -> int:
@@ -51,6 +54,27 @@ def count_records(store: LogStore, files: Iterable[str]) -> int:
                 is_opened = window.batches.is_message_set.any()
                 count += count_records_in(read_whole(reader, window) if is_opened else window)
     return count
+
+
+def refuse_keyless(
+    location: str, overrides: Collection[str], *, keyless: int, records: int
+) -> None:
+    """Refuse a round that would drop most of what it reads, for lack of a key.
+
+    Kafka drops records without a key. A log that was written under the policy delete consists of
+    them.
+
+    Args:
+        location: The partition.
+        overrides: Codes of guards that are switched off.
+        keyless: Records without a key that the round drops.
+        records: Records that it reads.
+
+    Raises:
+        KeylessRecordsError: It would.
+    """
+    if 2 * keyless > records and Reason.RECORDS_WITHOUT_KEY not in overrides:
+        raise KeylessRecordsError(location, keyless, records)
 
 
 def count_if_readable(store: LogStore, files: Iterable[str]) -> int | None:
@@ -93,6 +117,8 @@ def _measure(content: bytes, head: RoundMeasurement) -> RoundMeasurement:
         head,
         bytes_after=stats.bytes_written + sum(s.size_bytes for s in untouched),
         segments_after=len(groups) + len(untouched),
+        messages_read=stats.messages_read,
+        records_without_key=stats.invalid_messages_read,
         records_before=None if others is None else read + others,
         records_after=None if others is None else stats.messages_written + others,
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pylog_spark.operations.compact.measure_task import count_if_readable
+from pylog_spark.operations.compact.measure_task import count_if_readable, refuse_keyless
 from pylog_spark.operations.compact.pass_task import keep_group
 from pylog_spark.rows import Number, Text, Truth, column
 from pylog_spark.schemas import Action
@@ -62,6 +62,7 @@ class CompactionCommit(PartitionCommit):
     next_offset: Number = column("the cleaner point: first offset that is still dirty")
     records_before: Number = column("records of the partition")
     records_after: Number = column("the same afterwards")
+    records_without_key: Number = column("records that went for they had no key, null for none")
     was_split: Truth = column("whether a segment was split, and nothing cleaned")
     statistics: Text = column("numbers of the round by Kafka's names, as JSON")
 
@@ -136,6 +137,12 @@ def _commit(
             cleaned = clean(store, plan, access)
         except OffsetOverflowError as error:
             return _split(store, plan, error)
+        refuse_keyless(
+            plan.location,
+            context.run.options.limits.overrides,
+            keyless=cleaned.stats.invalid_messages_read,
+            records=cleaned.stats.messages_read,
+        )
         verify_inputs(store, plan)
         log = _load(store, work, plan, context)
         steps = plan_commit(log, plan, cleaned.groups)
@@ -198,6 +205,7 @@ def _describe(
         "segments_after": len(cleaned.groups) + len(untouched),
         "records_before": None if others is None else stats.source_records + others,
         "records_after": None if others is None else stats.messages_written + others,
+        "records_without_key": stats.invalid_messages_read or None,
         "operations": json.dumps(list(steps.describe())),
     }
 

@@ -267,6 +267,7 @@ def outcome_of_commit(row: CompactionCommit) -> Outcome:
     if not row.failure:
         outcome.columns["records_before"] = row.records_before
         outcome.columns["records_after"] = row.records_after
+        outcome.columns["records_without_key"] = row.records_without_key
         outcome.next_offset = row.next_offset
         outcome.rounds = () if row.statistics is None else (row.statistics,)
     return outcome

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.options import RunLimits
 from pylog_spark.schemas import ALLOWED_BY, Reason, Status
+from storage_core.errors import StorageError
 from storage_core.wording import span_text, time_text
 
 # A topic that had a record so shortly before the newest of all is still written to.
@@ -185,7 +186,13 @@ class _Shares:
         held |= self._whole_topics(rows, evidence)
         rows = {number: row for number, row in rows.items() if number not in held}
         if rows:
-            former = evidence.former_limits({(row["root"], row["topic"]) for row in rows.values()})
+            try:
+                former = evidence.former_limits(
+                    {(row["root"], row["topic"]) for row in rows.values()}
+                )
+            except StorageError as error:
+                # What a ledger cannot say stops these deletions, and hides no work of the run.
+                return held | dict.fromkeys(rows, f"its former limits cannot be read: {error}")
             for number, row in rows.items():
                 why = _was_much_longer(row, former.get((row["root"], row["topic"])))
                 if why is not None:
