@@ -215,7 +215,7 @@ def _row_of(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
 
 
 def _doubts(copy: MetadataCopy) -> list[str]:
-    """Return a note on an epoch of a copy that is not believed."""
+    """Return a note on a copy's epoch that is not believed."""
     if copy.doubtful is None:
         return []
     text = (

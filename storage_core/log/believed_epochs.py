@@ -37,12 +37,16 @@ class EpochRun:
         first_offset: Base offset of the first of them.
         last_offset: Last offset of the last of them.
         batches: How many they are.
+        file: Name of the segment's file with the first of them; empty where nobody asks.
+        position: Where in it that lies.
     """
 
     epoch: int
     first_offset: int
     last_offset: int
     batches: int = 1
+    file: str = ""
+    position: int = 0
 
     def followed_by(self, run: "EpochRun") -> "EpochRun":
         """Return this run and the next one, of its epoch, as one."""
@@ -196,7 +200,7 @@ def find_last_epoch(
 def read_epoch_runs(
     open_file: Callable[[str], FileReader], base_offsets: Iterable[int]
 ) -> list[EpochRun]:
-    """Return the runs of one leader epoch in a log, by its headers.
+    """Return the runs of leader epochs in a log's headers.
 
     Behind bytes that are no batch the next segment goes on.
 

@@ -327,7 +327,7 @@ class LoadingLog:
 
 
 def read_epochs(store: LogStore) -> LeaderEpochCache:
-    """Return the leader epochs in a log's epoch file; none without the file.
+    """Return the leader epochs in a log's epoch file.
 
     Raises:
         CheckpointError: The file is malformed.

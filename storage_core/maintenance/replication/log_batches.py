@@ -8,7 +8,7 @@ import enum
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -355,11 +355,11 @@ class LogReader:
         if is_sparse.any():
             self.sparse_end = int(batches.last_offset[is_sparse].max()) + 1
         rows = np.flatnonzero(is_good & (batches.leader_epoch >= 0))
-        for row, run in find_epoch_runs(batches, rows):
+        for row, bare in find_epoch_runs(batches, rows):
+            run = replace(bare, file=file, position=int(batches.position[row]))
             before = self.epochs[-1] if self.epochs else run
             if run.epoch < before.epoch and len(self.falls) < _MOST_FALLS:
-                position = int(batches.position[row])
-                self.falls.append(EpochFall(file, position, run, before.epoch))
+                self.falls.append(EpochFall(file, run.position, run, before.epoch))
             if self.epochs and run.epoch == before.epoch:
                 self.epochs[-1] = before.followed_by(run)
             elif len(self.epochs) < _MOST_EPOCHS:

@@ -113,7 +113,7 @@ class MetadataCopy:
 
     @property
     def started_position(self) -> tuple[int, int]:
-        """The same once its node has started, which believes each epoch that rises."""
+        """The same once its node has started: it believes rising epochs."""
         epochs = self.log.epochs if self.log is not None else ()
         return max([self.last_epoch, *(entry.epoch for entry in epochs)]), self.log_end_offset
 

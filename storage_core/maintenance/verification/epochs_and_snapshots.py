@@ -16,7 +16,7 @@ from storage_core.checkpoint.checkpoint_files import (
 )
 from storage_core.errors import BadBytesError, CheckpointError, CorruptSnapshotError, StorageError
 from storage_core.filenames import LEADER_EPOCH_FILE, log_file, snapshot_file
-from storage_core.log.believed_epochs import EpochRun
+from storage_core.log.believed_epochs import EpochRun, are_runs_believed
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import (
@@ -31,6 +31,7 @@ from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore
+from storage_core.wording import count_text
 
 
 def check_epochs(
@@ -51,6 +52,7 @@ def check_epochs(
         findings: Where to report.
     """
     if not has_file:
+        _check_belief(runs, (), log_start_offset, findings)
         if runs:
             findings.add(
                 Code.EPOCH_FILE_MISSING,
@@ -70,7 +72,34 @@ def check_epochs(
         findings.add(Code.EPOCH_FILE_BROKEN, f"negative number: {error}", file=LEADER_EPOCH_FILE)
     else:
         _check_order(entries, findings)
-        _compare_epochs(cache.entries, runs, log_start_offset, findings)
+        believed = _check_belief(runs, cache.entries, log_start_offset, findings)
+        _compare_epochs(cache.entries, believed, log_start_offset, findings)
+
+
+def _check_belief(
+    runs: Sequence[EpochRun],
+    entries: Sequence[EpochEntry],
+    log_start_offset: int,
+    findings: FindingCollector,
+) -> list[EpochRun]:
+    """Report epochs that are not believed; return the other runs.
+
+    The file is not wrong where it does not have such an epoch.
+    """
+    believed = are_runs_believed(runs, [entries]).tolist()
+    for run, is_so in zip(runs, believed, strict=True):
+        if not is_so and run.last_offset >= log_start_offset:
+            cache = LeaderEpochCache(entries)
+            known = cache.epoch_for_offset(run.first_offset)
+            findings.add(
+                Code.EPOCH_DOUBTFUL,
+                f"{count_text(run.batches, 'batch', 'batches')} with leader epoch {run.epoch}; "
+                f"the epoch file says {'nothing' if known is None else known}",
+                file=run.file,
+                position=run.position if run.file else None,
+                offset=run.first_offset,
+            )
+    return [run for run, is_so in zip(runs, believed, strict=True) if is_so]
 
 
 def _check_order(entries: Sequence[EpochEntry], findings: FindingCollector) -> None:

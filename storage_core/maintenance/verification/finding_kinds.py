@@ -247,6 +247,20 @@ KINDS: Final[dict[Code, FindingKind]] = {
         meaning="A batch has a lower leader epoch than one before it: two leaders wrote this log.",
         fix="compare it with the other replicas before this one may lead",
     ),
+    Code.EPOCH_DOUBTFUL: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "A batch has a leader epoch that neither the batches around it nor the epoch file "
+            "have: a bit flipped there, which no checksum covers, or the log ends with the first "
+            "batch of an epoch that was not written down. A recovery, Kafka's and ours, writes "
+            "such an epoch into leader-epoch-checkpoint; as a follower the replica then never "
+            "catches up with the batches behind it."
+        ),
+        fix=(
+            "heal the batch from another replica, or move the directory away and let the broker "
+            "fetch the partition; do not rebuild the epoch file"
+        ),
+    ),
     Code.EPOCH_FILE_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning="There is no leader-epoch-checkpoint: the replica cannot say where it diverged.",

@@ -5,6 +5,7 @@ The check takes one pass.
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -382,7 +383,8 @@ class SegmentPass:
     def _check_epochs(self, window: Window, is_good: NDArray[np.bool_]) -> None:
         batches = window.batches
         rows = np.flatnonzero(is_good & (batches.leader_epoch >= 0))
-        for row, run in find_epoch_runs(batches, rows):
+        for row, bare in find_epoch_runs(batches, rows):
+            run = replace(bare, file=window.file, position=window.position_of(row))
             before = self._epochs[-1] if self._epochs else run
             if len(self._epochs) >= _MAX_EPOCHS:
                 return
@@ -391,7 +393,7 @@ class SegmentPass:
                     Code.EPOCH_GOES_BACK,
                     f"leader epoch {run.epoch} follows {before.epoch}",
                     file=window.file,
-                    position=window.position_of(row),
+                    position=run.position,
                     offset=run.first_offset,
                 )
             if self._epochs and run.epoch == before.epoch:

@@ -16,7 +16,7 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
 )
-from storage_core.formats.batch_v2 import MAGIC_AT
+from storage_core.formats.batch_v2 import LEADER_EPOCH_AT, MAGIC_AT
 from storage_core.formats.control import ControlType
 from storage_core.maintenance.verification.findings import Code
 from tests.kit.builders import RecordSpec, encode_batch
@@ -149,6 +149,13 @@ def too_large(root: LogRoot) -> None:
 
 def epoch_back(root: LogRoot) -> None:
     root.write_batches(batch(0, leader_epoch=4), batch(5, leader_epoch=2))
+
+
+def epoch_doubtful(root: LogRoot) -> None:
+    """Let one batch have an epoch between its neighbours' that no leader had."""
+    path = root.file(10)
+    first_size = 12 + int.from_bytes(path.read_bytes()[8:12])
+    root.change(path, first_size + LEADER_EPOCH_AT, (2).to_bytes(4))
 
 
 def gone(name: str) -> Accident:
@@ -325,6 +332,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.OFFSETS_MISSING: middle_removed,
     Code.SEGMENT_TOO_LARGE: too_large,
     Code.EPOCH_GOES_BACK: epoch_back,
+    Code.EPOCH_DOUBTFUL: epoch_doubtful,
     Code.EPOCH_FILE_MISSING: gone(LEADER_EPOCH_FILE),
     Code.EPOCH_FILE_BROKEN: written(LEADER_EPOCH_FILE, "0\n1\nx 0\n"),
     Code.EPOCH_FILE_SHORT: written(LEADER_EPOCH_FILE, "0\n2\n0 8\n3 15\n"),
@@ -394,6 +402,7 @@ FOLLOWING: dict[Code, set[Code]] = {
     Code.RECORD_COUNT_NEGATIVE: _NOT_INDEXED,
     Code.OFFSET_OVERFLOW: _NOT_INDEXED,
     Code.OFFSETS_NOT_RISING: {Code.OFFSET_INDEX_WRONG},
+    Code.EPOCH_GOES_BACK: {Code.EPOCH_DOUBTFUL},
     # The indexes know of the batch that is not whole any more.
     Code.TORN_SEGMENT: {Code.INDEX_BEYOND_LOG},
     # What is not read has no end.
