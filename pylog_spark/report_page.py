@@ -70,6 +70,8 @@ th[aria-sort=descending] button::after { content: " \\2193"; }
 tbody:target { outline: 2px solid var(--link); }
 .bold { font-weight: 600; } .dim { color: var(--dim); } .red { color: var(--red); }
 .yellow { color: var(--yellow); } .green { color: var(--green); } .cyan { color: var(--cyan); }
+@media screen and (max-width: 45rem) { body { margin: 1rem auto; }
+  svg { min-width: 0; width: 100%; } }
 @media print {
   body { font-size: 9pt; margin: 0; max-width: none; } nav { display: none; }
   thead { display: table-header-group; } tbody, figure { break-inside: avoid; }

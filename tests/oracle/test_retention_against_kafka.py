@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from storage_core.commit import commit
 from storage_core.config import LogConfig
-from storage_core.errors import PylogError
+from storage_core.errors import ContradictedAgeError, PylogError
 from storage_core.store.local import LocalStore
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.one_partition import retain_partition, sweep_at_rest
+from tests.kit.report_situations import NOW_MS, unpack
 from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.oracle.known_differences import has_bad_legacy_set, is_loaded_otherwise
@@ -27,6 +28,7 @@ from tests.oracle.retention import (
     PlayedPass,
     RetentionAnswer,
     RetentionPlan,
+    RetentionTask,
     play_passes,
     retain_by_kafka,
     retention_plans,
@@ -96,7 +98,12 @@ def test_a_pass_over_an_open_log_ends_byte_for_byte_as_kafkas(plan: RetentionPla
                 retain_by_us(played)
             assert read_tree(played.before) == before, f"a refusal left changes: {what}"
             continue
-        answer = retain_by_us(played)
+        try:
+            answer = retain_by_us(played)
+        except ContradictedAgeError as error:
+            assert read_tree(played.before) == before, f"a refusal left changes: {what}"
+            assert_refusal(played, error)
+            continue
         assert not differences(played.after, played.before), what
         assert answer == played.answer, what
 
@@ -133,20 +140,50 @@ def test_kafka_opens_a_log_swept_at_rest_as_the_one_that_it_swept_itself(
         # The broker closes it, with the log start that it has, before it is at rest.
         reopen(played.before, played, played.task.log_start_checkpoint)
         store = LocalStore(played.before)
-        sweep = sweep_at_rest(
-            store,
-            config=config_of(played),
-            cleaner=CLEANER,
-            now_ms=played.task.now_ms,
-            log_start_checkpoint=played.task.log_start_checkpoint,
-            high_watermark=played.task.high_watermark,
-        )
+        try:
+            sweep = sweep_at_rest(
+                store,
+                config=config_of(played),
+                cleaner=CLEANER,
+                now_ms=played.task.now_ms,
+                log_start_checkpoint=played.task.log_start_checkpoint,
+                high_watermark=played.task.high_watermark,
+            )
+        except ContradictedAgeError as error:
+            assert_refusal(played, error)
+            continue
         commit(sweep.steps, store)
         assert len(sweep.decision.removals) == played.answer.deleted_segments, what
         assert sweep.decision.log_start_offset == played.answer.log_start_offset, what
         reopen(played.before, played, sweep.decision.log_start_offset)
         reopen(played.after, played, played.answer.log_start_offset)
         assert not differences(played.after, played.before), what
+
+
+def assert_refusal(played: PlayedPass, error: ContradictedAgeError) -> None:
+    """Of a log that nobody damaged, only the time of a file is no reason to delete."""
+    assert played.answer is not None
+    assert played.answer.deleted_segments
+    assert played.case.damages or "no entry" in str(error), (played.case, error)
+
+
+def test_kafka_deletes_for_zeros_in_time_indexes_what_we_keep(tmp_path: Path) -> None:
+    """The log has records of two days, its topic keeps them for 400."""
+    day_ms = 86_400_000
+    roots = unpack("time_index_padded", tmp_path)
+    [directory] = [path for root in roots for path in root.glob("timed-0")]
+    task = RetentionTask(
+        config={"cleanup.policy": "delete", "retention.ms": 400 * day_ms},
+        now_ms=NOW_MS,
+        high_watermark=400,
+        log_start_checkpoint=0,
+        log_start_offset=None,
+    )
+    config = LogConfig.from_topic_overrides({k: str(v) for k, v in task.config.items()})
+    with pytest.raises(ContradictedAgeError):
+        sweep_at_rest(LocalStore(directory), config=config, cleaner=CLEANER, now_ms=NOW_MS)
+    answer = retain_by_kafka(directory, task)
+    assert (answer.deleted_segments, answer.log_start_offset) == (2, 270)
 
 
 def reopen(directory: Path, played: PlayedPass, log_start_offset: int) -> None:

@@ -229,6 +229,21 @@ def browser(tmp_path_factory) -> Iterator[Chromium]:
 
 @needs_browser
 @pytest.mark.parametrize("name", COMMANDS)
+def test_pictures_are_whole_on_a_phone(pages, browser, name: str):
+    browser.open(pages[name])
+    size = {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": True}
+    browser.call("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        rights = browser.evaluate(
+            "[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right)"
+        )
+        assert all(right <= size["width"] for right in rights)
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+@needs_browser
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_browser_fetches_nothing_and_has_nothing_to_say(pages, browser, name: str):
     browser.open(pages[name])
     widths = browser.evaluate("[...document.querySelectorAll('svg')].map(s => s.clientWidth)")

@@ -4,21 +4,11 @@ A broker of Kafka 4.4 wrote each directory of ``tests/golden/reports`` and was s
 """
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
+from tests.kit.report_situations import NOW_MS, unpack
 from tests.pylog_spark.cli.prescriptions import Shell
-
-REPORTS = Path(__file__).parents[2] / "golden" / "reports"
-# A day after the newest records.
-NOW_MS = 1_795_908_600_000
-
-
-def unpack(name: str, folder: Path) -> list[Path]:
-    with tarfile.open(REPORTS / f"{name}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return sorted(folder.glob("d[0-9]"))
 
 
 def night(roots: list[Path], *words: object) -> tuple[object, ...]:
