@@ -83,9 +83,9 @@ def run(root: Path, program: str) -> str:
 
 def readme_commands() -> list[str]:
     """Return the commands of README that a person types who installs it by pip and looks."""
-    lines = re.findall(
-        r"^    (\S.*?)(?:  +#.*)?$", (REPOSITORY / "README.md").read_text(), re.MULTILINE
-    )
+    readme = (REPOSITORY / "README.md").read_text()
+    outside = re.sub(r"^```.*?^```$", "", readme, flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^    (\S.*?)(?:  +#.*)?$", outside, re.MULTILINE)
     pylog = [line for line in lines if line.startswith("pylog ") and "/var/lib/kafka" in line]
     install = [line for line in lines if line.startswith(("python3 -m venv", "pip install ."))]
     warm_up = [line for line in lines if line.startswith("pylog warmup")]
