@@ -4,9 +4,11 @@ Tables, columns, properties and transaction ids are those of ``spark_ledger``; e
 what the other has written.
 """
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,6 +31,11 @@ from pylog_spark.ledger.tables import (
 from pylog_spark.schemas import RUN, Action
 from storage_core.errors import ConfigError, StorageError
 
+# How deltalake speaks of a table of which commits or data were removed.
+_FILES_GONE: Final = re.compile(
+    r"(?i)no table metadata or protocol|found gap|no files in log segment|no such file|not found"
+)
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
 # Equal to the tables that Spark creates.
 _PROPERTIES: Final = {"delta.appendOnly": "true", "delta.checkpointInterval": "100"}
 
@@ -46,13 +53,15 @@ class LocalLedger(Ledger):
 
         Raises:
             ConfigError: Spark alone can go on with it.
-            StorageError: The location cannot be written.
+            StorageError: The location cannot be written, or a table lost files.
         """
         _check(location)
         for table in LedgerTable:
             place = _place(location, table)
             with _delta_errors(place):
                 if DeltaTable.is_deltatable(place):
+                    # Before the work: a table that lost files takes no row after it either.
+                    DeltaTable(place)
                     continue
                 DeltaTable.create(place, SCHEMAS[table], mode="ignore", configuration=_PROPERTIES)
         return cls(location=location, run_id=run_id)
@@ -157,4 +166,18 @@ def _delta_errors(place: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError) as error:
-        raise StorageError(place, f"the ledger: {error}") from error
+        raise StorageError(place, f"the ledger: {_reason(place, error)}") from error
+
+
+def _reason(place: str, error: Exception) -> str:
+    """Return an error of ``deltalake`` in one line; of lost files with the way out."""
+    text = " ".join(_ESCAPES.sub("", str(error)).split())
+    if not _FILES_GONE.search(text):
+        return text
+    folder = place.removeprefix("file://")
+    return (
+        "files of this table are gone, as where a lifecycle rule or a clean-up removes old ones: "
+        f"mv {quote(folder)} {quote(f'{folder}.broken')}, or another --ledger, lets the next run "
+        "begin a new one. The rows of former runs are lost, their work is not, and `pylog undo` "
+        f"needs only the trash: {text}"
+    )

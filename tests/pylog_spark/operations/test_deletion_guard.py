@@ -14,6 +14,7 @@ from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.recording import Recorder
 from pylog_spark.schemas import RETENTION_PLAN
 from storage_core.clock import ManualClock
+from storage_core.errors import StorageError
 from storage_core.wording import time_text
 
 HOUR_MS = 3_600_000
@@ -294,6 +295,18 @@ def test_what_goes_for_its_size_needs_no_clock():
     known = Known(checkpoint=1)
     assert refused([plan_of("a", by_size=80, **LATE)], known, ALL) == {}
     assert known.asked == []
+
+
+def test_former_limits_that_cannot_be_read_hold_what_they_would_decide():
+    class Lost(Known):
+        def former_limits(self, topics) -> dict[tuple[str, str], FormerLimits]:
+            raise StorageError("/ledger", "files of this table are gone")
+
+    rows = [plan_of("a", by_time=80), plan_of("b", size=900)]
+    ((reason, why),) = refusals_of(rows, Lost()).values()
+    assert reason == "DELETES_TOO_MUCH"
+    assert "its former limits cannot be read: /ledger: files of this table are gone" in why
+    assert refused(rows, Lost(), ALL) == {}
 
 
 def test_an_ordinary_night_asks_for_nothing_more():
