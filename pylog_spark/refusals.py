@@ -55,6 +55,12 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         way="`pylog config init ROOT > topics.yaml`, fill it in, then `--config topics.yaml`; or "
         "`--topic-dump FILE`, or `--assume-defaults TOPIC`, which claims Kafka's defaults",
     ),
+    Reason.METADATA_UNKNOWN: Refusal(
+        means="the broker's copy of the cluster's metadata is damaged, or it has two that differ: "
+        "any topic's config may be another one by now",
+        way="`pylog doctor ROOT...` says where and what to do; until then nothing is deleted, "
+        "compacted or recovered there",
+    ),
     Reason.NOT_COMPACTED: Refusal(means="the topic's policy is not compact"),
     Reason.CLEANER_DISABLED: Refusal(
         means="the broker's config switches its log cleaner off",

@@ -68,6 +68,7 @@ class Reason(enum.StrEnum):
     """Why a partition was left alone, or was not done; stable codes."""
 
     CONFIG_UNKNOWN = "CONFIG_UNKNOWN"
+    METADATA_UNKNOWN = "METADATA_UNKNOWN"
     NOT_COMPACTED = "NOT_COMPACTED"
     CLEANER_DISABLED = "CLEANER_DISABLED"
     NOTHING_TO_CLEAN = "NOTHING_TO_CLEAN"

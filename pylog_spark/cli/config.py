@@ -95,7 +95,7 @@ def init_config(line: CommandLine) -> int:
         lines.append(
             f"{evidence.metadata_count} topics are left out: the cluster's metadata has theirs."
         )
-    if not evidence.unknown:
+    if not evidence.unknown and not evidence.notes:
         lines.append("There is no topic here of which the config is unknown.")
     lines += [
         *evidence.elsewhere,

@@ -210,7 +210,7 @@ def _row_of(cluster: ComparedCopies, copy: MetadataCopy) -> Row:
         "feature_levels": dict(metadata.feature_levels),
         "kraft_version": copy.quorum.kraft_version,
         **{name: copy.election.get(name) for name in _OF_ELECTION},
-        "notes": [*metadata.notes, *_doubts(copy)],
+        "notes": [*metadata.notes, *filter(None, [copy.damage]), *_doubts(copy)],
     }
 
 

@@ -18,13 +18,16 @@ from pylog_spark.options.of_partitions import (
     TRUNCATE_TO,
 )
 from pylog_spark.options.option import CommandLine
-from storage_core.errors import GuardRefusedError
-from storage_core.filenames import log_file
+from pylog_spark.schemas import Reason
+from storage_core.errors import GuardRefusedError, PylogError
+from storage_core.filenames import log_file, parse_partition_directory, parse_renamed_directory
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import find_former_end
 from storage_core.maintenance.recovery.partition import RecoverResult, plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.truncation import plan_truncation
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import LocalStore
 from storage_core.threads import count_processors
 
@@ -39,6 +42,7 @@ def recover(line: CommandLine) -> int:
         PylogError: As ``plan_recovery``.
     """
     directory = named_log_directory(line[DIRECTORY])
+    _refuse_tiered(directory)
     config, cleaner = whole_config(line)
     log = plan_recovery(
         LocalStore(directory),
@@ -69,6 +73,31 @@ def _refuse_beginning(directory: Path, log: LoadedLog) -> None:
             f"{directory}: expected a .log file, found none: the log would begin anew at offset "
             f"{log.log_end_offset}, though its snapshots end it at {end}. Bring its .log files "
             f"back; if it was empty, make {log_file(end)} of 0 bytes, as the broker's user",
+        )
+
+
+def _refuse_tiered(directory: Path) -> None:
+    """Refuse a log that goes on in remote storage.
+
+    Its local end alone does not have the epochs of what lies there, and a broker deletes by them.
+
+    Raises:
+        GuardRefusedError: The cluster's metadata beside it say that its topic is tiered.
+    """
+    parsed = parse_renamed_directory(directory.name)
+    partition = parse_partition_directory(directory.name) if parsed is None else parsed[0]
+    try:
+        config = read_own_catalog(BrokerRoot(directory.absolute().parent)).config_for(
+            partition.topic
+        )
+    except PylogError:
+        return  # without the metadata a person knows what the topic is
+    if config is not None and config.remote_storage_enable:
+        raise GuardRefusedError(
+            Reason.TIERED,
+            f"{directory}: the topic has segments in remote storage, and files built anew from the "
+            "local log lack their epochs: a broker would delete them. Epochs come from another "
+            "replica or from remote storage",
         )
 
 

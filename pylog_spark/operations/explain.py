@@ -142,6 +142,9 @@ class _Explainer:
         if is_switched_off(entry.path):
             text = "its owner switched this program off here, by the file pylog-off"
             return unknowable("SWITCHED_OFF", text, "the file pylog-off is removed")
+        if self._catalog.metadata_problem:
+            until = "the metadata are mended: `pylog doctor` says how"
+            return unknowable(Reason.METADATA_UNKNOWN, self._catalog.metadata_problem, until)
         config = self._config_of(partition.topic)
         if config is None:
             text = f"nobody says what the config of topic {partition.topic} is"

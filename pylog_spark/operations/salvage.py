@@ -15,7 +15,7 @@ from typing import Final
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.options import JobOptions
-from pylog_spark.run.catalogs import build_catalogs
+from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.guards import check_outside, check_roots
 from pylog_spark.run.job import new_job
 from pylog_spark.schemas import Action, Reason, Status
@@ -155,6 +155,7 @@ def replay_salvage(
     log_roots = resolve_roots(roots, role=options.role)
     check_replay(folder, log_roots, options)
     catalogs = build_catalogs(log_roots, options)
+    require_known(catalogs)
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     replays = _replays(_chosen(folder, topics), [root.location for root in log_roots], catalogs)
     run_id = new_job(Action.RECOVER.value, log_roots, options).run_id

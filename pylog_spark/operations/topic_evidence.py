@@ -134,6 +134,8 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
     for view in chain.from_iterable(group_by_broker(views)):
         notes += view.row["errors"]
         elsewhere += filter(None, [view.metadata_note])
+        if view.catalog.metadata_problem:
+            continue  # nothing that is said of its topics counts before that is mended
         partitions = list(_partitions(view, topics))
         metadata_topics |= {
             topic for topic, _ in partitions if view.catalog.find(topic) is not None
@@ -154,7 +156,10 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
         if topic not in metadata_topics
     ]
     return ConfigEvidence(
-        unknown=unknown, metadata_count=len(metadata_topics), notes=notes, elsewhere=elsewhere
+        unknown=unknown,
+        metadata_count=len(metadata_topics),
+        notes=list(dict.fromkeys(notes)),
+        elsewhere=elsewhere,
     )
 
 

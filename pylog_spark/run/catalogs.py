@@ -1,15 +1,19 @@
 """Build each log directory's topic catalogue, from cluster metadata and options."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
 
 import humanize
 
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
-from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
+from pylog_spark.schemas import Reason
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    ClusterMetadata,
+    read_broker_metadata,
+)
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
@@ -18,50 +22,59 @@ from storage_core.checkpoint.broker_files import (
     parse_meta_properties,
 )
 from storage_core.config.broker_config import spell_directories
-from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE, TopicPartition
+from storage_core.errors import GuardRefusedError, PylogError
+from storage_core.filenames import META_PROPERTIES_FILE
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.open_root import LogRoot
 from storage_core.wording import time_text
-
-_METADATA_PARTITION: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
 
 def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicCatalog]:
     """Return the catalogue of each root.
 
     A broker keeps its cluster's metadata in one of its log directories: the other ones that the
-    run is given know their topics from there.
+    run is given know their topics from there. Metadata that are damaged, or of which the broker has
+    two copies that differ, count for nothing: the catalogue then says so, and knows no config.
 
     Raises:
-        CorruptClusterMetadataError: A root's metadata cannot be understood.
         CheckpointError: A root's ``meta.properties`` is malformed.
         StorageError: A file cannot be read.
     """
     properties = {root.location: read_meta_properties(root.location) for root in roots}
-    metadata = read_metadata(roots)
+    copies = {
+        root.location: directory
+        for root in roots
+        if (directory := Path(root.location) / CLUSTER_METADATA_DIRECTORY).is_dir()
+    }
+    answers: dict[tuple[Path, ...], ClusterMetadata | PylogError] = {}
     configured = broker_config(options).directories
     catalogs = {}
     for root in roots:
         own = properties[root.location]
-        holder = next(
-            (
-                location
-                for location in (root.location, *metadata)
-                if location in metadata and is_same_broker(own, properties[location])
-            ),
-            root.location,
+        shared = tuple(
+            directory
+            for location, directory in copies.items()
+            if location == root.location or is_same_broker(own, properties[location])
         )
+        if shared and shared not in answers:
+            try:
+                answers[shared] = read_broker_metadata(shared)
+            except PylogError as error:
+                answers[shared] = error
+        metadata = answers.get(shared)
+        if isinstance(metadata, PylogError):
+            catalogs[root.location] = TopicCatalog(metadata_problem=str(metadata))
+            continue
         named = [
             other.location for other in roots if is_same_broker(own, properties[other.location])
         ]
-        copy = metadata.get(holder)
-        node = None if copy is None or own is None else copy.brokers.get(own.node_id or 0)
+        node = None if metadata is None or own is None else metadata.brokers.get(own.node_id or 0)
         registered = () if node is None else node.log_directories
         directories = None
         if root.role.facts.is_owned_by_broker:
             directories = configured or spell_directories(named)
         catalogs[root.location] = build_topic_catalog(
-            metadata=copy,
+            metadata=metadata,
             dump=options.topic_dump,
             node_id=None if own is None else own.node_id,
             explicit=options.topic_configs,
@@ -91,19 +104,25 @@ def dump_notes(options: JobOptions) -> tuple[str, ...]:
     return (note,)
 
 
-def read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:
-    """Return the cluster's metadata by root, of roots with any.
+def require_known(catalogs: Mapping[str, TopicCatalog]) -> None:
+    """Refuse metadata that do not count.
 
     Raises:
-        CorruptClusterMetadataError: A root's metadata cannot be understood.
-        StorageError: A file cannot be read.
+        GuardRefusedError: A broker's metadata are damaged, or of two copies that differ.
     """
-    metadata = {}
-    for root in roots:
-        directory = Path(root.location) / _METADATA_PARTITION
-        if directory.is_dir():
-            metadata[root.location] = read_cluster_metadata(directory)
-    return metadata
+    for catalog in catalogs.values():
+        if catalog.metadata_problem:
+            raise GuardRefusedError(Reason.METADATA_UNKNOWN, catalog.metadata_problem)
+
+
+def problem_notes(catalogs: Mapping[str, TopicCatalog]) -> tuple[str, ...]:
+    """Return a note for each broker whose metadata do not count."""
+    problems = {each.metadata_problem: None for each in catalogs.values()}
+    return tuple(
+        f"{problem}: no config of the broker's topics counts ({Reason.METADATA_UNKNOWN.value})"
+        for problem in problems
+        if problem
+    )
 
 
 def read_meta_properties(location: str) -> MetaProperties | None:

@@ -15,6 +15,7 @@ from storage_core.maintenance.verification.findings import Severity
 _GUARDS: Final = frozenset(
     {
         Reason.CONFIG_UNKNOWN,
+        Reason.METADATA_UNKNOWN,
         Reason.NO_HIGH_WATERMARK,
         Reason.UNCLEAN_SHUTDOWN,
         Reason.RECOVERY_REQUIRED,

@@ -129,7 +129,6 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         unclean: Broker roots without the marker of a clean shutdown.
 
     Raises:
-        CorruptClusterMetadataError: A root's metadata cannot be understood.
         CheckpointError: A root's ``meta.properties`` is malformed.
         StorageError: A file cannot be read.
     """

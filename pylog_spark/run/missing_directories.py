@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from pylog_spark.options import JobOptions
-from pylog_spark.run.catalogs import read_meta_properties, read_metadata
+from pylog_spark.run.catalogs import read_meta_properties
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    ClusterMetadata,
+    read_cluster_metadata,
+)
 from storage_core.checkpoint.broker_files import MetaProperties, is_same_broker
 from storage_core.errors import LogDirectoryNotFoundError, PylogError
 from storage_core.local_files import entry_names
@@ -46,10 +51,10 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
     directories, and the broker's own file, by their paths.
 
     Raises:
-        PylogError: A root's own files, or the cluster's metadata, cannot be read.
+        PylogError: A root's own files cannot be read.
     """
     properties = {root.location: read_meta_properties(root.location) for root in roots}
-    metadata = read_metadata(roots)
+    metadata = _read_metadata(roots)
     present = {Path(root.location).resolve() for root in roots}
     by_file = [path for path in _paths_of(options) if Path(path).resolve() not in present]
     missing: dict[str, list[str]] = {}
@@ -89,6 +94,20 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
                 which += ", those too whose paths only log.dirs of the broker says"
             missing[root.location] = [*reasons, f"{which}: {whole}"]
     return missing
+
+
+def _read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:
+    """Return the metadata that a start would use, by root.
+
+    Where that cannot be read nothing is recovered, and another message says why.
+    """
+    metadata = {}
+    for root in roots:
+        directory = Path(root.location) / CLUSTER_METADATA_DIRECTORY
+        if directory.is_dir():
+            with suppress(PylogError):
+                metadata[root.location] = read_cluster_metadata(directory, is_recovered=True)
+    return metadata
 
 
 def _find_beside(

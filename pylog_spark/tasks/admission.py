@@ -72,7 +72,7 @@ def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig
     catalog = run.catalogs[root]
     config = catalog.config_for(topic)
     if config is None:
-        return Reason.CONFIG_UNKNOWN
+        return Reason.METADATA_UNKNOWN if catalog.metadata_problem else Reason.CONFIG_UNKNOWN
     if config.remote_storage_enable:
         return Reason.TIERED
     if step is Step.RETAIN:

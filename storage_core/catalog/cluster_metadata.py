@@ -4,9 +4,14 @@ The newest snapshot gives the state up to its end offset; the segments of the lo
 A broker or controller holds a copy of that log, so a stopped broker's own directory is enough. Two
 limits lie in the matter: the copy may be behind the cluster's, and where there are several
 controllers, the last records of it may never have been committed; neither can be seen in the files.
+
+A node's start cuts its log at the first batch that is none. ``read_cluster_metadata`` refuses a log
+that has records behind such a place: they were committed, and may change any config. Only bytes
+that a crash leaves at the end of a log that was not closed are passed over. A look that wants to
+know what the start goes on with says ``is_recovered``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,32 +22,48 @@ import numpy as np
 from storage_core.catalog.metadata_decoder import decode_metadata_record
 from storage_core.catalog.metadata_image import (
     ClearElrRecord,
+    ConfigRecord,
     MetadataImage,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveTopicRecord,
+    ResourceType,
     TopicMetadata,
+    TopicRecord,
 )
-from storage_core.errors import CorruptClusterMetadataError, CorruptRecordError
+from storage_core.errors import CorruptClusterMetadataError, CorruptRecordError, PylogError
 from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
     CLUSTER_METADATA_TOPIC,
     LOG_SUFFIX,
+    MAX_OFFSET,
+    SNAPSHOT_SUFFIX,
     TopicPartition,
     kind_of,
     log_file,
     offset_of,
     parse_cluster_snapshot,
 )
-from storage_core.formats.batch_v2 import HEADER_UP_TO_MAGIC_BYTES, MAGIC_V2
+from storage_core.formats.batch_v2 import (
+    BATCH_HEADER,
+    HEADER_BYTES,
+    HEADER_UP_TO_MAGIC_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC_V2,
+)
 from storage_core.formats.control import ControlType
 from storage_core.messages.internal_records import DecodedRecord, decode_internal_record
 from storage_core.messages.schema import NO_UUID, Fields
+from storage_core.records.batch_finder import BatchFinder
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
-from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, find_zeros, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
+from storage_core.wording import time_text
 
 # Controllers write batches of at most 8 MiB.
 _LIMITS: Final = Limits(max_record_bytes=1 << 26, max_batch_bytes=1 << 26)
@@ -50,6 +71,9 @@ _ABOUT_THE_QUORUM: Final = frozenset(
     {ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS, ControlType.LEADER_CHANGE}
 )
 CLUSTER_METADATA_DIRECTORY: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
+# So many zeros are in no record: blocks of the file that a crash left unwritten.
+_UNWRITTEN_BYTES: Final = 64
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +128,11 @@ class MetadataFile:
         """Bytes of the file; known when the batches were read."""
         return self._size_bytes
 
-    def batches(self) -> Iterator[MetadataBatch]:
+    def batches(self, start: int = 0) -> Iterator[MetadataBatch]:
         """Yield the batches in file order.
+
+        Args:
+            start: Position of the first one.
 
         Raises:
             CorruptRecordError: A batch is malformed or its CRC is wrong, other than at a torn end.
@@ -113,8 +140,9 @@ class MetadataFile:
             CorruptClusterMetadataError: A record has a key, or no value.
             StorageError: The file cannot be read.
         """
-        with closing(LocalStore(self._path.parent).open_file(self._path.name)) as reader:
-            position = 0
+        self._torn_at = None
+        with closing(self.open()) as reader:
+            position = start
             end = self._size_bytes = reader.size_bytes
             while position < end:
                 try:
@@ -127,7 +155,9 @@ class MetadataFile:
                     end = position
                 except CorruptRecordError as error:
                     if not self._may_be_torn:
-                        raise
+                        raise CorruptRecordError(
+                            str(self._path), error.position, error.reason
+                        ) from error
                     # Batches before the damage may not have been read yet: read up to it.
                     end = error.position
             if position < reader.size_bytes:
@@ -143,6 +173,10 @@ class MetadataFile:
         if not is_batch and (position == 0 or count == len(head)):
             reason = f"expected a batch, found {count} bytes of none"
             raise CorruptRecordError(self._path.name, position, reason)
+
+    def open(self) -> FileReader:
+        """Open it."""
+        return LocalStore(self._path.parent).open_file(self._path.name)
 
     def _windows(self, reader: FileReader, start: int, end: int) -> Iterator[tuple[Window, int]]:
         """Yield windows, each with its number of batches before a bad CRC."""
@@ -188,6 +222,21 @@ class MetadataFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataCut:
+    """Where a start cuts the log, other than a torn end.
+
+    Attributes:
+        segment: Base offset of the segment.
+        position: Where in it the first batch begins that is none.
+        offset: The first offset that is lost.
+    """
+
+    segment: int
+    position: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
     """The cluster's state concerning logs on disk.
 
@@ -210,6 +259,7 @@ class ClusterMetadata:
         next_producer_id: The first producer id that no broker has got.
         bootstrap_cut_at: Position behind the last whole batch of the snapshot with which the quorum
             began, if that was read and has lost its end; None where it is whole.
+        cut: Where the start that ``is_recovered`` is about cuts the log; None for nowhere.
     """
 
     topics: Mapping[str, TopicMetadata]
@@ -226,6 +276,7 @@ class ClusterMetadata:
     notes: tuple[str, ...]
     next_producer_id: int = 0
     bootstrap_cut_at: int | None = None
+    cut: MetadataCut | None = None
 
     def topics_by_name(self) -> dict[str, TopicMetadata]:
         """Return the topics by name."""
@@ -242,9 +293,10 @@ def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> Clu
 
     Raises:
         PartitionNotFoundError: There is no such directory.
-        CorruptClusterMetadataError: There is neither snapshot nor log, records between them are
-            missing, a snapshot is incomplete, or a record cannot be understood.
-        CorruptRecordError: A batch is malformed, other than at the log's torn end.
+        CorruptClusterMetadataError: There is neither snapshot nor log, records between them or in
+            the log are missing, a snapshot is incomplete, or a record cannot be understood.
+        CorruptRecordError: A batch behind the snapshot's end is malformed, other than at the log's
+            torn end.
         InvalidRecordError: A record inside a valid batch is malformed.
         StorageError: A file cannot be read.
     """
@@ -253,20 +305,191 @@ def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> Clu
     return replay.result(snapshot)
 
 
-def _read_files(replay: "_ImageFeed", directory: Path, *, is_recovered: bool) -> str | None:
-    """Replay the newest snapshot and its later log; return the snapshot's name."""
-    names = [file.name for file in LocalStore(directory).list_files()]
-    snapshot = _newest_snapshot(names)
-    segments = sorted(
+def read_broker_metadata(directories: Sequence[Path]) -> ClusterMetadata:
+    """Read the metadata on which all copies of a broker agree.
+
+    A broker with two copies does not start, and no file says which one is old: it was left behind
+    when ``metadata.log.dir`` was moved.
+
+    Args:
+        directories: Each ``__cluster_metadata-0`` in the broker's log directories; at least one.
+
+    Raises:
+        CorruptClusterMetadataError: Two of them say other things.
+        PylogError: The errors of ``read_cluster_metadata``.
+    """
+    if len(directories) == 1:
+        return read_cluster_metadata(directories[0])
+    copies = [read_cluster_metadata(directory, is_recovered=True) for directory in directories]
+    for directory, copy in zip(directories, copies, strict=True):
+        if not _are_same(copies[0], copy):
+            reason = (
+                f"ends at offset {copies[0].end_offset} (last record {_time(copies[0])}), and the "
+                f"same broker's copy {directory} at {copy.end_offset} ({_time(copy)}): they "
+                "differ, and only one of them counts"
+            )
+            raise CorruptClusterMetadataError(str(directories[0]), None, reason)
+    # Each may be damaged at another place.
+    first, *_ = [read_cluster_metadata(directory) for directory in directories]
+    return first
+
+
+def _time(metadata: ClusterMetadata) -> str:
+    at = metadata.last_timestamp_ms
+    return time_text(at) if at >= 0 else "of no time"
+
+
+def _are_same(one: ClusterMetadata, other: ClusterMetadata) -> bool:
+    """Whether two copies say the same, by whatever snapshots and logs."""
+    return _without_origin(one) == _without_origin(other)
+
+
+def _without_origin(metadata: ClusterMetadata) -> ClusterMetadata:
+    return replace(
+        metadata,
+        snapshot=None,
+        last_timestamp_ms=-1,
+        skipped={},
+        unknown={},
+        notes=(),
+        bootstrap_cut_at=None,
+        cut=None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRecords:
+    """Readable records that a start cuts off the log.
+
+    Attributes:
+        records: How many there are.
+        end_offset: Behind the last one.
+        topics: Topics that they make or delete.
+        configs: Settings that they change, ``topic audit: retention.ms`` or ``broker 1: KEY``.
+        producer_ids: The last first producer id that no broker has got; None where none is said.
+    """
+
+    records: int
+    end_offset: int
+    topics: tuple[str, ...]
+    configs: tuple[str, ...]
+    producer_ids: int | None
+
+    def describe(self) -> str:
+        """Return it as a sentence has it."""
+        parts = [
+            f"{label} {', '.join(names[:_MOST_NAMED])}"
+            + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+            for label, names in (("topics", self.topics), ("configs of", self.configs))
+            if names
+        ]
+        if self.producer_ids is not None:
+            parts.append(f"producer ids up to {self.producer_ids - 1}")
+        return "; ".join(parts) or "neither topics, configs nor ids"
+
+
+def read_cut_records(directory: Path, metadata: ClusterMetadata) -> CutRecords:
+    """Read the records that a start cuts off the log.
+
+    Args:
+        directory: A ``__cluster_metadata-0``.
+        metadata: What ``read_cluster_metadata`` says of it, of a recovered log with a cut.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    cut = metadata.cut
+    assert cut is not None  # noqa: S101  # the caller has seen it
+    names = {topic.topic_id: topic.name for topic in metadata.topics.values()}
+    topics: dict[str, None] = {}
+    configs: dict[str, None] = {}
+    producer_ids: int | None = None
+    count, end = 0, cut.offset
+    for batch in _batches_behind(directory, cut):
+        for offset, value in batch.values:
+            if offset < end:
+                continue
+            count, end = count + 1, offset + 1
+            try:
+                record = decode_metadata_record(value, file=str(directory), offset=offset)
+            except PylogError:
+                continue  # a newer release's: it counts, and that is all there is to say of it
+            match record:
+                case TopicRecord():
+                    names[record.topic_id] = record.name
+                    topics[f"{record.name} (made, {record.topic_id})"] = None
+                case RemoveTopicRecord():
+                    name = names.get(record.topic_id, "of an unknown name")
+                    topics[f"{name} (deleted, {record.topic_id})"] = None
+                case ConfigRecord():
+                    kind = "topic" if record.resource_type == ResourceType.TOPIC else "broker"
+                    if record.resource_type not in {*ResourceType}:
+                        kind = f"resource of type {record.resource_type}"
+                    configs[f"{kind} {record.resource_name or '(all)'}: {record.key}"] = None
+                case ProducerIdsRecord():
+                    producer_ids = record.next_producer_id
+        count += len(batch.controls)
+        end = max(end, batch.last_offset + 1)
+    return CutRecords(
+        records=count,
+        end_offset=end,
+        topics=tuple(topics),
+        configs=tuple(configs),
+        producer_ids=producer_ids,
+    )
+
+
+def _batches_behind(directory: Path, cut: MetadataCut) -> Iterator[MetadataBatch]:
+    """Yield the valid batches behind a cut, of the log's rising offsets."""
+    bases = [base for base in _segment_bases(_names(directory)) if base >= cut.segment]
+    reached = cut.offset
+    for base in bases:
+        path = directory / log_file(base)
+        file = MetadataFile(path, may_be_torn=True)
+        position: int | None = cut.position if base == cut.segment else 0
+        while position is not None:
+            try:
+                for batch in file.batches(position):
+                    if batch.base_offset >= reached:
+                        reached = batch.last_offset + 1
+                        yield batch
+            except PylogError:
+                break  # a record that is malformed in a valid batch
+            position = None if file.torn_at is None else _find_batch(file, reached)
+
+
+def _find_batch(file: MetadataFile, first_offset: int) -> int | None:
+    """Return where the next valid batch behind damage begins, None without one."""
+    damaged = file.torn_at
+    assert damaged is not None  # noqa: S101  # the file was read up to there
+    with closing(file.open()) as reader:
+        return BatchFinder(reader, reader.size_bytes).find(damaged + 1, first_offset, MAX_OFFSET)
+
+
+def _names(directory: Path) -> list[str]:
+    return [file.name for file in LocalStore(directory).list_files()]
+
+
+def _segment_bases(names: Iterable[str]) -> list[int]:
+    return sorted(
         base
         for name in names
         if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
     )
+
+
+def _read_files(replay: "_ImageFeed", directory: Path, *, is_recovered: bool) -> str | None:
+    """Replay the newest snapshot and its later log; return the snapshot's name."""
+    names = _names(directory)
+    snapshot = _newest_snapshot(names)
+    segments = _segment_bases(names)
     if snapshot is None and not segments and not is_recovered:
         raise CorruptClusterMetadataError(str(directory), None, "expected a snapshot or a log")
     if snapshot is not None:
         replay.read_snapshot(*snapshot, may_be_empty=is_recovered)
     replay.read_segments(segments, is_recovered=is_recovered)
+    if not is_recovered:
+        replay.check_end(names)
     return None if snapshot is None else snapshot[0]
 
 
@@ -347,6 +570,43 @@ def read_quorum(directory: Path) -> tuple[ClusterMetadata, QuorumRecords]:
     return feed.result(snapshot), feed.records
 
 
+def _last_offset_at(file: MetadataFile) -> int:
+    """Return the last offset in a damaged batch's header.
+
+    It is believed of a batch that ends with the file; else it is above all offsets.
+    """
+    assert file.torn_at is not None  # noqa: S101  # the caller has seen it
+    header = np.zeros(1, BATCH_HEADER)
+    with closing(file.open()) as reader:
+        count = reader.read_into(file.torn_at, header.view(np.uint8))
+        end = file.torn_at + LENGTH_OVERHEAD + int(header["batch_length"][0])
+        base, delta = int(header["base_offset"][0]), int(header["last_offset_delta"][0])
+        fits = count == HEADER_BYTES and end == reader.size_bytes and base >= 0 <= delta
+    return base + delta if fits else MAX_OFFSET
+
+
+def _is_torn_end(file: MetadataFile, directory: Path) -> bool:
+    """Whether bytes behind the last whole batch are what a crash leaves.
+
+    That is the beginning of a batch, or blocks of zeros that were never written. A log that was
+    closed has neither.
+    """
+    position = file.torn_at
+    if position is None or LocalStore(directory.parent).has_file(CLEAN_SHUTDOWN_FILE):
+        return False
+    with closing(file.open()) as reader:
+        size = reader.size_bytes
+        zeros = find_zeros(reader, position, size)
+        header = np.zeros(1, BATCH_HEADER)
+        if reader.read_into(position, header.view(np.uint8)) < HEADER_BYTES or zeros == position:
+            return True
+    length = int(header["batch_length"][0])
+    if header["magic"][0] != MAGIC_V2 or length < HEADER_BYTES - LENGTH_OVERHEAD:
+        return False
+    end = position + LENGTH_OVERHEAD + length
+    return end > size or (zeros < end and size - zeros >= _UNWRITTEN_BYTES)
+
+
 def _newest_snapshot(names: list[str]) -> tuple[str, int] | None:
     """Return name and end offset of the newest finished snapshot."""
     snapshots = [(parsed, name) for name in names if (parsed := parse_cluster_snapshot(name))]
@@ -366,6 +626,7 @@ class _ImageFeed:
         self._last_timestamp_ms = -1
         self._notes: list[str] = []
         self._bootstrap_cut_at: int | None = None
+        self._cut: MetadataCut | None = None
 
     def read_snapshot(self, name: str, end_offset: int, *, may_be_empty: bool = False) -> None:
         """Replay a snapshot; its records' own offsets mean nothing.
@@ -399,17 +660,90 @@ class _ImageFeed:
             if next_base is not None and next_base <= self._end_offset and not is_recovered:
                 continue
             path = self._directory / log_file(base)
-            file = MetadataFile(path, may_be_torn=is_recovered or next_base is None)
-            for batch in file.batches():
-                if batch.last_offset >= self._end_offset:
-                    self._apply(batch, path, first_offset=self._end_offset)
-                    self._end_offset = batch.last_offset + 1
+            file = MetadataFile(path, may_be_torn=True)
+            self._read_batches(file, path, is_recovered=is_recovered)
+            while file.torn_at is not None and not is_recovered:
+                damaged, position = file.torn_at, self._skip_covered(file, base, next_base)
+                if position is None:
+                    break
+                self._read_batches(file, path, start=position, damaged=damaged)
             if file.torn_at is not None:
+                is_torn = next_base is None and _is_torn_end(file, self._directory)
+                if is_recovered and not is_torn:
+                    self._cut = MetadataCut(
+                        segment=base, position=file.torn_at, offset=self._end_offset
+                    )
                 self._notes.append(
                     f"{path.name}: bytes {file.torn_at} to {file.size_bytes - 1} are no whole "
                     "batch and do not count"
                 )
                 return
+
+    def check_end(self, names: Iterable[str]) -> None:
+        """Refuse a log that ends below a snapshot of its producers."""
+        for name in names:
+            offset = offset_of(name) if kind_of(name) == SNAPSHOT_SUFFIX else None
+            if offset is not None and offset > self._end_offset:
+                reason = f"the log ends at offset {self._end_offset}, and {name} was written at its"
+                raise CorruptClusterMetadataError(
+                    str(self._directory),
+                    None,
+                    f"{reason} end: records {self._end_offset} to {offset - 1} are missing",
+                )
+
+    def _read_batches(
+        self,
+        file: MetadataFile,
+        path: Path,
+        *,
+        start: int = 0,
+        damaged: int | None = None,
+        is_recovered: bool = False,
+    ) -> None:
+        """Replay a segment's batches up to the first one that is none.
+
+        Args:
+            file: The segment.
+            path: Its path.
+            start: Position of the first batch.
+            damaged: Position of bytes before it that are none; None without any.
+            is_recovered: Whether missing offsets are passed over, as a start does.
+        """
+        for batch in file.batches(start):
+            if batch.base_offset > self._end_offset and not is_recovered:
+                last = batch.base_offset - 1
+                reason = f"records {self._end_offset} to {last} are missing"
+                if damaged is not None:
+                    reason = f"position {damaged}: records {self._end_offset} to {last} are damaged"
+                raise CorruptClusterMetadataError(str(path), None, reason)
+            if batch.last_offset >= self._end_offset:
+                self._apply(batch, path, first_offset=self._end_offset)
+                self._end_offset = batch.last_offset + 1
+
+    def _skip_covered(self, file: MetadataFile, base: int, next_base: int | None) -> int | None:
+        """Return where to read on behind damage below the snapshot's end.
+
+        Returns:
+            The position; None at the end of a log that a crash has torn.
+
+        Raises:
+            CorruptRecordError: Records behind the snapshot's end are damaged, or missing.
+        """
+        damaged = file.torn_at
+        assert damaged is not None  # noqa: S101  # the caller has seen it
+        position = _find_batch(file, base)
+        if position is not None:
+            return position  # its offset says whether any of those that count are missing
+        if next_base is None and (
+            _is_torn_end(file, self._directory) or _last_offset_at(file) < self._end_offset
+        ):
+            return None
+        raise CorruptRecordError(
+            str(self._directory / log_file(base)),
+            damaged,
+            f"expected a batch, and {file.size_bytes - damaged} bytes from here are none; a start "
+            "cuts the log here",
+        )
 
     def result(self, snapshot: str | None) -> ClusterMetadata:
         """Return the state after all files."""
@@ -435,6 +769,7 @@ class _ImageFeed:
             notes=tuple(self._notes),
             next_producer_id=image.next_producer_id,
             bootstrap_cut_at=self._bootstrap_cut_at,
+            cut=self._cut,
         )
 
     def _note(self, record: MetadataRecord, offset: int, timestamp_ms: int) -> None:

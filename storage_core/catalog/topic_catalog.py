@@ -126,6 +126,8 @@ class TopicCatalog:
         broker: Broker-wide settings, by broker key.
         settings: Topic keys that override what any source says.
         broker_doubt: Why it is unknown which broker-wide settings count; empty where it is known.
+        metadata_problem: Why the metadata that a broker has do not count: damage, or copies that
+            differ; else empty. No topic has a config then: what else says one may say only a part.
     """
 
     topics: Mapping[str, TopicEntry] = field(default_factory=dict)
@@ -134,9 +136,12 @@ class TopicCatalog:
     broker: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     broker_doubt: Annotated[str, OMITTED] = ""
+    metadata_problem: Annotated[str, OMITTED] = ""
 
     def find(self, topic: str) -> TopicEntry | None:
         """Return a topic's id and config, None if no source has it."""
+        if self.metadata_problem:
+            return None
         entry = self.topics.get(topic)
         explicit = self._settings_by_name_or_glob(topic)
         overrides: Mapping[str, str] = {}

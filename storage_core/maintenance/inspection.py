@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.catalog.cluster_metadata import read_broker_metadata
 from storage_core.catalog.log_directories import (
     DirectoryKind,
     SubDirectory,
 )
-from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.catalog.roles import Role, guess_role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.broker_files import MetaProperties, is_same_broker
 from storage_core.checkpoint.checkpoints import (
@@ -60,7 +60,7 @@ from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
 from storage_core.roots.observation import observe_root
 from storage_core.roots.open_root import find_root
-from storage_core.roots.own_catalog import read_own_catalog
+from storage_core.roots.own_catalog import metadata_of, read_own_catalog
 from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.roots.root import Root
 from storage_core.store import FileInfo, LogStore, open_store
@@ -181,6 +181,21 @@ def _are_one_broker(one: RootView, other: RootView) -> bool:
 
 def _with_shared_catalog(group: list[RootView]) -> list[RootView]:
     holder = next((view for view in group if view.metadata is not None), group[0])
+    copies = [view.metadata for view in group if view.metadata is not None]
+    if len(copies) > 1:
+        try:
+            read_broker_metadata(copies)
+        except PylogError as error:
+            holder = replace(holder, catalog=TopicCatalog(metadata_problem=str(error)))
+            return [
+                replace(
+                    view,
+                    metadata=view.metadata or holder.metadata,
+                    catalog=holder.catalog,
+                    row=view.row | {"errors": [*dict.fromkeys([*view.row["errors"], str(error)])]},
+                )
+                for view in group
+            ]
     return [
         view
         if view.metadata is not None
@@ -221,6 +236,7 @@ def inspect_root(path: str | Path) -> RootView:
         catalog = read_own_catalog(root, node_id=None if properties is None else properties.node_id)
     except PylogError as error:
         problems.append(error)
+        catalog = TopicCatalog(metadata_problem=str(error))
     row = {
         "root": root.location,
         "guessed_role": (Role.MANAGED if root.has_manifests else guess_role(root.location)).value,
@@ -230,10 +246,8 @@ def inspect_root(path: str | Path) -> RootView:
         "directory_id": None if properties is None else properties.directory_id,
         "errors": [str(problem) for problem in problems],
     }
-    folder = None if root.has_manifests else local_path(root.location)
-    metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
     return RootView(
-        metadata=metadata if metadata is not None and metadata.is_dir() else None,
+        metadata=metadata_of(root),
         properties=properties,
         row=row,
         files=root,

@@ -31,7 +31,7 @@ from pylog_spark.operations.verify.verified_roots import VerifiedRoots
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.rows import schema_of
-from pylog_spark.run.catalogs import build_catalogs
+from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, unclean_roots
 from pylog_spark.run.planning import WorkItem, are_read_here
@@ -140,7 +140,7 @@ def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:
     brokers = [root for root in roots if root.role.facts.is_owned_by_broker]
     try:
         check_roots(brokers, replace(options, dry_run=True, now_is_said=True))
-        build_catalogs(brokers, options)
+        require_known(build_catalogs(brokers, options))
         unclean_roots(brokers)
         for root in brokers:
             root_checkpoints(root.location, RECOVERY_FILES, strict=False)

@@ -21,6 +21,7 @@ from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     Voter,
     read_cluster_metadata,
+    read_cut_records,
 )
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.release_features import Release
@@ -134,7 +135,12 @@ def rebuild_metadata(
     )
     rebuilt = replace(
         rebuilt,
-        unknowns=(*rebuilt.unknowns, *_strays(observed), *_unfinished_moves(places)),
+        unknowns=(
+            *rebuilt.unknowns,
+            *_damage(older),
+            *_strays(observed),
+            *_unfinished_moves(places),
+        ),
     )
     if not options.dry_run:
         for root in observed:  # reading took its time
@@ -199,11 +205,33 @@ def _require_stopped(location: str) -> Path:
     return path
 
 
-def _read_older(path: Path, cluster_id: str) -> ClusterMetadata:
+def _log_of_older(path: Path) -> Path:
     below = path / CLUSTER_METADATA_DIRECTORY
+    return below if below.is_dir() else path
+
+
+def _damage(older: Path | None) -> Iterator[UnknownFact]:
+    """Yield what an older copy does not say for it is damaged."""
+    if older is None:
+        return
+    directory = _log_of_older(older)
     try:
-        owner = read_meta_properties(str(path)) if below.is_dir() else None
-        metadata = read_cluster_metadata(below if below.is_dir() else path, is_recovered=True)
+        read_cluster_metadata(directory)
+    except PylogError as error:
+        metadata = read_cluster_metadata(directory, is_recovered=True)
+        detail = f"{error}: settings are those of offset {metadata.end_offset}"
+        if metadata.cut is not None:
+            records = read_cut_records(directory, metadata)
+            detail += f", and records behind it are of {records.describe()}"
+        detail += "; compare them with what the cluster had before a broker starts"
+        yield UnknownFact(part=UnknownPart.TOPIC_CONFIG, subject=str(older), detail=detail)
+
+
+def _read_older(path: Path, cluster_id: str) -> ClusterMetadata:
+    directory = _log_of_older(path)
+    try:
+        owner = None if directory == path else read_meta_properties(str(path))
+        metadata = read_cluster_metadata(directory, is_recovered=True)
     except (PylogError, OSError) as error:
         raise ConfigError("--older-copy", path, str(error)) from error
     if owner is not None and owner.cluster_id not in {None, cluster_id}:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.operations.observation.task import ObservationContext, decode_steps, observe_steps
 from pylog_spark.rows import rows_to_batch
+from pylog_spark.run.catalogs import problem_notes
 from pylog_spark.run.job import brokers_of
 from pylog_spark.run.plan_table import refuse_duplicates
 from pylog_spark.run.run import Run
@@ -42,6 +43,7 @@ class Observation:
 
     def __init__(self, run: Run, context: RunContext, steps: Collection[Step]) -> None:
         self.context = context
+        run.notes += problem_notes(context.catalogs)
         self._run = run
         self._steps = frozenset(steps)
         self._brokers = brokers_of(run.job.roots)

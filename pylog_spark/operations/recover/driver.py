@@ -16,6 +16,7 @@ from pylog_spark.operations.recover.recovered_logs import RecoveredLogs
 from pylog_spark.operations.recover.task import observe_recovery
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
+from pylog_spark.run.catalogs import problem_notes
 from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_recovery
 from pylog_spark.run.job import new_job, run_context
@@ -140,7 +141,11 @@ def recover_step(
     )
     context = run_context(run.job, unclean)
     logs = RecoveredLogs(run, _observe(run, context, roots))
-    notes = [*_checkpoint_notes(roots), *logs.guessed_config_notes(context)]
+    notes = [
+        *problem_notes(context.catalogs),
+        *_checkpoint_notes(roots),
+        *logs.guessed_config_notes(context),
+    ]
     due = _load_closed(run, context, logs)
     _put_in_order(run, context, logs, due, on_progress)
     if not options.dry_run:

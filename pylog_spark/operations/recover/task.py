@@ -191,6 +191,8 @@ def _look(
     }
     listing = {"bytes": sum(logs.values()), "segments": len(logs)}
     catalog = context.catalogs[root]
+    if catalog.metadata_problem:
+        return listing | {"status": Status.SKIPPED, "reason": Reason.METADATA_UNKNOWN}
     config = catalog.config_for(partition.topic)
     if config is None and root in context.remote_roots:
         # A tiered log is loaded otherwise, and only its config says that it is one.

@@ -54,6 +54,7 @@ _OUT_OF_SCOPE: Final = frozenset(
         Reason.NOT_COMPACTED,
         Reason.CLEANER_DISABLED,
         Reason.CONFIG_UNKNOWN,
+        Reason.METADATA_UNKNOWN,
         Reason.NOTHING_TO_RETAIN,
         Reason.COMPACTED,
     }

@@ -17,7 +17,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.survey.task import CheckpointReader, survey_partitions
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
-from pylog_spark.run.catalogs import dump_notes
+from pylog_spark.run.catalogs import dump_notes, problem_notes
 from pylog_spark.run.job import new_job, run_context, unclean_roots
 from pylog_spark.run.planning import are_looked_at_here
 from pylog_spark.run.run import Run
@@ -79,7 +79,12 @@ def survey(
         bytes_after=details["bytes_after"],
         segments_after=details["segments_after"],
     )
-    return run.report(TransferReport, results, notes=dump_notes(options), details=details)
+    return run.report(
+        TransferReport,
+        results,
+        notes=(*dump_notes(options), *problem_notes(context.catalogs)),
+        details=details,
+    )
 
 
 _RESULT_NAMES: Final = [

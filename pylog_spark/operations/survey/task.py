@@ -78,6 +78,8 @@ def _survey(
     row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
 ) -> dict[str, Any]:
     reason = reason_to_leave(row, REASON_OF_KIND)
+    if reason is None and context.catalogs[row["root"]].metadata_problem:
+        reason = Reason.METADATA_UNKNOWN
     config = None if reason else context.catalogs[row["root"]].config_for(row["topic"])
     if config is None:
         return left_alone(row, reason or Reason.CONFIG_UNKNOWN)

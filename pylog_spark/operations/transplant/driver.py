@@ -291,6 +291,9 @@ def _read_target(
         if copy.error:  # it may be the longest
             reason = f"its metadata cannot be read: {copy.error}; leave it out to do without it"
             raise ConfigError(_TO, copy.root, reason)
+        if copy.damage:  # a topic may have another id by now
+            reason = f"its metadata is damaged: {copy.damage}; `pylog doctor` says what to do"
+            raise ConfigError(_TO, copy.root, reason)
     if not copies:
         reason = (
             f"expected the target's metadata: give the directory with {CLUSTER_METADATA_DIRECTORY} "
@@ -322,11 +325,20 @@ def _read_metadata(
         if (source / CLUSTER_METADATA_DIRECTORY).is_dir()
     ]
     clusters = compare_copies(copy for copy in copies if not copy.error)
-    longest = (cluster.copies[0].metadata for cluster in clusters)
+    longest = [cluster.copies[0] for cluster in clusters]
     notes = [
         f"{copy.root}: its metadata cannot be read: {copy.error}" for copy in copies if copy.error
     ]
-    return [metadata for metadata in longest if metadata is not None], notes
+    notes += [
+        f"{copy.root}: its metadata is damaged, so the configs in it do not count: {copy.damage}"
+        for copy in longest
+        if copy.damage
+    ]
+    return [
+        replace(copy.metadata, topic_configs={}) if copy.damage else copy.metadata
+        for copy in longest
+        if copy.metadata is not None
+    ], notes
 
 
 def _read_transactions(

@@ -264,12 +264,13 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[VerifiedRo
             ordinal=target.ordinal,
             log_start_offset=target.checkpoints.log_start_offset,
             roots=target.roots,
+            is_tiered=target.context.is_tiered,
         )
         for finding in findings
     ]
 
 
-def place_finding(  # the place of a finding
+def place_finding(  # noqa: PLR0913  # the place of a finding
     finding: Finding,
     *,
     root: str,
@@ -279,6 +280,7 @@ def place_finding(  # the place of a finding
     ordinal: int | None = None,
     log_start_offset: int | None = None,
     roots: Sequence[str] = (),
+    is_tiered: bool = False,
 ) -> VerifiedRow:
     """Return a finding as a row with place and advice.
 
@@ -291,6 +293,7 @@ def place_finding(  # the place of a finding
         ordinal: Number of the partition in the run.
         log_start_offset: What the checkpoint says of it, None for nothing.
         roots: The log directories of its broker; empty for only ``root``.
+        is_tiered: Whether the topic has segments in remote storage.
     """
     # A finding about a partition's line in a checkpoint names a file of the log directory.
     is_in_root = directory is None or finding.file in CHECKPOINT_FILES
@@ -305,6 +308,7 @@ def place_finding(  # the place of a finding
         log_start_offset=log_start_offset,
         role=role,
         roots=roots,
+        is_tiered=is_tiered,
     )
     row = FindingRow(
         severity=finding.severity.value,

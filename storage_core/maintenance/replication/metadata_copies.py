@@ -15,6 +15,7 @@ from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     QuorumRecords,
     Voter,
+    read_cluster_metadata,
     read_quorum,
 )
 from storage_core.checkpoint.broker_files import (
@@ -78,6 +79,7 @@ class MetadataCopy:
         quorum: What its control records say.
         election: The fields of ``quorum-state``; empty without the file.
         error: Why it cannot be read; else empty.
+        damage: Where its node's start would cut records, or miss some; else empty.
     """
 
     root: str
@@ -95,6 +97,7 @@ class MetadataCopy:
     quorum: QuorumRecords = field(default_factory=QuorumRecords)
     election: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    damage: str = ""
 
     @property
     def cluster_id(self) -> str | None:
@@ -157,6 +160,11 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
     last_epoch = log.epochs[-1].epoch if log.epochs else -1
     cut_records, cut_end = measure_cuts(store, log.cuts)
     metadata, quorum = read_quorum(directory)
+    damage = ""
+    try:
+        read_cluster_metadata(directory)
+    except PylogError as error:
+        damage = str(error)
     snapshot_end, snapshot_epoch = parse_cluster_snapshot(metadata.snapshot or "") or (0, -1)
     has_log = (snapshot_epoch, snapshot_end) <= (last_epoch, end)
     if not has_log:  # a start goes on from the snapshot, with an empty log
@@ -185,6 +193,7 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
         metadata=metadata,
         quorum=quorum,
         election=election,
+        damage=damage,
     )
 
 

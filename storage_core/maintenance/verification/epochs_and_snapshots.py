@@ -41,6 +41,7 @@ def check_epochs(
     has_file: bool,
     log_start_offset: int,
     findings: FindingCollector,
+    is_tiered: bool = False,
 ) -> None:
     """Report errors in a log's epochs and in its epoch file.
 
@@ -50,10 +51,11 @@ def check_epochs(
         has_file: Whether there is an epoch file.
         log_start_offset: Below it the file says nothing.
         findings: Where to report.
+        is_tiered: Whether ``check_tier`` reports that the file is not there.
     """
     if not has_file:
         _check_belief(runs, (), log_start_offset, findings)
-        if runs:
+        if runs and not is_tiered:
             findings.add(
                 Code.EPOCH_FILE_MISSING,
                 f"the batches have leader epochs, from {runs[0].epoch} on",
@@ -100,6 +102,40 @@ def _check_belief(
                 offset=run.first_offset,
             )
     return [run for run, is_so in zip(runs, believed, strict=True) if is_so]
+
+
+def check_tier(
+    store: LogStore,
+    *,
+    has_file: bool,
+    tier_start_offset: int | None,
+    findings: FindingCollector,
+) -> None:
+    """Report an epoch file without the epochs of remote segments.
+
+    Args:
+        store: The partition directory of a log with records, local or remote ones.
+        has_file: Whether there is an epoch file.
+        tier_start_offset: First offset of the log; None where no checkpoint says it.
+        findings: Where to report.
+    """
+    try:
+        content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
+        entries = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
+    except (CheckpointError, StorageError):
+        if has_file:
+            return  # another finding reports it
+        entries = []
+    begins = entries[0].start_offset if entries else None
+    if begins is not None and (tier_start_offset is None or begins <= tier_start_offset):
+        return
+    where = "the file has none" if begins is None else f"the file begins at offset {begins}"
+    findings.add(
+        Code.TIERED_EPOCHS_MISSING,
+        f"expected the epochs from offset {tier_start_offset or 0} on, {where}",
+        file=LEADER_EPOCH_FILE,
+        offset=tier_start_offset,
+    )
 
 
 def _check_order(entries: Sequence[EpochEntry], findings: FindingCollector) -> None:

@@ -98,6 +98,13 @@ _METADATA_FIX: Final = (
     "anew what is derived from it. Are records damaged, stop the node and move {directory} away: "
     "it fetches the log from the other controllers; that of an only controller comes from a backup"
 )
+# What is built anew from the local log alone has nothing of what lies in remote storage, and a
+# broker deletes there by it.
+_TIERED_FIX: Final = (
+    "no command of this program: the topic is tiered, and files built anew from its local log lack "
+    "what lies in remote storage. A broker builds missing indexes and producer snapshots anew by "
+    "itself; epochs come from another replica or from remote storage"
+)
 # Repairing commands work on local directories.
 _COPY_FIX: Final = (
     "it is mended in a copy: take one (`pylog materialize`, or your sync's own tool), ask `pylog "
@@ -294,6 +301,19 @@ KINDS: Final[dict[Code, FindingKind]] = {
         meaning="leader-epoch-checkpoint contradicts the batches.",
         fix="rebuild it",
         command=_REBUILD,
+    ),
+    Code.TIERED_EPOCHS_MISSING: FindingKind(
+        severity=Severity.FATAL,
+        meaning=(
+            "leader-epoch-checkpoint of a tiered topic lacks the epochs of records in remote "
+            "storage. When a broker leads the partition, it deletes all segments there whose "
+            "epochs lie below the first one of this file."
+        ),
+        fix=(
+            "take the file from another replica of the partition, or the epochs up to its end from "
+            "the newest segment's metadata in remote storage, before any broker starts. The local "
+            "log alone does not have them: do not rebuild the file from it"
+        ),
     ),
     Code.OFFSET_INDEX_MISSING: FindingKind(
         severity=Severity.WARN,
@@ -881,6 +901,19 @@ KINDS: Final[dict[Code, FindingKind]] = {
         fix="move __cluster_metadata-0 away, and format the log directory again",
         elsewhere="harmless where the metadata log is there: it has the same records",
     ),
+    Code.CLUSTER_METADATA_CUT: FindingKind(
+        severity=Severity.FATAL,
+        meaning=(
+            "The log of the cluster's metadata is damaged, or lacks its end: a start cuts it there "
+            "and goes on by what stood before, so that it deletes records by configs that were "
+            "changed since, and sets topics aside that were made since."
+        ),
+        fix=(
+            "keep a copy of {file}. Where other controllers are, move it away: the "
+            "node fetches it from them. That of an only controller comes from a backup, or, with "
+            "it moved away, from `pylog metadata rebuild`"
+        ),
+    ),
     Code.FEATURE_LEVEL_UNKNOWN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
@@ -941,6 +974,7 @@ def describe_fix(  # all parts of a command
     role: Role,
     log_start_offset: int | None = None,
     roots: Sequence[str] = (),
+    is_tiered: bool = False,
 ) -> str:
     """Return the fix for a finding, with names quoted for a shell.
 
@@ -952,6 +986,7 @@ def describe_fix(  # all parts of a command
         log_start_offset: Its log start in the checkpoint, None without an entry.
         role: The log directory's role.
         roots: All log directories that a recovery is given; without any, only ``root``.
+        is_tiered: Whether the topic has segments in remote storage.
     """
     if finding.fix:
         return finding.fix
@@ -962,6 +997,8 @@ def describe_fix(  # all parts of a command
         advice = KINDS[Code.TORN_TAIL].advice
     if kind.command and topic == CLUSTER_METADATA_TOPIC:
         advice = _METADATA_FIX
+    elif kind.command and is_tiered:
+        advice = _TIERED_FIX
     elif kind.command and (role.facts.has_manifests or local_path(root) is None):
         advice = _COPY_FIX
     start = "" if log_start_offset is None else f" --log-start-offset {log_start_offset}"

@@ -74,6 +74,7 @@ class ObservedRoot:
             none of its directories that were named.
         absent_directories: How many log directories the broker registered besides those that were
             named.
+        tiered_topics: Topics with segments in remote storage, by the cluster's metadata.
         properties_fix: How to write its meta.properties again, with what it has to say; empty
             where it is not lost, or nobody knows.
     """
@@ -89,6 +90,7 @@ class ObservedRoot:
     has_metadata: bool = False
     lacks_metadata: bool = False
     absent_directories: int = 0
+    tiered_topics: frozenset[str] = frozenset()
     properties_fix: str = ""
 
     @property
@@ -103,7 +105,8 @@ class ObservedRoot:
         """
         if entry.kind is DirectoryKind.METADATA:
             return replace(self.context, is_clean=False)
-        return self.context
+        topic = None if entry.topic_partition is None else entry.topic_partition.topic
+        return replace(self.context, is_tiered=topic in self.tiered_topics)
 
     def checkpoints_of(self, partition: TopicPartition | None) -> PartitionCheckpoints:
         """Return a partition's entries in the checkpoints."""

@@ -22,7 +22,9 @@ from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     ClusterMetadata,
     MetadataFile,
+    read_broker_metadata,
     read_cluster_metadata,
+    read_cut_records,
 )
 from storage_core.catalog.log_directories import (
     DirectoryKind,
@@ -115,6 +117,7 @@ def check_together(
                 has_metadata=broker.metadata is not None,
                 lacks_metadata=broker.lacks_metadata,
                 absent_directories=broker.absent_directories,
+                tiered_topics=broker.tiered_topics,
                 fates=_in_root(root, broker.fates),
                 homes=_in_root(root, broker.homes),
                 properties_fix=fixes.get(root.location, ""),
@@ -139,6 +142,17 @@ class _Broker:
     metadata: ClusterMetadata | None = None
     lacks_metadata: bool = False
     absent_directories: int = 0
+    differing_copies: str = ""
+
+    @property
+    def tiered_topics(self) -> frozenset[str]:
+        """The topics with segments in remote storage."""
+        configs = {} if self.metadata is None else self.metadata.topic_configs
+        return frozenset(
+            topic
+            for topic, settings in configs.items()
+            if settings.get("remote.storage.enable", "").strip().lower() == "true"
+        )
 
     @property
     def _by_id(self) -> dict[str, ObservedRoot]:
@@ -165,7 +179,11 @@ class _Broker:
         for duplicate in find_duplicate_partitions(
             entry for entry in entries if self.fates.get(entry.path) is not Start.STRAYED
         ):
-            self._add(Code.PARTITION_DUPLICATE, str(duplicate), *owner[duplicate.paths[-1]])
+            root, entry = owner[duplicate.paths[-1]]
+            message = str(duplicate)
+            if entry.kind is DirectoryKind.METADATA and self.differing_copies:
+                message = f"{message}; {self.differing_copies}"
+            self._add(Code.PARTITION_DUPLICATE, message, root, entry)
         if metadata is None:
             for inconsistent in find_inconsistent_topic_ids(entries):
                 message = str(inconsistent)
@@ -182,7 +200,11 @@ class _Broker:
         self.placed.append(place(root.location, code, message, entry, severity))
 
     def _read_metadata(self) -> ClusterMetadata | None:
-        """Return a node's copy of the metadata as its start leaves it."""
+        """Return a node's copy of the metadata as its start leaves it.
+
+        Of two copies that differ none counts: a start does not come that far.
+        """
+        copies: dict[Path, ClusterMetadata] = {}
         for root in self.roots:
             for entry in root.entries:
                 path = local_path(entry.path)
@@ -191,20 +213,51 @@ class _Broker:
                     self._check_quorum_state(root, entry, path)
                     self._check_bootstrap(root)
                     try:
-                        metadata = read_cluster_metadata(path, is_recovered=True)
+                        copies[path] = read_cluster_metadata(path, is_recovered=True)
                     except PylogError as error:
                         self._add(Code.CLUSTER_METADATA_BROKEN, str(error), root, entry)
-                        continue
-                    if metadata.bootstrap_cut_at is not None:
-                        has_log = metadata.end_offset > 0
-                        severity = Severity.HARMLESS if has_log else None
-                        message = (
-                            f"{BOOTSTRAP_SNAPSHOT}: no whole batch from byte "
-                            f"{metadata.bootstrap_cut_at} on, and no footer"
-                        )
-                        self._add(Code.BOOTSTRAP_SNAPSHOT_CUT, message, root, entry, severity)
-                    return metadata
-        return None
+                    else:
+                        self._check_bootstrap_end(root, entry, copies[path])
+                        self._check_cut(root, entry, path, copies[path])
+        if len(copies) > 1:
+            try:
+                read_broker_metadata(list(copies))
+            except PylogError as error:
+                self.differing_copies = str(error)
+                return None
+        return next(iter(copies.values()), None)
+
+    def _check_cut(
+        self, root: ObservedRoot, entry: SubDirectory, path: Path, rest: ClusterMetadata
+    ) -> None:
+        """Report records of the metadata that a start cuts or lacks."""
+        problem = "a part that a snapshot covers is damaged"
+        try:
+            read_cluster_metadata(path)
+        except PylogError as error:
+            problem = str(error)
+        else:
+            if rest.cut is None or not read_cut_records(path, rest).records:
+                return
+        message = f"{problem}; a start goes on by what stood there below offset {rest.end_offset}"
+        if rest.cut is not None:
+            records = read_cut_records(path, rest)
+            message += f", and cuts {count_text(records.records, 'record')} that can be read"
+            message += f": {records.describe()}" if records.records else ""
+        self._add(Code.CLUSTER_METADATA_CUT, message, root, entry)
+
+    def _check_bootstrap_end(
+        self, root: ObservedRoot, entry: SubDirectory, metadata: ClusterMetadata
+    ) -> None:
+        """Report a snapshot with which the quorum began that lost its end."""
+        if metadata.bootstrap_cut_at is None:
+            return
+        severity = Severity.HARMLESS if metadata.end_offset > 0 else None
+        message = (
+            f"{BOOTSTRAP_SNAPSHOT}: no whole batch from byte {metadata.bootstrap_cut_at} on, and "
+            "no footer"
+        )
+        self._add(Code.BOOTSTRAP_SNAPSHOT_CUT, message, root, entry, severity)
 
     def _check_quorum_state(self, root: ObservedRoot, entry: SubDirectory, path: Path) -> None:
         store = LocalStore(path)

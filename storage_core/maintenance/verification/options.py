@@ -67,11 +67,13 @@ class DirectoryContext:
         role: The log directory's role.
         is_clean: Whether it has the marker of a clean shutdown.
         user: The user to whom a broker's files must be open; None to check nobody.
+        is_tiered: Whether the cluster's metadata say that the topic has segments in remote storage.
     """
 
     role: Role
     is_clean: bool
     user: BrokerUser | None = None
+    is_tiered: bool = False
 
     @property
     def is_copy(self) -> bool:

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Final
 
 from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
@@ -27,6 +28,7 @@ from storage_core.filenames import (
     TRANSACTION_STATE_TOPIC,
     is_text,
     log_file,
+    parse_cluster_snapshot,
 )
 from storage_core.log.log_loader import find_former_end
 from storage_core.maintenance.verification.collector import FindingCollector
@@ -34,6 +36,7 @@ from storage_core.maintenance.verification.epochs_and_snapshots import (
     check_by_replay,
     check_epochs,
     check_snapshots,
+    check_tier,
 )
 from storage_core.maintenance.verification.files import (
     NOT_TEXT,
@@ -133,7 +136,9 @@ def fold_partition(
     """
     findings = FindingCollector()
     check_names(files, findings)
-    whole = _put_together(facts, checkpoints)
+    whole = _put_together(
+        facts, max(checkpoints.log_start_offset or 0, _metadata_start(store, files))
+    )
     if isinstance(store, LocalStore):
         entries = store.scan()
         for entry in entries:
@@ -158,7 +163,16 @@ def fold_partition(
         has_file=LEADER_EPOCH_FILE in files.names,
         log_start_offset=whole.log_start_offset,
         findings=findings,
+        is_tiered=context.is_tiered,
     )
+    tier_start = checkpoints.log_start_offset
+    if context.is_tiered and whole.log_end_offset > (tier_start or 0):
+        check_tier(
+            store,
+            has_file=LEADER_EPOCH_FILE in files.names,
+            tier_start_offset=tier_start,
+            findings=findings,
+        )
     _check_transactions(store, files, facts, whole.log_start_offset, options, findings)
     if not options.is_live:
         _check_coordinator(store, files, whole.log_start_offset, findings)
@@ -178,9 +192,19 @@ def fold_partition(
     return whole, findings.findings()
 
 
-def _put_together(
-    facts: Sequence[SegmentFacts], checkpoints: PartitionCheckpoints
-) -> PartitionFacts:
+def _metadata_start(store: LogStore, files: PartitionFiles) -> int:
+    """Return where the cluster's metadata log begins, 0 for other logs.
+
+    No checkpoint has its start: a node deletes its records up to the oldest snapshot that it keeps,
+    which may end inside of a segment.
+    """
+    if store.location.rstrip("/").rpartition("/")[2] != CLUSTER_METADATA_DIRECTORY:
+        return 0
+    ends = [parsed[0] for name in files.names if (parsed := parse_cluster_snapshot(name))]
+    return min(ends, default=0)
+
+
+def _put_together(facts: Sequence[SegmentFacts], log_start_offset: int) -> PartitionFacts:
     first_base = facts[0].base_offset if facts else 0
     ends = [max(segment.last_offset + 1, segment.base_offset) for segment in facts]
     return PartitionFacts(
@@ -188,8 +212,8 @@ def _put_together(
         size_bytes=sum(segment.size_bytes for segment in facts),
         batches=sum(segment.batches for segment in facts),
         records=sum(segment.records for segment in facts),
-        log_start_offset=max(checkpoints.log_start_offset or 0, first_base),
-        log_end_offset=max(ends, default=checkpoints.log_start_offset or 0),
+        log_start_offset=max(log_start_offset, first_base),
+        log_end_offset=max(ends, default=log_start_offset),
         read_bytes=sum(segment.end_position for segment in facts),
         read_seconds=sum(segment.read_seconds for segment in facts),
     )

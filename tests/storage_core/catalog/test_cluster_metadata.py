@@ -7,7 +7,11 @@ import pytest
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     ClusterMetadata,
+    CutRecords,
+    MetadataCut,
+    read_broker_metadata,
     read_cluster_metadata,
+    read_cut_records,
 )
 from storage_core.errors import (
     CorruptClusterMetadataError,
@@ -175,6 +179,7 @@ def damaged_tails() -> dict[str, bytes]:
         "half a batch": whole[: len(whole) // 2],
         "a few bytes": whole[:5],
         "zeros": bytes(500),
+        "half a batch unwritten": whole[: len(whole) // 2] + bytes(500),
         "garbage": b"\xff" * 500,
         "wrong CRC": bytes(flipped),
         "wrong CRC before a whole batch": bytes(flipped) + whole,
@@ -182,16 +187,55 @@ def damaged_tails() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("tail", damaged_tails())
-def test_a_torn_tail_does_not_count_and_is_noted(tail: str, tmp_path: Path):
-    directory = tmp_path / "log"
+TORN = ("half a batch", "a few bytes", "zeros", "half a batch unwritten")
+
+
+def with_tail(directory: Path, tail: str) -> int:
+    """Write a log of one batch and that tail; return where the tail begins."""
     md.write_segment(directory, [md.batch(md.topic("a"))])
     (path,) = directory.iterdir()
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + damaged_tails()[tail])
-    metadata = read_cluster_metadata(directory)
+    return size
+
+
+@pytest.mark.parametrize("tail", TORN)
+def test_a_torn_tail_does_not_count_and_is_noted(tail: str, tmp_path: Path):
+    size = with_tail(tmp_path / "log", tail)
+    metadata = read_cluster_metadata(tmp_path / "log")
     assert (names(metadata), metadata.end_offset) == ({"a"}, 1)
     assert f"bytes {size} to" in metadata.notes[0]
+
+
+@pytest.mark.parametrize("tail", TORN)
+def test_no_crash_tears_a_log_that_was_closed(tail: str, tmp_path: Path):
+    size = with_tail(tmp_path / "log", tail)
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(b"{}")
+    with pytest.raises(CorruptRecordError, match=f"position {size}: .* a start cuts the log here"):
+        read_cluster_metadata(tmp_path / "log")
+
+
+@pytest.mark.parametrize("tail", ["garbage", "wrong CRC", "unknown magic"])
+def test_damage_at_the_end_of_the_log_is_refused(tail: str, tmp_path: Path):
+    """No crash leaves it: a record that was committed may lie there."""
+    with_tail(tmp_path / "log", tail)
+    with pytest.raises((CorruptRecordError, CorruptClusterMetadataError)):
+        read_cluster_metadata(tmp_path / "log")
+
+
+def test_damage_before_a_batch_that_has_the_same_offsets_hides_nothing(tmp_path: Path):
+    with_tail(tmp_path / "log", "wrong CRC before a whole batch")
+    assert names(read_cluster_metadata(tmp_path / "log")) == {"a", "b"}
+
+
+@pytest.mark.parametrize("tail", damaged_tails())
+def test_a_start_cuts_whatever_follows_the_last_whole_batch(tail: str, tmp_path: Path):
+    size = with_tail(tmp_path / "log", tail)
+    metadata = read_cluster_metadata(tmp_path / "log", is_recovered=True)
+    assert (names(metadata), metadata.end_offset) == ({"a"}, 1)
+    assert f"bytes {size} to" in metadata.notes[0]
+    cut = None if tail in TORN else MetadataCut(segment=0, position=size, offset=1)
+    assert metadata.cut == cut
 
 
 def test_damage_in_a_segment_that_is_not_the_last_is_refused(tmp_path: Path):
@@ -202,6 +246,113 @@ def test_damage_in_a_segment_that_is_not_the_last_is_refused(tmp_path: Path):
     md.write_segment(directory, [md.batch(md.topic("b", ID_B))], base_offset=base)
     with pytest.raises(CorruptRecordError):
         read_cluster_metadata(directory)
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+def write_changed_log(directory: Path) -> list[int]:
+    """Write topics a and b, then what changes them; return where each batch begins."""
+    batches = [
+        md.batch(md.topic("a"), md.partition(0)),
+        md.batch(md.topic("b", ID_B)),
+        md.batch(md.config("a", "retention.ms", None)),
+        md.batch(md.remove_topic(ID_B), md.config("", "log.retention.ms", "5", resource_type=4)),
+    ]
+    md.write_segment(directory, batches)
+    sizes = [len(encode_batch(spec)) for spec in batches]
+    return [sum(sizes[:number]) for number in range(4)]
+
+
+def test_what_a_start_cuts_is_told_by_name(tmp_path: Path):
+    directory = tmp_path / "log"
+    second = write_changed_log(directory)[1]
+    flip(directory / f"{0:020d}.log", second + 70)
+    with pytest.raises(CorruptClusterMetadataError, match="records 2 to 2 are damaged"):
+        read_cluster_metadata(directory)
+    metadata = read_cluster_metadata(directory, is_recovered=True)
+    assert (names(metadata), metadata.end_offset) == ({"a"}, 2)
+    records = read_cut_records(directory, metadata)
+    assert records == CutRecords(
+        records=3,
+        end_offset=6,
+        topics=(f"of an unknown name (deleted, {ID_B})",),
+        configs=("topic a: retention.ms", "broker (all): log.retention.ms"),
+        producer_ids=None,
+    )
+    assert records.describe() == (
+        f"topics of an unknown name (deleted, {ID_B}); configs of topic a: retention.ms, "
+        "broker (all): log.retention.ms"
+    )
+
+
+def test_later_segments_are_cut_as_well(tmp_path: Path):
+    directory = tmp_path / "log"
+    base = md.write_segment(directory, [md.batch(md.topic("a"))])
+    flip(directory / f"{0:020d}.log", 70)
+    md.write_segment(directory, [md.batch(md.topic("b", ID_B))], base_offset=base)
+    metadata = read_cluster_metadata(directory, is_recovered=True)
+    assert (names(metadata), metadata.cut) == (
+        set(),
+        MetadataCut(segment=0, position=0, offset=0),
+    )
+    assert read_cut_records(directory, metadata).topics == (f"b (made, {ID_B})",)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2, 3])
+def test_damage_below_a_snapshot_changes_nothing_that_counts(batch: int, tmp_path: Path):
+    """A start takes the snapshot, and cuts all of the log: what is behind it is lost."""
+    directory = tmp_path / "log"
+    flipped = write_changed_log(directory)[batch]
+    end = 6
+    flip(directory / f"{0:020d}.log", flipped + 70)
+    md.write_snapshot(directory, [md.topic("a")], end_offset=end)
+    metadata = read_cluster_metadata(directory)
+    assert (names(metadata), metadata.end_offset) == ({"a"}, end)
+    md.write_segment(directory, [md.batch(md.topic("c", ID_B))], base_offset=end)
+    assert names(read_cluster_metadata(directory)) == {"a", "c"}
+    left = read_cluster_metadata(directory, is_recovered=True)
+    assert (names(left), left.end_offset) == ({"a"}, end)
+    assert read_cut_records(directory, left).topics == (f"c (made, {ID_B})",)
+
+
+def test_damage_behind_a_snapshot_is_refused(tmp_path: Path):
+    directory = tmp_path / "log"
+    third = write_changed_log(directory)[2]
+    flip(directory / f"{0:020d}.log", third + 70)
+    md.write_snapshot(directory, [md.topic("a")], end_offset=3)
+    with pytest.raises(CorruptClusterMetadataError, match="records 3 to 3 are damaged"):
+        read_cluster_metadata(directory)
+
+
+def test_a_log_that_lacks_its_end_is_refused(tmp_path: Path):
+    """A close writes the producers' snapshot at the end of the log: this one was longer."""
+    directory = tmp_path / "log"
+    md.write_segment(directory, [md.batch(md.topic("a"))])
+    (directory / f"{4:020d}.snapshot").write_bytes(b"")
+    with pytest.raises(CorruptClusterMetadataError, match="records 1 to 3 are missing"):
+        read_cluster_metadata(directory)
+
+
+def test_a_segment_that_is_gone_is_refused(tmp_path: Path):
+    directory = tmp_path / "log"
+    md.write_segment(directory, [md.batch(md.topic("a"))])
+    md.write_segment(directory, [md.batch(md.topic("b", ID_B))], base_offset=3)
+    with pytest.raises(CorruptClusterMetadataError, match="records 1 to 2 are missing"):
+        read_cluster_metadata(directory)
+
+
+def test_two_copies_count_where_they_say_the_same(tmp_path: Path):
+    first, second, old = (tmp_path / name for name in "abc")
+    md.write_segment(first, [md.batch(md.topic("a"), md.config("a", "retention.ms", "1"))])
+    md.write_snapshot(second, [md.topic("a"), md.config("a", "retention.ms", "1")], end_offset=2)
+    md.write_segment(old, [md.batch(md.topic("a"))])
+    assert names(read_broker_metadata([first, second])) == {"a"}
+    with pytest.raises(CorruptClusterMetadataError, match="only one of them counts"):
+        read_broker_metadata([first, old])
 
 
 def test_an_unfinished_transaction_does_not_count_and_is_noted(tmp_path: Path):
