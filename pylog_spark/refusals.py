@@ -232,7 +232,7 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.AGE_CONTRADICTED: Refusal(
         means="a time index, or a file's time, says that a segment is too old, and its records are "
-        "younger; a broker deletes it",
+        "younger; a broker deletes it, or cleans it before its lag",
         way="`pylog recover ROOT --role broker --topics TOPIC --from-start --salvage DIR`, which "
         "rebuilds the time indexes, before a broker starts",
     ),

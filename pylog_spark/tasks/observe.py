@@ -36,6 +36,7 @@ from storage_core.maintenance.compaction.negative_timestamps import refuse_negat
 from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
+from storage_core.maintenance.retention.observe import check_segment_ages
 from storage_core.roots.partition_facts import manifest_checkpoints, manifest_recovery_point
 from storage_core.store import LogStore
 
@@ -94,10 +95,20 @@ def _plan(
     store: LogStore, config: LogConfig, context: RunContext, request: CleanRequest
 ) -> dict[str, Any]:
     log = load_for_round(store, config, context.options.cleaner, request)
-    cleanable = choose_range(PartitionState.of_log(log), config, request)
+    state = PartitionState.of_log(log)
+    cleanable = choose_range(state, config, request)
     observed = _describe_range(log.size_bytes, len(log.segments), cleanable, request)
     if cleanable.not_due is not None:
         return observed | _skipped(Reason(cleanable.not_due.value))
+    if config.min_compaction_lag_ms > 0:
+        # Records younger than the lag stay, whatever a time index says of them.
+        first, end = cleanable.first_dirty_offset, cleanable.first_uncleanable_offset
+        check_segment_ages(
+            store,
+            {file.name for file in store.list_files()},
+            [each for each in state.segments if first <= each.base_offset < end],
+            limit_ms=request.now_ms - config.min_compaction_lag_ms + 1,
+        )
     plan = plan_compaction(
         log,
         config,

@@ -210,9 +210,32 @@ def check_ages(
             entry in the time index.
         StorageError: The store failed.
     """
-    for removal in plan.removals:
-        if removal.predicate is Predicate.TIME and removal.segment.size_bytes:
-            _check_age(store, names, removal.segment, now_ms - rules.retention_ms)
+    aged = [each.segment for each in plan.removals if each.predicate is Predicate.TIME]
+    check_segment_ages(store, names, aged, limit_ms=now_ms - rules.retention_ms)
+
+
+def check_segment_ages(
+    store: LogStore,
+    names: Collection[str],
+    segments: Iterable[ObservedSegment],
+    *,
+    limit_ms: int,
+) -> None:
+    """Refuse segments of which an age says more than their records.
+
+    Args:
+        store: The partition.
+        names: Of its files.
+        segments: Taken for older than the limit.
+        limit_ms: The time from which on a record is too young, epoch milliseconds.
+
+    Raises:
+        ContradictedAgeError: As `check_ages`.
+        StorageError: The store failed.
+    """
+    for segment in segments:
+        if segment.size_bytes:
+            _check_age(store, names, segment, limit_ms)
 
 
 def _check_age(

@@ -265,7 +265,12 @@ def test_what_retention_takes_is_not_compacted_as_well(pylog, tmp_path, exact):
     words = ("--set", "cleanup.policy=compact,delete", "--set", f"retention.ms={DAY_MS}")
     words += ("--high-watermark", "log-end")
     words += ("--assume-defaults", "*", "--now-ms", NOW_MS, "--output", "json", *exact)
-    steps = lines_of(pylog("free", root, "--role", "broker", *words), "free_step")
+    result = pylog("free", root, "--role", "broker", *words)
+    steps = lines_of(result, "free_step")
+    [whole] = lines_of(result, "free")
+    # Figures are not called exact beside a range.
+    assert not any("no bounds" in note for note in whole["notes"])
+    assert any("exact but for ranges" in note for note in whole["notes"]) == bool(exact)
     frees = {
         (step["source"], step["topic"]): (step["frees_bytes"], step["frees_at_most_bytes"])
         for step in steps

@@ -122,3 +122,18 @@ def test_records_without_a_key_are_counted_and_most_of_a_log_is_kept(pylog, tmp_
     late = ("retain", *roots, "--role", "broker", "--topics", "keep", "--engine", "local")
     years = NOW_MS + 10 * 365 * 86_400_000
     assert row_of(pylog, "keep", *late, "--now-ms", years)["reason"] == "NOTHING_TO_RETAIN"
+
+
+def test_zeros_in_a_time_index_shorten_no_lag_of_compaction(pylog, tmp_path):
+    roots = unpack("keyless", tmp_path)
+    lag = ("--set", f"min.compaction.lag.ms={400 * 86_400_000}", "--topics", "orders")
+    words = ("compact", roots[0], "--role", "broker", "--now-ms", NOW_MS, "--engine", "local", *lag)
+    with (roots[0] / "orders-1" / "00000000000000000000.timeindex").open("ab") as file:
+        file.write(bytes(24))
+    before = logs_of(roots, "orders-1")
+    lines = pylog(*words, "--output", "json").stdout.splitlines()
+    reasons = {
+        row["partition"]: row["reason"] for row in map(json.loads, lines) if row["type"] == "result"
+    }
+    assert reasons == {0: "NOTHING_TO_CLEAN", 1: "AGE_CONTRADICTED"}
+    assert logs_of(roots, "orders-1") == before

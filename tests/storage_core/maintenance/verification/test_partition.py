@@ -454,7 +454,13 @@ def test_an_empty_time_index_makes_a_segment_as_old_as_its_file_until_it_is_rebu
     root.file(20, ".timeindex").write_bytes(b"")
     file_ms = root.file(20).stat().st_mtime_ns // 1_000_000
     assert age() == file_ms != newest
-    assert root.codes() == {Code.TIME_INDEX_EMPTY}
+    [found] = root.findings()
+    assert (found.code, found.severity) == (Code.TIME_INDEX_EMPTY, Severity.WARN)
+    # A file that is older than its records has retention take them too early.
+    os.utime(root.file(20), (0, 0))
+    [found] = root.findings()
+    assert (found.code, found.severity) == (Code.TIME_INDEX_EMPTY, Severity.ERROR)
+    assert "a file of 0 ms" in found.message
     recover_partition(root.partition, config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS)
     assert age() == newest
 
