@@ -40,6 +40,7 @@ from storage_core.maintenance.replication.metadata_copies import (
     MetadataCopy,
     VotersSource,
 )
+from storage_core.maintenance.replication.metadata_directory import has_only_metadata
 from storage_core.maintenance.replication.metadata_promotion import Promotion
 from storage_core.maintenance.replication.stray_adoption import StrayDirectory
 from storage_core.wording import count_text
@@ -401,8 +402,15 @@ def _after_promotions(
         )
     yield "start the controllers first, then the brokers"
     if not call.line[DRY_RUN]:
-        new = [each for each in promotions if not each.is_done]
-        yield from way_back({each.directory: each.properties is None for each in new})
+        yield from way_back(
+            {
+                each.directory: each.properties is None
+                and not (each.is_done and has_only_metadata(each.directory))
+                for each in promotions
+            }
+        )
+        if any(each.is_done for each in promotions):
+            yield "format a directory again that was formatted before the first of these calls"
     yield from _about_records(cluster, promotions)
 
 

@@ -14,6 +14,7 @@ import fnmatch
 import hashlib
 import os
 import shutil
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,18 @@ from typing import Final
 
 from storage_core.commit.plan import DeleteFile, Operation
 from storage_core.errors import StorageError
-from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    CLUSTER_METADATA_TOPIC,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    SCRATCH_PREFIX,
+    TEMPORARY_SUFFIX,
+    TopicPartition,
+)
 from storage_core.local_files import (
     entry_names,
     is_there,
@@ -37,6 +49,18 @@ REMEMBERED_MARKER: Final = "clean-shutdown-marker"
 # A name has at most 255 bytes on Linux; a claim's name may yet get another prefix.
 _MOST_CLAIM_NAME: Final = 255 - 32
 _CLAIM_SUFFIX: Final = ".claim"
+# Inside a log directory, for logs that get their names there as a whole. A broker or controller
+# that starts takes such a folder for what is left of a deleted partition.
+TRANSPLANTED: Final = "pylog-transplant-0"
+METADATA_LOG: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
+_UNFINISHED_SUFFIX: Final = "-delete"
+_UNFINISHED_FILES: Final = frozenset(
+    name + TEMPORARY_SUFFIX
+    for name in (
+        *(RECOVERY_POINT_FILE, REPLICATION_FILE, LOG_START_FILE, CLEANER_FILE),
+        *(CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE),
+    )
+)
 
 
 def scratch_home(log_directory: Path, prefix: str = SCRATCH_PREFIX) -> Path | None:
@@ -139,6 +163,39 @@ def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) 
     except OSError as error:
         raise StorageError(str(error.filename or home), error.strerror or str(error)) from error
     return count
+
+
+def unfinished_name(subject: str) -> str:
+    """Return a new name for a folder in which a log is made.
+
+    Args:
+        subject: ``TRANSPLANTED`` or ``METADATA_LOG``.
+    """
+    return f"{subject}.{uuid.uuid4().hex}{_UNFINISHED_SUFFIX}"
+
+
+def remove_unfinished(log_directory: Path) -> None:
+    """Remove what killed calls have left in a log directory, under its lock.
+
+    These are the folders in which they made logs, and small files that have no name yet.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    with storage_errors(log_directory):
+        entries = scan_folder(log_directory, may_be_link=True)
+    for entry in entries:
+        with storage_errors(log_directory / entry.name):
+            # A link of such a name is refused: nobody knows where it leads.
+            if (entry.is_folder or entry.is_link) and _is_unfinished(entry.name):
+                shutil.rmtree(log_directory / entry.name)
+            elif entry.is_file and entry.name in _UNFINISHED_FILES:
+                LocalStore(log_directory, may_be_link=True).delete(entry.name)
+
+
+def _is_unfinished(name: str) -> bool:
+    is_ours = name.startswith((f"{TRANSPLANTED}.", f"{METADATA_LOG}."))
+    return is_ours and name.endswith(_UNFINISHED_SUFFIX)
 
 
 def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) -> list[Path]:

@@ -23,7 +23,7 @@ writes into its trash, too, and holds it for that time.
 
 import fcntl
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -483,6 +483,22 @@ def _read_record(folder: Path, form: JsonFile[S]) -> S:
     return record
 
 
+def require_own_kept(kept_folder: Path, directory: Path) -> None:
+    """Refuse kept files if another user may have put them there.
+
+    Args:
+        kept_folder: A commit's folder of kept files.
+        directory: The partition.
+
+    Raises:
+        GuardRefusedError: Another user may have.
+        StorageError: It cannot be looked at.
+    """
+    with storage_errors(kept_folder), open_folder(kept_folder) as folder:
+        facts = os.fstat(folder)
+    _require_ours(kept_folder, [facts], [directory])
+
+
 def list_commits(run_folder: Path) -> Iterator[Path]:
     """Yield the folder of every recorded commit of a run, unordered.
 
@@ -561,15 +577,21 @@ class _TrashFile:
         Raises:
             GuardRefusedError: It is not ours, nor theirs.
         """
-        statuses = [facts_of(Path(place), may_be_link=True) for place in directories]
-        owners = {None if facts is None else facts.st_uid for facts in statuses}
-        (owner,) = owners if len(owners) == 1 else {None}
-        for facts in self.facts:
-            try:
-                require_ours(facts, *(() if owner is None else (owner,)))
-            except OSError as error:
-                text = f"{self.path}: {error.strerror}"
-                raise GuardRefusedError("TRASH_OF_ANOTHER_USER", text) from error
+        _require_ours(self.path, self.facts, directories)
+
+
+def _require_ours(
+    path: Path, all_facts: Iterable[os.stat_result], directories: Iterable[str | Path]
+) -> None:
+    statuses = [facts_of(Path(place), may_be_link=True) for place in directories]
+    owners = {None if facts is None else facts.st_uid for facts in statuses}
+    (owner,) = owners if len(owners) == 1 else {None}
+    for facts in all_facts:
+        try:
+            require_ours(facts, *(() if owner is None else (owner,)))
+        except OSError as error:
+            text = f"{path}: {error.strerror}"
+            raise GuardRefusedError("TRASH_OF_ANOTHER_USER", text) from error
 
 
 def _read(path: Path) -> _TrashFile:

@@ -11,7 +11,8 @@ indexes and the lowest first, each durably before the next. The epochs, of which
 never fewer, come back before that moment, producer snapshots after it.
 
 A directory that was put in place as a whole goes as a whole, by one rename. Of an empty log that it
-had replaced, any part is an empty log.
+had replaced, any part is an empty log. A kill between its record and its rename leaves no file to
+put back, but entries in checkpoints: its commit is undone like the others.
 
 What a recovery or a truncation had cut comes back in place: such a segment may end in bytes that no
 loader could swap in. The log directory is unclean then, by its recovery point and its missing
@@ -19,7 +20,7 @@ marker. Until all is back every start would read again what has come back, and c
 where it is bad.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,7 @@ from storage_core.commit.trash import (
     TrashedCommit,
     encode_undo,
     read_commit,
+    require_own_kept,
 )
 from storage_core.errors import (
     ChangedWhileReadError,
@@ -119,7 +121,7 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
     plans = []
     commits = _newest_first(folders)
     present = files = _files_of(store, commits)
-    for trashed in _to_undo(commits, files):
+    for trashed in _to_undo(commits):
         _check_whole(store, trashed)
         transient = [name for name in files if name.endswith(_TRANSIENT)]
         if transient and trashed.undo is None:
@@ -146,7 +148,7 @@ def undo_partition(
     """
     commits = _newest_first(folders)
     files = _files_of(store, commits)
-    plans = [_undo_commit(store, trashed, settling) for trashed in _to_undo(commits, files)]
+    plans = [_undo_commit(store, trashed, settling) for trashed in _to_undo(commits)]
     return _summarise(files, _files_of(store, commits), plans)
 
 
@@ -203,19 +205,9 @@ def _are_same(files: Files, others: Files) -> bool:
     )
 
 
-def _to_undo(commits: Iterable[TrashedCommit], files: Files) -> Iterator[TrashedCommit]:
-    """Yield the commits that are not undone yet.
-
-    Args:
-        commits: The newest first.
-        files: The directory's files.
-    """
-    for trashed in commits:
-        former = {file.name: file for file in trashed.former_files}
-        # A kill came between the record and the rename.
-        is_absent = trashed.is_placement and trashed.undo is None and _are_same(former, files)
-        if trashed.undo != DONE and not is_absent:
-            yield trashed
+def _to_undo(commits: Iterable[TrashedCommit]) -> list[TrashedCommit]:
+    """Return the commits that are not undone yet."""
+    return [trashed for trashed in commits if trashed.undo != DONE]
 
 
 def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
@@ -228,7 +220,10 @@ def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
             f"{store.location}: run {trashed.run_id} was stopped in the middle of its "
             f"commit here, so what it left is not known; what it replaced lies in {kept_folder}",
         )
-    copies = _files_of(LocalStore(kept_folder)) if trashed.former_files else {}
+    copies: Files = {}
+    if trashed.former_files:
+        require_own_kept(kept_folder, trashed.directory)
+        copies = _files_of(LocalStore(kept_folder))
     for file in trashed.former_files:
         now = copies.get(file.name)
         if not file.matches(now):
@@ -247,10 +242,10 @@ def _verify_left(trashed: TrashedCommit, files: Files) -> None:
     Raises:
         ChangedWhileReadError: A file is another one, is gone, or was not there.
     """
-    if trashed.is_placement and not files:
-        return  # a kill came between the two renames, or between two steps of an undo
     after = {file.name: file for file in trashed.files_after or ()}
     replaced = {file.name: file for file in trashed.former_files}
+    if trashed.is_placement and (not files or _are_same(replaced, files)):
+        return  # a kill came before the renames, between them, or between two steps of an undo
     before = set(trashed.before)
     for name in sorted(after.keys() | files.keys()):
         expected, now = after.get(name), files.get(name)
@@ -349,6 +344,8 @@ def _swap_back(
 
 def _take_away(trashed: TrashedCommit, files: Files, *, is_copy: bool) -> list[Operation]:
     former = {file.name: file for file in trashed.former_files}
+    if _are_same(former, files):
+        return []  # a kill came between the record and the rename
     are_former = all(file.matches(former.get(name)) for name, file in files.items())
     steps: list[Operation] = []
     if not are_former:

@@ -42,6 +42,7 @@ from storage_core.commit.scratch import (
     claim_path,
     create_scratch,
     find_inside,
+    remove_unfinished,
     scratch_folder,
     sweep_scratch,
 )
@@ -333,6 +334,7 @@ class HeldBrokerRoot:
             self.write_cleaner_points(resumed.points)
             if resumed.marker is not None and read_clean_shutdown(self._files) is None:
                 self._write_marker(resumed.marker)
+            remove_unfinished(Path(self.location))
             swept = sweep_scratch(Path(self.location), inside=inside)
             if swept:
                 _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)

@@ -6,11 +6,8 @@ log: a controller that has the one and not the other begins an empty cluster.
 """
 
 import os
-import shutil
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
@@ -22,13 +19,11 @@ from storage_core.checkpoint.broker_files import (
 )
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import CommitPlan, RestoreFile, SyncDirectory, WriteFile, commit
+from storage_core.commit.scratch import METADATA_LOG, remove_unfinished, unfinished_name
 from storage_core.errors import ConfigError, GuardRefusedError
-from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, kind_of
-from storage_core.local_files import facts_in, folder_names, is_there, open_file, open_folder
+from storage_core.filenames import LOCK_FILE, LOG_SUFFIX, META_PROPERTIES_FILE, kind_of
+from storage_core.local_files import entry_names, facts_in, is_there, open_file, open_folder
 from storage_core.store.local import LocalStore, make_folder_like, storage_errors
-
-# A folder of this name is what is left of a deleted partition: a node that starts passes it over.
-_UNFINISHED_SUFFIX: Final = "-delete"
 
 
 def missing_properties(directory: Path, wanted: MetaProperties) -> MetaProperties | None:
@@ -76,6 +71,17 @@ def has_at_most_format(directory: Path) -> bool:
     return [entry.name for entry in LocalStore(log).scan()] == [BOOTSTRAP_SNAPSHOT]
 
 
+def has_only_metadata(directory: Path) -> bool:
+    """Return whether a log directory has its identity and its metadata log, and nothing else.
+
+    Raises:
+        StorageError: It cannot be listed.
+    """
+    with storage_errors(directory):
+        names = set(entry_names(directory, may_be_link=True))
+    return names <= {META_PROPERTIES_FILE, CLUSTER_METADATA_DIRECTORY, LOCK_FILE}
+
+
 def log_is_there(directory: Path) -> GuardRefusedError:
     """Return the refusal of a log directory that has a metadata log."""
     log = directory / CLUSTER_METADATA_DIRECTORY
@@ -89,7 +95,7 @@ def write_metadata_log(
 ) -> None:
     """Write a metadata log, in place of a formatted one.
 
-    What a call that was killed has left is removed. The files get the owner of the directory.
+    The files get the owner of the directory.
 
     Args:
         directory: The log directory.
@@ -99,9 +105,8 @@ def write_metadata_log(
     Raises:
         StorageError: The disk failed; the directory has no metadata log.
     """
-    _remove_unfinished(directory)
     home = LocalStore(directory, may_be_link=True)
-    unfinished = directory / _unfinished_name()
+    unfinished = directory / unfinished_name(METADATA_LOG)
     make_folder_like(home, unfinished)
     store = LocalStore(unfinished)
     last = SyncDirectory(reason="the log is whole")
@@ -114,13 +119,13 @@ def write_metadata_log(
         if facts_in(above, CLUSTER_METADATA_DIRECTORY) is not None:
             os.rename(
                 CLUSTER_METADATA_DIRECTORY,
-                _unfinished_name(),
+                unfinished_name(METADATA_LOG),
                 src_dir_fd=above,
                 dst_dir_fd=above,
             )
         os.rename(unfinished.name, CLUSTER_METADATA_DIRECTORY, src_dir_fd=above, dst_dir_fd=above)
         os.fsync(above)
-    _remove_unfinished(directory)
+    remove_unfinished(directory)
 
 
 def write_identity(directory: Path, properties: MetaProperties | None) -> None:
@@ -147,17 +152,3 @@ def _own(home: LocalStore, file: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _unfinished_name() -> str:
-    return f"{CLUSTER_METADATA_DIRECTORY}.{uuid.uuid4().hex}{_UNFINISHED_SUFFIX}"
-
-
-def _remove_unfinished(directory: Path) -> None:
-    """Remove what a killed promotion has left."""
-    with storage_errors(directory):
-        for name in folder_names(directory):
-            is_ours = name.startswith(f"{CLUSTER_METADATA_DIRECTORY}.")
-            if is_ours and name.endswith(_UNFINISHED_SUFFIX):
-                with storage_errors(directory / name):
-                    shutil.rmtree(directory / name)

@@ -18,6 +18,7 @@ from storage_core.checkpoint.broker_files import MetaProperties, encode_quorum_s
 from storage_core.checkpoint.checkpoint_files import INT_MAX
 from storage_core.checkpoint.lock import LogDirectoryLock, require_stopped
 from storage_core.commit import RestoreFile, WriteFile
+from storage_core.commit.scratch import remove_unfinished
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
@@ -160,6 +161,7 @@ def promote(promotion: Promotion) -> None:
     """
     directory = promotion.directory
     with LogDirectoryLock(directory) as lock:
+        remove_unfinished(directory)
         wanted = _properties_of(promotion.voter, promotion.source.cluster_id)
         properties = missing_properties(directory, wanted)
         if _has_copy(directory, promotion.files):

@@ -38,6 +38,7 @@ from storage_core.checkpoint.checkpoint_files import INT_MAX, LONG_MAX
 from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import WriteFile
+from storage_core.commit.scratch import remove_unfinished
 from storage_core.errors import ConfigError, PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TRANSACTION_STATE_TOPIC
 from storage_core.local_files import is_there
@@ -616,6 +617,8 @@ def write_bootstrap(
     snapshot = WriteFile(name=BOOTSTRAP_SNAPSHOT, content=content, reason="no copy is left")
     with ExitStack() as stack:
         locks = [stack.enter_context(LogDirectoryLock(each.directory)) for each in targets]
+        for target in targets:
+            remove_unfinished(target.directory)
         missing = [missing_properties(each.directory, each.properties) for each in targets]
         for target in targets:
             if not has_at_most_format(target.directory):

@@ -34,6 +34,7 @@ from storage_core.checkpoint.checkpoint_files import (
 from storage_core.checkpoint.checkpoints import log_start_entry
 from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
 from storage_core.commit.keep import keep_replaced
+from storage_core.commit.scratch import TRANSPLANTED, remove_unfinished, unfinished_name
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CorruptRecordError,
@@ -58,7 +59,7 @@ from storage_core.filenames import (
     sorted_logs,
 )
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
-from storage_core.local_files import create_file, facts_in, folder_names, is_there, open_folder
+from storage_core.local_files import create_file, facts_in, is_there, open_folder
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import (
     NO_OFFSET,
@@ -73,8 +74,6 @@ from storage_core.store.local import LocalStore, make_folder_like, storage_error
 from storage_core.turns import sync
 from storage_core.write_behind import WriteBehind
 
-_SCRATCH_PREFIX: Final = "pylog-transplant-0."
-_SCRATCH_SUFFIX: Final = "-delete"
 _FORMER: Final = "former"
 _ACTION: Final = "transplant"
 _EPOCH_BYTES: Final = np.arange(LEADER_EPOCH_AT, LEADER_EPOCH_AT + 4)
@@ -221,14 +220,14 @@ def scratch_folder(directory: Path) -> Iterator[Path]:
     Raises:
         StorageError: The disk failed.
     """
-    _remove_scratch(directory)
-    scratch = directory / f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
+    remove_unfinished(directory)
+    scratch = directory / unfinished_name(TRANSPLANTED)
     # A broker looks into what a kill has left of it.
     make_folder_like(LocalStore(directory, may_be_link=True), scratch)
     try:
         yield scratch
     finally:
-        _remove_scratch(directory)
+        remove_unfinished(directory)
 
 
 def build_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
@@ -267,7 +266,8 @@ def put_in_place(
 ) -> dict[TopicPartition, PylogError]:
     """Give replicas their names, with their checkpoints; all durable.
 
-    A kill leaves each log directory without a log, or with all of it.
+    A kill leaves each log directory without a log, or with all of it. The trash has a record of
+    each log before it gets an entry in a checkpoint: an undo takes back the entries of all logs.
 
     Args:
         built: What ``build_replicas`` has made.
@@ -286,9 +286,7 @@ def put_in_place(
     changes: dict[Path, dict[str, dict[TopicPartition, int | None]]] = {}
     for each in built:
         try:
-            for home in each.homes:
-                _require_empty(home / str(each.partition))
-            offsets = _checkpoints(each, scratches[each.homes[0]])
+            offsets = _prepare(each, scratches, trash)
         except PylogError as error:
             errors[each.partition] = error
             continue
@@ -306,7 +304,6 @@ def put_in_place(
                 if (failure := held[home].failure) is not None:
                     raise failure
             for home in each.homes:
-                _keep_former(home / str(each.partition), scratches[home], trash)
                 held[home].validate()
                 _give_name(scratches[home], str(each.partition))
         except StorageError as error:
@@ -413,6 +410,18 @@ def _require_empty(directory: Path) -> None:
         raise GuardRefusedError("TARGET_NOT_EMPTY", f"{directory} has records")
 
 
+def _prepare(
+    built: BuiltReplicas, scratches: Mapping[Path, Path], trash: Path | None
+) -> dict[str, int | None]:
+    """Keep the empty logs that replicas replace; return the replicas' offsets, as _checkpoints."""
+    for home in built.homes:
+        _require_empty(home / str(built.partition))
+    offsets = _checkpoints(built, scratches[built.homes[0]])
+    for home in built.homes:
+        _keep_former(home / str(built.partition), scratches[home], trash)
+    return offsets
+
+
 def _checkpoints(built: BuiltReplicas, scratch: Path) -> dict[str, int | None]:
     """Return a replica's offsets, by checkpoint file; None for no entry."""
     files = LocalStore(scratch / str(built.partition)).list_files()
@@ -446,11 +455,3 @@ def _give_name(scratch: Path, name: str) -> None:
             os.rename(name, former, src_dir_fd=above, dst_dir_fd=below)
         os.rename(name, name, src_dir_fd=below, dst_dir_fd=above)
         sync(above)
-
-
-def _remove_scratch(directory: Path) -> None:
-    with storage_errors(directory):
-        for name in folder_names(directory):
-            if name.startswith(_SCRATCH_PREFIX) and name.endswith(_SCRATCH_SUFFIX):
-                with storage_errors(directory / name):
-                    shutil.rmtree(directory / name)

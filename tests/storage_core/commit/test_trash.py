@@ -33,6 +33,7 @@ from storage_core.commit.trash import (
     read_raised,
     read_run,
     read_subject,
+    require_own_kept,
     write_raised,
 )
 from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
@@ -307,3 +308,23 @@ def test_log_starts_raised_where_the_disk_failed_are_known_after_later_waves_els
     assert read_raised(tmp_path, failed) == {"t-0": 7}
     drop_raised(tmp_path, [failed])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda path: path.chmod(0o777), id="anybody may write"),
+        pytest.param(
+            lambda path: os.chown(path, 12345, -1),
+            id="another user's",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root"),
+        ),
+    ],
+)
+def test_files_that_another_user_may_have_kept_are_not_put_back(commit, directory, spoil):
+    kept = commit / "kept"
+    kept.mkdir(exist_ok=True)
+    require_own_kept(kept, directory)
+    spoil(kept)
+    with pytest.raises(GuardRefusedError, match=r"TRASH_OF_ANOTHER_USER.*kept"):
+        require_own_kept(kept, directory)

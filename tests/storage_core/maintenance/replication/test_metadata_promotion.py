@@ -299,3 +299,14 @@ def test_a_kill_at_any_step_leaves_no_log_and_the_next_call_finishes(
     names = {path.name for path in target.iterdir()} - {".lock"}
     assert names == {"meta.properties", CLUSTER_METADATA_DIRECTORY}
     assert read(target, 3).position == copies[1].position
+
+
+def test_a_repeat_removes_what_a_kill_behind_the_last_rename_has_left(copies, target: Path):
+    (promotion,) = plan(copies, (3, target))
+    promote(promotion)
+    left = target / f"{CLUSTER_METADATA_DIRECTORY}.{'0' * 32}-delete"
+    left.mkdir()
+    (again,) = plan(copies, (3, target))
+    assert again.is_done
+    promote(again)
+    assert not left.exists()
