@@ -166,6 +166,10 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     Reason.COMPACTED: Refusal(
         means="the topic is compacted: `pylog compact` works on it, and takes what has expired"
     ),
+    Reason.COMMIT_UNFINISHED: Refusal(
+        means="a run was killed in the middle of its commit here, which the next run finishes",
+        way="apply this plan, which finishes it, then plan again",
+    ),
     Reason.INPUTS_CHANGED: Refusal(
         means="a file changed since the plan was made",
         way="make the plan anew with --dry-run --plan-out, and apply that",
@@ -323,6 +327,15 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         way="`pylog materialize` them, recover the copy, ingest it into a new root",
     ),
     "TRASH_IN_USE": Refusal(means="another command works in the trash", way="wait for its end"),
+    "PLAN_OF_ANOTHER_USER": Refusal(
+        means="somebody else may have written the plan: its file, or its folder, is not this "
+        "user's or root's alone",
+        way="make the plan again as this user, in a folder that nobody else can write",
+    ),
+    "SALVAGE_OF_ANOTHER_USER": Refusal(
+        means="others than those who may write the log may have written what was salvaged from it",
+        way="look who owns it and may write it; give it to the owner of the log alone",
+    ),
     "TRASH_OF_ANOTHER_USER": Refusal(
         means="the trash belongs to neither this user, nor root, nor the directory's owner",
         way="run as the directory's owner, or name another folder: `--trash DIR`",

@@ -39,6 +39,7 @@ from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core import interruption
 from storage_core.errors import StorageError
+from storage_core.roots.killed_runs import foresee_marker
 from storage_core.roots.open_root import LogRoot
 from storage_core.roots.root import HeldRoot, failures_of
 
@@ -307,7 +308,12 @@ class Run:
     def unclean_roots(self) -> frozenset[str]:
         """Broker roots whose logs nobody has closed, or recovered since."""
         if self.job.options.dry_run:
-            return unclean_roots(self.job.roots)
+            # The run that follows puts back the marker that a killed run took away.
+            return frozenset(
+                location
+                for location in unclean_roots(self.job.roots)
+                if not foresee_marker(Path(location))
+            )
         return frozenset(location for location, root in self.roots.items() if not root.was_clean)
 
     @property

@@ -35,6 +35,7 @@ from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.errors import InconsistentClusterIdError, InconsistentTopicIdError
 from storage_core.json_values import from_json, read_value, to_json
+from storage_core.roots.killed_runs import find_unfinished_commits
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.log_identity import LogIdentity
 from storage_core.store.open_objects import names_manifest
@@ -130,6 +131,8 @@ def settle_plans(
             if noted.action == action and noted.directory not in compacted
         }
         rows = _only(rows, before, compacted, action)
+    else:
+        rows = _without_unfinished(run, rows)
     listed = rows.to_pylist()
     prints = _look(run, listed, action)
     planned = [_planned(row, prints.get(number), action) for number, row in enumerate(listed)]
@@ -145,12 +148,35 @@ def settle_plans(
             is not None
         }
         run.refused |= {listed[number]["directory"] for number in refusals}
-        rows = _refused(rows, refusals)
+        rows = _left_out(
+            rows, {number: (Reason.INPUTS_CHANGED, why) for number, why in refusals.items()}
+        )
         keys = {noted.key for noted in planned}
         gone = [noted for key, noted in before.items() if key not in keys]
         rows = _with_missing(rows, gone)
     run.planned += planned
     return rows
+
+
+def _without_unfinished(run: Run, rows: pa.Table) -> pa.Table:
+    """Leave partitions out of a plan that the run which applies it changes first.
+
+    It finishes the commits of killed runs before it compares files with the plan.
+    """
+    unfinished = {
+        root.location: find_unfinished_commits(Path(root.location))
+        for root in run.job.roots
+        if root.role.facts.is_owned_by_broker
+    }
+    return _left_out(
+        rows,
+        {
+            number: (Reason.COMMIT_UNFINISHED, "a killed run is in the middle of its commit here")
+            for number, row in enumerate(rows.select(["root", "directory", "status"]).to_pylist())
+            if row["status"] == Status.PLANNED.value
+            and Path(row["directory"]).name in unfinished.get(row["root"], ())
+        },
+    )
 
 
 def write_planned(run: Run) -> None:
@@ -305,13 +331,14 @@ def _different_plan(saved: PlannedPartition, now: PlannedPartition) -> str | Non
     return None
 
 
-def _refused(rows: pa.Table, refusals: Mapping[int, str]) -> pa.Table:
+def _left_out(rows: pa.Table, refusals: Mapping[int, tuple[Reason, str]]) -> pa.Table:
+    """Return the rows, some of them skipped for a reason, which is said in words as well."""
     if not refusals:
         return rows
     columns = {name: rows[name].to_pylist() for name in ("status", "reason", "error")}
-    for number, why in refusals.items():
+    for number, (reason, why) in refusals.items():
         columns["status"][number] = Status.SKIPPED.value
-        columns["reason"][number] = Reason.INPUTS_CHANGED.value
+        columns["reason"][number] = reason.value
         columns["error"][number] = why
     for name, values in columns.items():
         place = rows.column_names.index(name)

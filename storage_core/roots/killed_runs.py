@@ -20,7 +20,12 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.commit.claim import current_boot, resume_claim, revoke_claim
 from storage_core.commit.fingerprint import digest_versions
-from storage_core.commit.scratch import find_claims, find_remembered_markers
+from storage_core.commit.scratch import (
+    claim_path,
+    find_claims,
+    find_remembered_markers,
+    scratch_home,
+)
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import (
     DELETED_SUFFIX,
@@ -101,6 +106,54 @@ def resume_killed_runs(
     ]
     has_one = is_known and len(markers) == 1
     return Resumed(points=points, marker=markers[0] if has_one else None)
+
+
+def foresee_marker(log_directory: Path) -> bool:
+    """Tell whether the next run will put the marker back that a killed run took away.
+
+    Nothing is written, and no lock is asked for: what a look can say.
+
+    Raises:
+        StorageError: A partition cannot be listed.
+    """
+    if scratch_home(log_directory) is None:
+        return False
+    try:
+        markers = find_remembered_markers(log_directory)
+    except StorageError:
+        return False  # it is not ours to read
+    if len(markers) != 1:
+        return False
+    finished = find_unfinished_commits(log_directory)
+    return _read_marker(markers[0], log_directory, finished=finished) is not None
+
+
+def find_unfinished_commits(log_directory: Path) -> set[str]:
+    """Return the partitions in whose commits a run was killed, by directory name.
+
+    The next run finishes these commits before it does anything else. Where scratch files lie inside
+    the partition directories, none is returned.
+
+    Raises:
+        StorageError: The log directory cannot be listed.
+    """
+    home = scratch_home(log_directory)
+    if home is None:
+        return set()
+    try:
+        claims = find_claims(log_directory, inside=())
+        begun = {claim for claim in claims if (facts := facts_of(claim)) and facts.st_size}
+    except (StorageError, OSError):
+        return set()  # they are not ours to read
+    with storage_errors(log_directory):
+        names = [entry.name for entry in scan_folder(log_directory, may_be_link=True)]
+    runs = {claim.parent for claim in begun}
+    return {
+        name
+        for name in names
+        for run in runs
+        if claim_path(str(run), log_directory / name, run.name) in begun
+    }
 
 
 def _drop(claim: Path, log_directory: Path) -> None:

@@ -21,7 +21,12 @@ from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
 from storage_core.roots import killed_runs
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
-from storage_core.roots.killed_runs import observe_partitions, resume_killed_runs
+from storage_core.roots.killed_runs import (
+    find_unfinished_commits,
+    foresee_marker,
+    observe_partitions,
+    resume_killed_runs,
+)
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import NEVER, FaultyStore, Moment, SimulatedCrash
@@ -436,3 +441,38 @@ def test_what_a_partition_looks_like_is_said_in_the_form_of_earlier_versions(dir
     listed = [(name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in facts]
     digest = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
     assert observe_partitions(directory) == {"orders-0": digest}
+
+
+@pytest.mark.parametrize("steps_done", range(4))
+def test_a_look_says_what_the_next_run_will_find(directory, steps_done):
+    begun(directory, steps_done=steps_done)
+    before = read_tree(directory)
+    assert foresee_marker(directory)
+    assert find_unfinished_commits(directory) == {"orders-0"}
+    assert read_tree(directory) == before
+    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+        assert root.was_clean
+    assert find_unfinished_commits(directory) == set()
+
+
+def test_a_look_says_so_too_where_the_next_run_finds_no_marker(directory):
+    begun(directory, steps_done=1)
+    (directory / "other-0").mkdir()
+    assert not foresee_marker(directory)
+    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+        assert not root.was_clean
+
+
+def test_a_run_removes_what_killed_calls_have_left(directory):
+    for name in ("pylog-transplant-0", "__cluster_metadata-0"):
+        (directory / f"{name}.{'0' * 32}-delete" / "orders-0").mkdir(parents=True)
+    kept = directory / f"orders-1.{'0' * 32}-delete"
+    kept.mkdir()
+    (directory / "recovery-point-offset-checkpoint.tmp").write_text("0")
+    (directory / "unknown.tmp").write_text("0")
+    before = {path.name for path in directory.iterdir()}
+    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True):
+        left = {path.name for path in directory.iterdir()} - {".lock"}
+    gone = {name for name in before if name.startswith(("pylog-", "__cluster", "recovery-point"))}
+    assert gone - {"recovery-point-offset-checkpoint"} == before - left
+    assert {kept.name, "unknown.tmp"} <= left
