@@ -191,18 +191,66 @@ def require_ours(facts: os.stat_result, *trusted: int) -> None:
         OSError: It is not ours.
     """
     owner, mode = facts.st_uid, stat.S_IMODE(facts.st_mode)
-    if owner not in {os.geteuid(), ROOT_USER, *trusted}:
+    users = list(dict.fromkeys((os.geteuid(), ROOT_USER, *trusted)))
+    if owner not in users:
         raise OSError(
             errno.EPERM,
-            f"belongs to user {owner}, expected user {os.geteuid()}: what somebody else wrote is "
-            "not taken for ours",
+            f"belongs to user {owner} (mode {mode:04o}), expected user "
+            f"{' or '.join(map(str, users))}: what somebody else wrote is not taken for ours",
         )
     if mode & _OTHERS_MAY_WRITE:
         raise OSError(
             errno.EPERM,
-            f"may be written by others than its owner (mode {mode:04o}): `chmod go-w` makes it "
-            "ours alone; remove what they may have put there",
+            f"may be written by others than its owner (user {owner}, mode {mode:04o}, expected "
+            f"{mode & ~_OTHERS_MAY_WRITE:04o}): `chmod go-w` makes it ours alone; remove what they "
+            "may have put there",
         )
+
+
+def require_own_file(path: Path, facts: os.stat_result) -> None:
+    """Refuse a file that a person names, unless it is our own word: others may have written it.
+
+    Its folder is ours, too, or one as /tmp, where only the owner of a file can replace it.
+
+    Args:
+        path: Its path; links lead to it.
+        facts: Stat result of the open file.
+
+    Raises:
+        OSError: It, or its folder, is not ours.
+    """
+    require_ours(facts)
+    if not stat.S_ISREG(facts.st_mode):
+        return  # a pipe that this user's process has made
+    folder = path.resolve().parent
+    around = folder.stat()
+    if around.st_mode & stat.S_ISVTX and around.st_uid == ROOT_USER:
+        return
+    try:
+        require_ours(around)
+    except OSError as error:
+        raise OSError(error.errno, f"its folder {folder} {error.strerror}") from error
+
+
+def require_as_private(facts: os.stat_result, directory: os.stat_result) -> None:
+    """Refuse a file about a directory that others may write than may write the directory.
+
+    Args:
+        facts: Stat result of the open file or folder.
+        directory: Of the directory: its owner, and its group if that may write there, can do to it
+            whatever the file can have us do.
+
+    Raises:
+        OSError: Others may write it.
+    """
+    is_same_group = facts.st_gid == directory.st_gid
+    shared = directory.st_mode & (_OTHERS_MAY_WRITE if is_same_group else stat.S_IWOTH)
+    require_ours(_without_mode(facts, shared & _OTHERS_MAY_WRITE), directory.st_uid)
+
+
+def _without_mode(facts: os.stat_result, mode: int) -> os.stat_result:
+    """Return a stat result with some bits of its mode taken away."""
+    return os.stat_result((facts.st_mode & ~mode, *facts[1:]))
 
 
 def require_fixed_place(folder: Path) -> None:

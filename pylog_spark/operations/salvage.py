@@ -40,6 +40,7 @@ from storage_core.maintenance.recovery.salvaged import (
     describe_salvaged,
     find_salvaged,
     replay,
+    require_own,
 )
 from storage_core.maintenance.verification.prescription import recover_command
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
@@ -225,6 +226,8 @@ def _replays(
                 row.status, row.reason = Status.SKIPPED, Reason.INCONSISTENT_TOPIC_ID
                 row.error = f"the directory is of topic {own}, the cluster knows {topic_id}"
                 continue
+            for each in listed:
+                require_own(each, directory)
             _compare(row, listed, store)
         except PylogError as error:
             row.status = Status.FAILED

@@ -11,10 +11,12 @@ exactly the plan that was saved.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,9 +28,10 @@ from storage_core import __version__
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.json_text import parse_json
 from storage_core.json_values import read_value
+from storage_core.local_files import require_own_file
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import write_record
@@ -191,6 +194,7 @@ def read_plan_file(path: str | Path) -> SavedPlan:
 
     Raises:
         ConfigError: The file cannot be read, or is no plan of this version.
+        GuardRefusedError: Somebody else may have written it.
     """
     try:
         header, rows = _read_parquet(path) if _is_parquet(path) else _read_json(path)
@@ -208,7 +212,7 @@ def _is_parquet(path: str | Path) -> bool:
 
 
 def _read_json(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
-    with Path(path).open("rb") as file:
+    with _open_own(path) as file:
         content = file.read(_MOST_BYTES + 1)
     _check_size(len(content))
     header = _parse_header(content)
@@ -216,13 +220,29 @@ def _read_json(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
-    with pq.ParquetFile(path) as file:
+    with _open_own(path) as opened, pq.ParquetFile(opened) as file:
         groups = range(file.metadata.num_row_groups)
         _check_size(sum(file.metadata.row_group(number).total_byte_size for number in groups))
         table = file.read().select(_ROWS.names)
     header = _parse_header((table.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
     rows = [row | {name: _parse(row[name]) for name in _NESTED} for row in table.to_pylist()]
     return header, rows
+
+
+@contextmanager
+def _open_own(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a plan that nobody else can have written.
+
+    Raises:
+        GuardRefusedError: Others may have: it decides what is done with the rights of this user.
+        OSError: It cannot be opened.
+    """
+    with Path(path).open("rb") as file:
+        try:
+            require_own_file(Path(path), os.fstat(file.fileno()))
+        except OSError as error:
+            raise GuardRefusedError("PLAN_OF_ANOTHER_USER", f"{path}: {error.strerror}") from error
+        yield file
 
 
 def _parse_header(content: bytes) -> dict[str, Any]:

@@ -45,11 +45,12 @@ from storage_core.filenames import (
     parse_partition_directory,
 )
 from storage_core.json_values import OMITTED, ONE_LINE, JsonFile, Word
+from storage_core.local_files import read_small
 from storage_core.log.leftovers import plan_settling
 from storage_core.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core.roots.undo import PartitionUndo, Undone
 from storage_core.store import LocalStore
-from storage_core.store.local import write_record
+from storage_core.store.local import storage_errors, write_record
 
 if TYPE_CHECKING:
     from storage_core.roots.broker import BrokerAccess, HeldBrokerRoot
@@ -451,7 +452,8 @@ def remember_marker(path: Path, held: "HeldBrokerRoot", *, verified: Collection[
     """
     directory = Path(held.location)
     if path.is_file():
-        content = LocalStore(path.parent).read_file(path.name, limit_bytes=_MOST_MARKER_BYTES)
+        with storage_errors(path):
+            content = read_small(path, _MOST_MARKER_BYTES, trusted=(directory.stat().st_uid,))
         first = _MARKER.parse(content, str(path))
         if not first.is_clean:
             return False

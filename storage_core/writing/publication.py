@@ -250,7 +250,9 @@ def _is_committed(request: WriteRequest, state: TargetState) -> bool:
 
 def _settle_others(directory: Path, state: TargetState, home: Path) -> TargetState:
     """Finish the decided write, if any, and remove all others' folders."""
-    for name in staged_runs(home):
+    with storage_errors(directory):
+        owner = directory.stat().st_uid
+    for name in staged_runs(home, owner):
         folder = home / name
         if LocalStore(folder).has(RECORD_FILE) and state.run_id != name:
             _log.warning("%s: finishes write %s, which was killed in its commit", directory, name)

@@ -9,6 +9,7 @@ time: whoever begins one takes the folders of all others away, so that what is l
 write, a task of it that still runs included, comes to nothing.
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from storage_core.filenames import (
 )
 from storage_core.json_text import parse_json
 from storage_core.json_values import read_value, to_json
-from storage_core.local_files import is_there, scan_folder
+from storage_core.local_files import is_there, open_folder, require_ours, scan_folder
 from storage_core.roots.guards import check_off_switch
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 
@@ -152,15 +153,22 @@ def staging_home(directory: Path) -> Path:
     return home
 
 
-def staged_runs(home: Path) -> list[str]:
+def staged_runs(home: Path, owner: int) -> list[str]:
     """Return the names of the writes with a folder beside a directory.
 
+    Args:
+        home: The folder of all of them.
+        owner: User id of the directory's owner.
+
     Raises:
-        StorageError: The disk failed.
+        StorageError: The disk failed, or the folder is another user's: what is decided in there
+            would be done.
     """
     with storage_errors(home):
         if not is_there(home, may_be_link=True):
             return []
+        with open_folder(home) as opened:
+            require_ours(os.fstat(opened), owner)
         return [entry.name for entry in scan_folder(home) if entry.is_folder]
 
 

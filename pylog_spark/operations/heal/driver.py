@@ -29,12 +29,14 @@ from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import DAMAGE, Action, DamageRow, Failure, PartitionName
+from storage_core.catalog.roles import local_path
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, StorageError
 from storage_core.json_values import from_json
 from storage_core.maintenance.replication.damage_state import DamageState
 from storage_core.maintenance.replication.healing import Healing
 from storage_core.maintenance.replication.places import PartitionPlaces, ReplicaPlace
+from storage_core.store.open_objects import names_manifest
 from storage_core.wording import count_text
 
 _ACTION: Final = Action.HEAL.value
@@ -217,11 +219,28 @@ def _saved_healings(saved: SavedPlan | None) -> dict[LogKey, dict[str, str]]:
             for noted in saved.partitions
             if noted.action == _ACTION and noted.plan
         }
-        for text in healings.values():
-            from_json(Healing, text)
+        for (_, topic, partition), text in healings.items():
+            _check_pieces(from_json(Healing, text), f"{topic}-{partition}")
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError("PLAN", saved.run_id, f"is no saved plan: {error}") from error
     return {key: {"healing": text} for key, text in healings.items()}
+
+
+def _check_pieces(healing: Healing, partition: str) -> None:
+    """Refuse pieces that lie anywhere but in the donors that the plan names.
+
+    Raises:
+        ValueError: One does.
+    """
+    donors = {donor for damage in healing.all_damage for donor in damage.donors}
+    for piece in (piece for segment in healing.segments for piece in segment.pieces):
+        place = None if names_manifest(piece.directory) else local_path(piece.directory)
+        is_named = piece.directory in donors and (place is None or place.name == partition)
+        if piece.directory and not is_named:
+            raise ValueError(
+                f"a piece of {partition} is {piece.directory}/{piece.file}, expected a file of its "
+                f"donors: {', '.join(sorted(donors)) or 'none is named'}"
+            )
 
 
 def _count_left(rows: Sequence[DamageRow]) -> int:

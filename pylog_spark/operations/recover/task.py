@@ -61,7 +61,7 @@ from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts
 from storage_core.maintenance.replication.healing import Healing
-from storage_core.maintenance.replication.healing_commit import HealedPartition
+from storage_core.maintenance.replication.healing_commit import HealedPartition, require_same_log
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.roots.partition_facts import has_expected_topic_id, partition_checkpoints
 from storage_core.roots.root import TOUCHED, Prepared
@@ -443,7 +443,10 @@ def _healed(store: LogStore, work: RecoveryWork) -> HealedPartition | None:
     """Return a partition with its new segments; None without any."""
     if work.healing is None:
         return None
-    return HealedPartition(store, from_json(Healing, work.healing).segments)
+    segments = from_json(Healing, work.healing).segments
+    for directory in {piece.directory for each in segments for piece in each.pieces} - {""}:
+        require_same_log(directory, store)
+    return HealedPartition(store, segments)
 
 
 def _place_segments(

@@ -6,6 +6,7 @@ later leader epoch has begun. Free batches go back with the offsets that they ha
 appends what it fetched. They go back only into the log that they were cut from.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import (
+    GuardRefusedError,
     InconsistentClusterIdError,
     InconsistentEpochsError,
     InconsistentTopicIdError,
@@ -31,7 +33,12 @@ from storage_core.filenames import (
     offset_of,
     parse_partition_directory,
 )
-from storage_core.local_files import scan_folder
+from storage_core.local_files import (
+    open_folder,
+    require_as_private,
+    scan_folder,
+    scan_open,
+)
 from storage_core.log.believed_epochs import are_batches_believed
 from storage_core.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
 from storage_core.log.loading_log import read_epochs
@@ -48,7 +55,7 @@ from storage_core.maintenance.recovery.salvage import (
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.base import FileReader, LogStore
-from storage_core.store.local import LocalStore
+from storage_core.store.local import LocalStore, storage_errors
 from storage_core.store.log_identity import LogIdentity, read_identity
 
 # Why what was salvaged is not of the log that is there now.
@@ -138,6 +145,32 @@ def find_salvaged(folder: Path) -> list[SalvagedLog]:
     return sorted(
         logs, key=lambda log: (log.partition.topic, log.partition.partition, log.directory)
     )
+
+
+def require_own(log: SalvagedLog, directory: Path) -> None:
+    """Refuse salvaged files that others may have written than may write the log.
+
+    Args:
+        log: The salvaged log.
+        directory: The partition directory of the log that gets its records.
+
+    Raises:
+        GuardRefusedError: Others may have.
+        StorageError: They cannot be looked at.
+    """
+    with storage_errors(directory):
+        around = directory.stat()
+    with storage_errors(log.directory), open_folder(log.directory) as folder:
+        looked_at = {log.directory: os.fstat(folder)}
+        for entry in scan_open(folder):
+            if entry.name == CUTS_FILE or kind_of(entry.name) == LOG_SUFFIX:
+                looked_at[log.directory / entry.name] = entry.facts
+    for path, facts in looked_at.items():
+        try:
+            require_as_private(facts, around)
+        except OSError as error:
+            text = f"{path}: {error.strerror}"
+            raise GuardRefusedError("SALVAGE_OF_ANOTHER_USER", text) from error
 
 
 class LogBatches:

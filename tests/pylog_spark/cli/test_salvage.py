@@ -1,6 +1,7 @@
 """``pylog salvage``: what was cut is shown beside its log, and goes back into it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -385,3 +386,35 @@ def test_what_is_no_salvage_is_wrong_usage_or_not_there(pylog, root, tmp_path):
         result = pylog("salvage", "show", tmp_path / place)
         assert result.exit_code != ExitCode.DONE
         assert "--salvage of a recovery named" in result.stderr
+
+
+@pytest.mark.parametrize("name", [".", "cuts.json", "*.log"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda path: path.chmod(0o777), id="anybody may write"),
+        pytest.param(
+            lambda path: os.chown(path, 12345, -1),
+            id="another user's",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root"),
+        ),
+    ],
+)
+def test_what_another_user_may_have_salvaged_does_not_go_into_a_log(pylog, root, name, spoil):
+    (folder,) = {path.parent for path in salvage_of(root).rglob("cuts.json")}
+    spoil(folder if name == "." else next(folder.glob(name)))
+    before = records_of(pylog, root.path)
+    result = replay(pylog, root, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED, result.output
+    (row,) = map(json.loads, result.stdout.splitlines())
+    assert "SALVAGE_OF_ANOTHER_USER" in row["error"]
+    assert "expected" in row["error"]
+    assert records_of(pylog, root.path) == before
+
+
+def test_what_the_group_of_a_log_may_write_goes_into_it(pylog, root):
+    """As a broker with umask 002 has it."""
+    (folder,) = {path.parent for path in salvage_of(root).rglob("cuts.json")}
+    for path in (root.partition, folder, *folder.iterdir()):
+        path.chmod(path.stat().st_mode | 0o020)
+    assert replay(pylog, root).exit_code == ExitCode.DONE

@@ -301,3 +301,40 @@ def test_the_command_shows_where_and_from_whom(lab, pylog):
     assert (damage["state"], damage["topic"], damage["partition"]) == ("FILLED", "ledger", 0)
     (result,) = [row for row in rows if row["type"] == "result"]
     assert result["action"] == "heal"
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "another partition", "no donor of this plan"])
+def test_a_piece_outside_of_the_plans_donors_is_refused(lab, tmp_path, where):
+    damaged = lab.damage("ledger-0")
+    assert states(lab.look()) == ["FILLED"]
+    before = lab.logs()
+    donor = next(str(root / "ledger-0") for root in lab.donors)
+    place = {
+        "elsewhere": tmp_path / "ledger-0",
+        "another partition": lab.donors[0] / "stock_levels-1",
+        "no donor of this plan": lab.target / "ledger-0",
+    }[where]
+    (tmp_path / "ledger-0").mkdir()
+    text = lab.plan.read_text()
+    piece = f'\\"directory\\": \\"{donor}\\"'
+    assert piece in text
+    lab.plan.write_text(text.replace(piece, piece.replace(donor, str(place))))
+    with pytest.raises(
+        ConfigError, match=f"a piece of ledger-0 is {place}/.*expected a file of its"
+    ):
+        lab.apply()
+    assert lab.logs() == before
+    assert damaged.exists()
+
+
+def test_a_donor_that_became_another_topics_is_refused(lab):
+    lab.damage("ledger-0")
+    assert states(lab.look()) == ["FILLED"]
+    before = lab.logs()
+    for donor in lab.donors:
+        file = donor / "ledger-0" / "partition.metadata"
+        file.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    run = lab.apply()
+    (row,) = run.results.to_pylist()
+    assert (row["status"], row["error_class"]) == ("failed", "InconsistentTopicIdError")
+    assert lab.logs() == before

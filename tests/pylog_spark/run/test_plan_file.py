@@ -1,6 +1,7 @@
 """A plan as a file: what goes in comes out, in both forms."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pylog_spark.tasks.fingerprints import decode_files, digest_operations, enco
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
 from storage_core.config import CleanerConfig, OffsetMapHash
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.roots.open_root import LogRoot
 
 OPTIONS = JobOptions(
@@ -234,3 +235,45 @@ def test_any_other_file_is_no_plan(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError):
         read_plan_file(tmp_path / name)
+
+
+NOBODY = 65534
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.parquet"])
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        pytest.param(
+            lambda plan: os.chown(plan, NOBODY, -1), "user 65534 .mode 0600", marks=AS_ROOT
+        ),
+        (lambda plan: plan.chmod(0o666), "mode 0666, expected 0644"),
+        (lambda plan: plan.chmod(0o620), "mode 0620, expected 0600"),
+        (lambda plan: plan.parent.chmod(0o777), "folder .* mode 0777, expected 0755"),
+        pytest.param(
+            lambda plan: os.chown(plan.parent, NOBODY, -1), "folder .* user 65534", marks=AS_ROOT
+        ),
+    ],
+)
+def test_a_plan_that_somebody_else_may_have_written_is_refused_by_name(
+    tmp_path, name, spoil, found
+):
+    path = tmp_path / "plans" / name
+    write_plan_file(path, PLAN)
+    link = tmp_path / f"link-{name}"
+    link.symlink_to(path)
+    assert read_plan_file(link) == read_plan_file(path) == PLAN
+    spoil(path)
+    for place in (path, link):
+        with pytest.raises(GuardRefusedError, match=f"PLAN_OF_ANOTHER_USER.*{place}.*{found}"):
+            read_plan_file(place)
+
+
+@AS_ROOT
+def test_a_plan_may_lie_where_only_its_owner_can_replace_it(tmp_path):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    write_plan_file(folder / "plan.json", PLAN)
+    assert read_plan_file(folder / "plan.json") == PLAN

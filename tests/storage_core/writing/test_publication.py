@@ -1,6 +1,7 @@
 """A write from its beginning to its commit: all of it, once, whoever is killed when."""
 
 import json
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -418,3 +419,14 @@ def test_a_record_of_a_commit_is_not_believed(directory):
         with pytest.raises(StorageError, match=r"commit\.json"):
             begin(request_of(directory))
     assert values_of(directory) == {"t-0": list(range(5))}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="folders are given away by root")
+def test_what_another_user_may_have_decided_is_not_done(directory):
+    killed = begin(request_of(directory))
+    home = Path(killed.staging).parent
+    os.chown(home, 12345, -1)
+    with pytest.raises(StorageError, match=r"belongs to user 12345 .*expected user 0"):
+        begin(request_of(directory))
+    os.chown(directory, 12345, -1)
+    begin(request_of(directory))
