@@ -208,7 +208,7 @@ def require_ours(facts: os.stat_result, *trusted: int) -> None:
 
 
 def require_own_file(path: Path, facts: os.stat_result) -> None:
-    """Refuse a file that a person names, unless it is our own word: others may have written it.
+    """Refuse a file that a person names and others may write.
 
     Its folder is ours, too, or one as /tmp, where only the owner of a file can replace it.
 
@@ -233,7 +233,7 @@ def require_own_file(path: Path, facts: os.stat_result) -> None:
 
 
 def require_as_private(facts: os.stat_result, directory: os.stat_result) -> None:
-    """Refuse a file about a directory that others may write than may write the directory.
+    """Refuse a directory's file that more users than its own may write.
 
     Args:
         facts: Stat result of the open file or folder.

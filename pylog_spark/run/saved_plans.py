@@ -159,7 +159,7 @@ def settle_plans(
 
 
 def _without_unfinished(run: Run, rows: pa.Table) -> pa.Table:
-    """Leave partitions out of a plan that the run which applies it changes first.
+    """Leave out partitions that the applying run changes first.
 
     It finishes the commits of killed runs before it compares files with the plan.
     """
@@ -332,7 +332,7 @@ def _different_plan(saved: PlannedPartition, now: PlannedPartition) -> str | Non
 
 
 def _left_out(rows: pa.Table, refusals: Mapping[int, tuple[Reason, str]]) -> pa.Table:
-    """Return the rows, some of them skipped for a reason, which is said in words as well."""
+    """Return the rows, some of them skipped with reason and words."""
     if not refusals:
         return rows
     columns = {name: rows[name].to_pylist() for name in ("status", "reason", "error")}

@@ -166,7 +166,7 @@ def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) 
 
 
 def unfinished_name(subject: str) -> str:
-    """Return a new name for a folder in which a log is made.
+    """Return a new name for a folder that becomes a log.
 
     Args:
         subject: ``TRANSPLANTED`` or ``METADATA_LOG``.
@@ -175,7 +175,7 @@ def unfinished_name(subject: str) -> str:
 
 
 def remove_unfinished(log_directory: Path) -> None:
-    """Remove what killed calls have left in a log directory, under its lock.
+    """Remove a log directory's leftovers of killed calls, under its lock.
 
     These are the folders in which they made logs, and small files that have no name yet.
 

@@ -109,7 +109,7 @@ def resume_killed_runs(
 
 
 def foresee_marker(log_directory: Path) -> bool:
-    """Tell whether the next run will put the marker back that a killed run took away.
+    """Tell whether the next run will put the marker back.
 
     Nothing is written, and no lock is asked for: what a look can say.
 
@@ -129,7 +129,7 @@ def foresee_marker(log_directory: Path) -> bool:
 
 
 def find_unfinished_commits(log_directory: Path) -> set[str]:
-    """Return the partitions in whose commits a run was killed, by directory name.
+    """Return the directories in whose commits a run was killed.
 
     The next run finishes these commits before it does anything else. Where scratch files lie inside
     the partition directories, none is returned.

@@ -227,7 +227,7 @@ def _saved_healings(saved: SavedPlan | None) -> dict[LogKey, dict[str, str]]:
 
 
 def _check_pieces(healing: Healing, partition: str) -> None:
-    """Refuse pieces that lie anywhere but in the donors that the plan names.
+    """Refuse pieces outside of the donors that the plan names.
 
     Raises:
         ValueError: One does.

@@ -148,7 +148,7 @@ def find_salvaged(folder: Path) -> list[SalvagedLog]:
 
 
 def require_own(log: SalvagedLog, directory: Path) -> None:
-    """Refuse salvaged files that others may have written than may write the log.
+    """Refuse salvaged files that more users than the log's may write.
 
     Args:
         log: The salvaged log.

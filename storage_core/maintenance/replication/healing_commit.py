@@ -185,7 +185,7 @@ def require_same_log(donor: str, store: LogStore) -> None:
 
 
 def _cluster_id_of(directory: str) -> str | None:
-    """Return the cluster id beside a partition directory, None where no file says it."""
+    """Return the cluster id beside a partition directory, else None."""
     path = None if names_manifest(directory) else local_path(directory)
     if path is None:
         return None

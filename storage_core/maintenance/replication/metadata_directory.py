@@ -72,7 +72,7 @@ def has_at_most_format(directory: Path) -> bool:
 
 
 def has_only_metadata(directory: Path) -> bool:
-    """Return whether a log directory has its identity and its metadata log, and nothing else.
+    """Return whether a log directory has nothing but identity and metadata.
 
     Raises:
         StorageError: It cannot be listed.

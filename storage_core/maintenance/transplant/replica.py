@@ -413,7 +413,7 @@ def _require_empty(directory: Path) -> None:
 def _prepare(
     built: BuiltReplicas, scratches: Mapping[Path, Path], trash: Path | None
 ) -> dict[str, int | None]:
-    """Keep the empty logs that replicas replace; return the replicas' offsets, as _checkpoints."""
+    """Keep the empty logs; return the replicas' offsets by file."""
     for home in built.homes:
         _require_empty(home / str(built.partition))
     offsets = _checkpoints(built, scratches[built.homes[0]])
