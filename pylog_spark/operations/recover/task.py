@@ -61,11 +61,12 @@ from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts
 from storage_core.maintenance.replication.healing import Healing
-from storage_core.maintenance.replication.healing_commit import HealedPartition, require_same_log
+from storage_core.maintenance.replication.healing_commit import HealedPartition
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.roots.partition_facts import has_expected_topic_id, partition_checkpoints
 from storage_core.roots.root import TOUCHED, Prepared
 from storage_core.store import LocalStore, LogStore, open_store
+from storage_core.store.log_identity import read_identity
 from storage_core.wording import count_text
 
 
@@ -444,8 +445,9 @@ def _healed(store: LogStore, work: RecoveryWork) -> HealedPartition | None:
     if work.healing is None:
         return None
     segments = from_json(Healing, work.healing).segments
-    for directory in {piece.directory for each in segments for piece in each.pieces} - {""}:
-        require_same_log(directory, store)
+    own = read_identity(store)
+    for donor in {piece.directory for each in segments for piece in each.pieces} - {""}:
+        read_identity(open_store(donor)).require(own, donor)
     return HealedPartition(store, segments)
 
 

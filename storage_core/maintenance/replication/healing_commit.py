@@ -10,9 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from storage_core.catalog.log_directories import read_topic_id, topic_id_of
-from storage_core.catalog.roles import local_path
-from storage_core.checkpoint.broker_files import MAX_META_PROPERTIES_BYTES, parse_meta_properties
 from storage_core.commit import (
     CreateEmptyFile,
     DeleteFile,
@@ -22,12 +19,10 @@ from storage_core.commit import (
     SyncDirectory,
     WriteFile,
 )
-from storage_core.errors import InconsistentClusterIdError, InconsistentTopicIdError
 from storage_core.filenames import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
-    META_PROPERTIES_FILE,
     SWAP_SUFFIX,
     log_file,
     segment_file,
@@ -42,8 +37,6 @@ from storage_core.log.pieced_store import (
 )
 from storage_core.log.settled_store import PlannedStore
 from storage_core.store.base import LogStore
-from storage_core.store.local import LocalStore
-from storage_core.store.open_objects import names_manifest
 
 _HEALED: Final = "healed from other replicas"
 _REPLACED: Final = "replaced by the healed segment"
@@ -162,39 +155,6 @@ class HealedPartition:
             yield SyncDirectory(reason="the swap is complete")
         for name in old:
             yield DeleteFile(name=name + DELETED_SUFFIX, reason=_REPLACED)
-
-
-def require_same_log(donor: str, store: LogStore) -> None:
-    """Refuse a donor that is no replica of a partition any more.
-
-    Args:
-        donor: Path or URL of its partition directory.
-        store: The partition that gets pieces of it.
-
-    Raises:
-        InconsistentTopicIdError: It has another topic's log by now.
-        InconsistentClusterIdError: It is another cluster's.
-        PylogError: It cannot be read.
-    """
-    topic_id, other_topic_id = topic_id_of(store), read_topic_id(donor)
-    if None not in {topic_id, other_topic_id} and topic_id != other_topic_id:
-        raise InconsistentTopicIdError(donor, str(topic_id), str(other_topic_id))
-    cluster_id, other_cluster_id = _cluster_id_of(store.location), _cluster_id_of(donor)
-    if None not in {cluster_id, other_cluster_id} and cluster_id != other_cluster_id:
-        raise InconsistentClusterIdError(donor, str(cluster_id), str(other_cluster_id))
-
-
-def _cluster_id_of(directory: str) -> str | None:
-    """Return the cluster id beside a partition directory, else None."""
-    path = None if names_manifest(directory) else local_path(directory)
-    if path is None:
-        return None
-    file = path.parent / META_PROPERTIES_FILE
-    store = LocalStore(path.parent, may_be_link=True)
-    if not store.has(META_PROPERTIES_FILE):
-        return None
-    content = store.read_file(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
-    return parse_meta_properties(content, file=str(file)).cluster_id
 
 
 def _names(segment: PiecedSegment, indexes: Mapping[str, bytes]) -> list[str]:
