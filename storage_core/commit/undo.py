@@ -279,7 +279,14 @@ def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> CommitP
         files: The directory's files, none of them transient.
     """
     is_copy = not is_same_filesystem(Path(store.location).parent, trashed.folder)
-    back = [file for file in trashed.former_files if not file.matches(files.get(file.name))]
+    after = {file.name: file for file in trashed.files_after or ()}
+    back = [
+        file
+        for file in trashed.former_files
+        if not file.matches(files.get(file.name))
+        # A large one that was replaced by one of its size and time looks as if it were back.
+        or (file.crc32 is None and file.matches(after.get(file.name)))
+    ]
     added = sorted(files.keys() - set(trashed.before))
     has_new_log = any(kind_of(name) == LOG_SUFFIX for name in added)
     if trashed.is_placement:

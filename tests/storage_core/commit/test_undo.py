@@ -1,5 +1,6 @@
 """Undoing the commits of a run on one partition: in which order, by which steps, and when not."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from storage_core.commit import (
     CommitPlan,
     DeleteFile,
     Operation,
+    PromoteFile,
     RestoreFile,
     TruncateFile,
     WriteFile,
@@ -145,3 +147,24 @@ def test_all_former_segments_count_or_none_when_the_power_fails(tmp_path):
             undo()
             assert read_tree(directory) == before, f"{number}, {seed}"
         number += 1
+
+
+def test_a_large_file_comes_back_that_was_replaced_by_one_of_its_size_and_time(
+    directory, run_folder, tmp_path
+):
+    """As a healed segment is."""
+    (directory / INDEX).unlink()
+    (directory / LOG).write_bytes(b"a" * 70_000)
+    (tmp_path / "new").write_bytes(b"b" * 70_000)
+    for path in (directory / LOG, tmp_path / "new"):
+        os.utime(path, ns=(10**18, 10**18))
+    before = read_tree(directory)
+    promotion = PromoteFile(
+        scratch_path=str(tmp_path / "new"), name=LOG, size_bytes=70_000, reason=WHY
+    )
+    change(directory, run_folder, promotion, action="heal")
+    assert read_tree(directory) != before
+    undo_partition(
+        LocalStore(directory), commit_folders(run_folder, directory), settling=plan_settling
+    )
+    assert read_tree(directory) == before
