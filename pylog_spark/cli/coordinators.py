@@ -43,7 +43,11 @@ from pylog_spark.view import (
 )
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.coordinators.transactions import TransactionOutcome
-from storage_core.filenames import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from storage_core.filenames import (
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
 from storage_core.wording import count_text
 
@@ -90,7 +94,7 @@ def _observe(call: Call, observe: _Observe) -> Iterator[OutputLine | str]:
             yield OutputLine("log_directory", {"root": views[-1].row["root"], "error": error})
     there |= topics_of(entry.name for view in views for entry in view.entries)
     topic, what = _COORDINATORS[observe]
-    if topic not in there:
+    if topic not in there and not (observe is observe_groups and SHARE_STATE_TOPIC in there):
         yield (
             f"no partition of {topic} is here, {what}: it may lie in the broker's other log "
             "directories (log.dirs); give all of them, or those of another broker"
@@ -202,6 +206,12 @@ def _group_state(row: Row) -> str:
     return ", ".join(states)
 
 
+def _local_start(row: Row) -> list[str]:
+    """Return from which offset on files are here, where others are in a tier."""
+    start = row["local_log_start_offset"]
+    return [] if start is None else [f"local from {number_text(start)}"]
+
+
 def _id_column(heading: str, name: str, *, rank: int) -> Column:
     return Column(heading=heading, cell=lambda row: str(row[name]), rank=rank, is_number=True)
 
@@ -229,7 +239,7 @@ _COMMIT_TABLE: Final = TableKind(
         time_column("committed", "commit_ms", rank=5),
         time_column("expires", "expires_ms", rank=6),
     ),
-    note=lambda row: ", ".join(row["findings"]),
+    note=lambda row: ", ".join(row["findings"] + _local_start(row)),
     note_heading="findings",
     note_style=lambda _: _BAD,
 )

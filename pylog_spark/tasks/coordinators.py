@@ -8,6 +8,7 @@ is a row with its error, beside what could be read before the damage.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -21,14 +22,24 @@ from storage_core.coordinators.coordinator_log import (
     TransactionEnd,
     replay_partition,
 )
-from storage_core.coordinators.groups import CommittedOffset, Group, GroupImage
+from storage_core.coordinators.groups import (
+    CommittedOffset,
+    Group,
+    GroupImage,
+    GroupType,
+    ShareImage,
+    ShareKey,
+    ShareOffset,
+)
 from storage_core.coordinators.observed_log import ObservedLog, observe_log
 from storage_core.coordinators.offsets_audit import (
     NO_OFFSET,
     AuditedCommit,
     AuditSettings,
     CommitFinding,
+    LogBounds,
     audit_commits,
+    find_outside,
 )
 from storage_core.coordinators.transactions import (
     HoldingTransaction,
@@ -42,6 +53,7 @@ from storage_core.coordinators.undecoded import Undecoded
 from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import (
     CONSUMER_OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
@@ -107,6 +119,8 @@ COMMIT_SCHEMA: Final = pa.schema(
         ("record_offset", pa.int64()),
         ("findings", _TEXTS),
         ("error", pa.string()),
+        ("local_log_start_offset", pa.int64()),
+        ("delivery_complete_count", pa.int64()),
     ]
 )
 HOLDING_SCHEMA: Final = pa.schema(
@@ -183,6 +197,12 @@ def observe_groups(
         beside: Roots of other brokers: their coordinators decide on transactions too.
     """
     logs = _ObservedLogs(views, settings)
+    shared: dict[str, list[CoordinatorRow]] = {}
+    for kind, row in _share_rows(views, logs, is_asked_for):
+        if kind == "commit":
+            shared.setdefault(row["group"], []).append((kind, row))
+        else:
+            yield kind, row
     count = _partition_count(views, settings, CONSUMER_OFFSETS_TOPIC)
     for view, entry in _partitions(views, CONSUMER_OFFSETS_TOPIC):
         image = GroupImage()
@@ -193,7 +213,7 @@ def observe_groups(
         topics = {key.topic for key in image.offsets}
         topics.update(*(group.subscribed_topics or () for group in groups))
         audited = audit_commits(
-            groups,
+            [group for group in groups if group.type is not GroupType.SHARE],
             image.offsets,
             logs.bounds_of({topic for topic in topics if is_asked_for(topic)}),
             AuditSettings(
@@ -210,20 +230,63 @@ def observe_groups(
             if is_asked_for(place.key.topic):
                 places.setdefault(place.key.group, []).append(place)
         for group in groups:
-            of_group = places.get(group.group, [])
-            row = _group_row(view, entry, group, of_group, image.pending)
-            yield "group", {**row, "not_loaded": not_loaded}
-            for place in of_group:
-                row = _commit_row(view, entry, place)
-                if not_loaded is not None:
+            of_group = [
+                ("commit", _commit_row(view, entry, p)) for p in places.get(group.group, [])
+            ]
+            if group.type is GroupType.SHARE:
+                of_group = shared.pop(group.group, [])
+            rows = [row for _, row in of_group]
+            if not_loaded is not None:
+                for row in rows:
                     row["findings"].append(CommitFinding.NOT_LOADED)
-                yield "commit", row
+            group_row = _group_row(view, entry, group, rows, image.pending)
+            yield "group", {**group_row, "not_loaded": not_loaded}
+            yield from of_group
         pending = [commit for commit in image.pending if is_asked_for(commit.key.topic)]
         coordinators = _join([*views, *beside], settings) if pending else TransactionCoordinators()
         for commit in pending:
             yield "pending_commit", _pending_row(view, entry, commit, coordinators)
         yield from _undecoded_rows(view, entry, image.undecoded)
+    for of_group in shared.values():  # their group coordinator is elsewhere
+        yield from of_group
     yield from logs.errors
+
+
+def _share_rows(
+    views: Sequence[RootView], logs: "_ObservedLogs", is_asked_for: Callable[[str], bool]
+) -> Iterator[CoordinatorRow]:
+    """Yield the places of share groups, and read errors."""
+    names: dict[str, str] | None = None
+    for view, entry in _partitions(views, SHARE_STATE_TOPIC):
+        image = ShareImage()
+        error = _replay(view, entry, image.apply)
+        if error is not None:
+            yield error
+        if image.offsets and names is None:
+            names = _topic_names(views)
+        for key, offset in sorted(image.offsets.items()):
+            topic = (names or {}).get(key.topic_id, key.topic_id)
+            if is_asked_for(topic):
+                place = TopicPartition(topic, key.partition)
+                bounds = logs.bounds_of({topic}).get(place)
+                yield "commit", _share_row(view, entry, key, place, offset, bounds)
+        yield from _undecoded_rows(view, entry, image.undecoded)
+
+
+def _topic_names(views: Sequence[RootView]) -> dict[str, str]:
+    """Return the names of topics by id, of the metadata and of the logs here."""
+    names = {
+        entry.topic_id: entry.topic_partition.topic
+        for view in views
+        for entry in view.entries
+        if entry.topic_id is not None and entry.topic_partition is not None
+    }
+    metadata = next((view.metadata for view in views if view.metadata is not None), None)
+    if metadata is not None:
+        with suppress(PylogError):  # the view has the error
+            topics = read_cluster_metadata(metadata).topics
+            names |= {topic_id: topic.name for topic_id, topic in topics.items()}
+    return names
 
 
 def observe_transactions(
@@ -385,8 +448,7 @@ class _ObservedLogs:
                 settle(store),
                 now_ms=self._settings.now_ms,
                 max_transaction_timeout_ms=self._settings.broker.transaction_max_timeout_ms,
-                log_start_checkpoint=checkpoints.log_start_offset or 0,
-                high_watermark=checkpoints.high_watermark,
+                checkpoints=checkpoints,
             )
             self.holders[place] = view
         except PylogError as error:
@@ -454,11 +516,11 @@ def _group_row(
     view: RootView,
     entry: SubDirectory,
     group: Group,
-    places: list[AuditedCommit],
+    places: list[dict[str, Any]],
     pending: tuple[CommittedOffset, ...],
 ) -> dict[str, Any]:
-    lags = [place.lag for place in places if place.lag is not None]
-    committed = [place for place in places if place.commit is not None]
+    lags = [place["lag"] for place in places if place["lag"] is not None]
+    committed = [place for place in places if place["commit_ms"] is not None]
     return {
         "root": view.row["root"],
         "group": group.group,
@@ -473,7 +535,7 @@ def _group_row(
         "commits": len(committed),
         "pending_commits": sum(commit.key.group == group.group for commit in pending),
         "lag": sum(lags) if lags else None,
-        "commits_without_log": sum(place.bounds is None for place in committed),
+        "commits_without_log": sum(place["log_end_offset"] is None for place in committed),
     }
 
 
@@ -504,6 +566,42 @@ def _commit_row(view: RootView, entry: SubDirectory, place: AuditedCommit) -> di
         "offsets_partition": _number(entry),
         "record_offset": None if commit is None else commit.record_offset,
         "findings": list(place.findings),
+        "local_log_start_offset": None if bounds is None else bounds.local_start,
+        "delivery_complete_count": None,
+    }
+
+
+def _share_row(
+    view: RootView,
+    entry: SubDirectory,
+    key: ShareKey,
+    place: TopicPartition,
+    offset: ShareOffset,
+    bounds: LogBounds | None,
+) -> dict[str, Any]:
+    high_watermark = None if bounds is None else bounds.high_watermark
+    has_read = offset.start_offset >= 0
+    return {
+        "root": view.row["root"],
+        "group": key.group,
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": offset.start_offset,
+        "metadata": "",
+        "leader_epoch": offset.leader_epoch,
+        "log_start_offset": None if bounds is None else bounds.log_start,
+        "log_end_offset": None if bounds is None else bounds.log_end,
+        "high_watermark": high_watermark,
+        "lag": None if bounds is None else offset.lag(bounds.log_end),
+        "high_watermark_lag": None if high_watermark is None else offset.lag(high_watermark),
+        "commit_ms": offset.write_ms if has_read else None,
+        "expires_ms": None,
+        "topic_id": key.topic_id,
+        "offsets_partition": _number(entry),
+        "record_offset": offset.record_offset,
+        "findings": list(find_outside(offset.start_offset, bounds)) if has_read else [],
+        "local_log_start_offset": None if bounds is None else bounds.local_start,
+        "delivery_complete_count": offset.complete_count,
     }
 
 

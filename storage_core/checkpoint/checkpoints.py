@@ -53,6 +53,17 @@ class PartitionCheckpoints:
     high_watermark: Count | None = None
     cleaner_offset: Count | None = None
 
+    def start_in_tier(self, local_start: int) -> int | None:
+        """Return a log start below the first local offset, else None.
+
+        Kafka keeps such an entry of tiered logs alone: the offsets between lie in the tier.
+
+        Args:
+            local_start: Base offset of the first segment.
+        """
+        start = self.log_start_offset
+        return start if start is not None and start < local_start else None
+
     def moved(self, changes: Self) -> Self:
         """Return these offsets with changes; no recovery point below the log's start.
 

@@ -64,7 +64,7 @@ def replay_partition(
 
     Args:
         store: The partition directory, settled.
-        topic: ``__consumer_offsets`` or ``__transaction_state``.
+        topic: ``__consumer_offsets``, ``__transaction_state`` or ``__share_group_state``.
         start_offset: The log start: records below it do not count.
 
     Raises:

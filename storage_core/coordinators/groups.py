@@ -3,7 +3,9 @@
 What counts is what a group coordinator has in memory once it has replayed the partition. The newest
 commit of a key wins; one that is part of a transaction counts when the transaction is committed,
 unless a newer one is there by then. A record without a value takes away what its key names.
-Sources: ``OffsetMetadataManager``, ``GroupMetadataManager``, ``ClassicGroup``, ``ModernGroup``.
+Share groups keep their offsets in ``__share_group_state``: a snapshot, and updates of it.
+Sources: ``OffsetMetadataManager``, ``GroupMetadataManager``, ``ClassicGroup``, ``ModernGroup``,
+``ShareCoordinatorShard``.
 """
 
 import enum
@@ -19,6 +21,7 @@ from storage_core.formats.batch_v2 import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from storage_core.messages import group_records as records
 from storage_core.messages.internal_records import decode_assignment, decode_subscription
 from storage_core.messages.schema import NO_UUID, Fields
+from storage_core.messages.transaction_records import SHARE_SNAPSHOT, SHARE_UPDATE
 
 _CONSUMER_PROTOCOL: Final = "consumer"
 _STABLE_MEMBER: Final = 0
@@ -286,6 +289,93 @@ class GroupImage:
             self._target_epochs.pop(key["group_id"], None)
         else:
             self._target_epochs[key["group_id"]] = value["assignment_epoch"]
+
+
+class ShareKey(NamedTuple):
+    """What a share group's start offset is of."""
+
+    group: str
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOffset:
+    """A share group's place in one partition.
+
+    Attributes:
+        start_offset: First offset that is not settled, -1 before the group has read.
+        complete_count: Records at or above it that were acknowledged or archived; -1 where no
+            record counts them, and then no lag is known.
+        leader_epoch: Leader epoch of the partition.
+        write_ms: Time of the last record about it, epoch milliseconds.
+        record_offset: Offset of that record in its partition of ``__share_group_state``.
+    """
+
+    start_offset: int
+    complete_count: int
+    leader_epoch: int
+    write_ms: int
+    record_offset: int
+
+    def lag(self, log_end: int) -> int | None:
+        """Return how many records are left to a log end, None if unknown."""
+        if min(self.start_offset, self.complete_count) < 0:
+            return None
+        return max(0, log_end - self.start_offset - self.complete_count)
+
+
+class ShareImage:
+    """A share coordinator's knowledge after the records so far.
+
+    ``apply`` takes the next record.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[ShareKey, ShareOffset] = {}
+        self._undecoded = UndecodedRecords()
+
+    @property
+    def offsets(self) -> Mapping[ShareKey, ShareOffset]:
+        """The start offsets of share groups."""
+        return self._offsets
+
+    @property
+    def undecoded(self) -> tuple[Undecoded, ...]:
+        """Records that were not understood, and left out."""
+        return tuple(self._undecoded.all())
+
+    def apply(self, event: ReplayedRecord | TransactionEnd) -> None:
+        """Take the next record."""
+        if isinstance(event, TransactionEnd):
+            return  # no share coordinator writes in transactions
+        decoded = event.decoded
+        if decoded.problem is not None:
+            self._undecoded.add(event, decoded.problem)
+        elif decoded.key is not None and decoded.type_id in {SHARE_SNAPSHOT, SHARE_UPDATE}:
+            fields, value = decoded.key, decoded.value
+            key = ShareKey(fields["group_id"], fields["topic_id"], fields["partition"])
+            if value is None:
+                self._offsets.pop(key, None)
+            else:
+                is_update = decoded.type_id == SHARE_UPDATE
+                before = self._offsets.get(key) if is_update else None
+                self._offsets[key] = _share_offset(event, value, before)
+
+
+def _share_offset(event: ReplayedRecord, value: Fields, before: ShareOffset | None) -> ShareOffset:
+    """Return a place by a record; -1 in an update leaves what was before."""
+    start_offset, leader_epoch = value["start_offset"], value["leader_epoch"]
+    if before is not None:
+        start_offset = before.start_offset if start_offset == -1 else start_offset
+        leader_epoch = before.leader_epoch if leader_epoch == -1 else leader_epoch
+    return ShareOffset(
+        start_offset=start_offset,
+        complete_count=value["delivery_complete_count"],
+        leader_epoch=leader_epoch,
+        write_ms=event.timestamp_ms,
+        record_offset=event.offset,
+    )
 
 
 _TYPE_OF_RECORD: Final = {

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.coordinators.offsets_audit import LogBounds
 from storage_core.filenames import offset_of, sorted_logs
 from storage_core.log.committed_view import load_by_snapshots, scan_batch_tables
@@ -35,8 +36,7 @@ def observe_log(
     *,
     now_ms: int,
     max_transaction_timeout_ms: int,
-    log_start_checkpoint: int = 0,
-    high_watermark: int | None = None,
+    checkpoints: PartitionCheckpoints,
 ) -> ObservedLog:
     """Observe a log by its producer snapshots, else by batch headers.
 
@@ -44,20 +44,16 @@ def observe_log(
         store: The partition directory, settled.
         now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
-        log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
-        high_watermark: Its entry in the replication checkpoint, None without one.
+        checkpoints: The partition's entries in the checkpoints.
 
     Raises:
         PylogError: The log cannot be read.
     """
+    log_start_checkpoint = checkpoints.log_start_offset or 0
     log = load_by_snapshots(store, now_ms=now_ms, log_start_checkpoint=log_start_checkpoint)
     if log is not None:
         return ObservedLog(
-            bounds=LogBounds(
-                log_start=log.log_start_offset,
-                log_end=log.log_end_offset,
-                high_watermark=high_watermark,
-            ),
+            bounds=_bounds(log.log_start_offset, log.log_end_offset, checkpoints),
             open_transactions=list_open_transactions(
                 log.producers,
                 now_ms=now_ms,
@@ -86,7 +82,7 @@ def observe_log(
                 log_end = int(batches.last_offset[-1]) + 1
     oldest_first = sorted(transactions.spans.items(), key=lambda item: item[1].first_offset)
     return ObservedLog(
-        bounds=LogBounds(log_start=log_start, log_end=log_end, high_watermark=high_watermark),
+        bounds=_bounds(log_start, log_end, checkpoints),
         open_transactions=tuple(
             OpenTransaction(
                 producer_id=producer_id,
@@ -102,4 +98,14 @@ def observe_log(
             )
             for producer_id, span in oldest_first
         ),
+    )
+
+
+def _bounds(local_start: int, log_end: int, checkpoints: PartitionCheckpoints) -> LogBounds:
+    in_tier = checkpoints.start_in_tier(local_start)
+    return LogBounds(
+        log_start=local_start if in_tier is None else in_tier,
+        log_end=log_end,
+        high_watermark=checkpoints.high_watermark,
+        local_start=None if in_tier is None else local_start,
     )

@@ -29,15 +29,17 @@ class LogBounds:
     """Where a partition's log begins and ends.
 
     Attributes:
-        log_start: First offset that may be read.
+        log_start: First offset that may be read; of a tiered topic it may lie in the tier.
         log_end: Offset that the next record would get.
         high_watermark: First offset that is not known to be replicated, None where no checkpoint
             says so.
+        local_start: First offset in the files here, None where that is the log start.
     """
 
     log_start: int
     log_end: int
     high_watermark: int | None = None
+    local_start: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,14 @@ def abs_hash(text: str) -> int:
     return 0 if signed == -_SIGN else abs(signed)
 
 
+def find_outside(offset: int, bounds: LogBounds | None) -> Iterator[CommitFinding]:
+    """Yield that an offset lies outside of a log."""
+    if bounds is not None and offset > bounds.log_end:
+        yield CommitFinding.BEYOND_LOG_END
+    if bounds is not None and offset < bounds.log_start:
+        yield CommitFinding.BELOW_LOG_START
+
+
 def _audit(
     key: CommitKey,
     group: Group,
@@ -177,10 +187,7 @@ def _findings(
     settings: AuditSettings,
     partition: int,
 ) -> Iterator[CommitFinding]:
-    if bounds is not None and commit.offset > bounds.log_end:
-        yield CommitFinding.BEYOND_LOG_END
-    if bounds is not None and commit.offset < bounds.log_start:
-        yield CommitFinding.BELOW_LOG_START
+    yield from find_outside(commit.offset, bounds)
     if expires_ms is not None and settings.now_ms >= expires_ms:
         yield CommitFinding.EXPIRED
     # Kafka counts characters, as Java does.

@@ -66,9 +66,11 @@ _STATE_BATCHES: Final = Field(
         )
     ),
 )
+SHARE_SNAPSHOT: Final = 0
+SHARE_UPDATE: Final = 1
 _COMPLETE_COUNT: Final = Field("delivery_complete_count", INT32, tag=0, default=-1)
 SHARE_STATE_RECORDS: Final[Mapping[int, RecordType]] = {
-    0: RecordType(
+    SHARE_SNAPSHOT: RecordType(
         "SHARE_SNAPSHOT",
         Message(
             fields=Struct(
@@ -84,7 +86,7 @@ SHARE_STATE_RECORDS: Final[Mapping[int, RecordType]] = {
         ),
         _SHARE_KEY,
     ),
-    1: RecordType(
+    SHARE_UPDATE: RecordType(
         "SHARE_UPDATE",
         Message(
             fields=Struct(

@@ -1,6 +1,7 @@
 """``pylog groups`` and ``pylog transactions`` over directories that brokers left."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pylog_spark.exit_code import ExitCode
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
-from tests.kit.golden_data import Golden
+from tests.kit.golden_data import GOLDEN, Golden, unpack_archive
 from tests.storage_core.maintenance.transplant.clusters import (
     BATCHES,
     END,
@@ -319,3 +320,64 @@ def test_a_committed_read_says_where_an_open_transaction_ends_it(
     for more in (["--until", "5"], ["--max", "1"], ["--isolation", "read_uncommitted"]):
         assert pylog("cat", *brokers, *words, *more).exit_code == 0
     assert caplog.text == ""
+
+
+@pytest.fixture
+def disk_of(tmp_path: Path) -> Any:
+    """Unpacks the log directory of a broker."""
+    return lambda name: unpack_archive(GOLDEN / name / "before.tar.gz", tmp_path) / "d1"
+
+
+def test_a_share_group_is_where_kafka_says(pylog, disk_of):
+    disk = disk_of("group-share")
+    result = pylog("groups", disk, "--output", "json")
+    assert result.exit_code == 0
+    place = places_of(result)["share1", "jobs-0"]
+    assert (place["offset"], place["lag"], place["findings"]) == (130, 170, [])
+    assert place["delivery_complete_count"] == 0
+    (group,) = (row for row in lines_of(result, "group") if row["group"] == "share1")
+    assert (group["group_type"], group["state"]) == ("Share", "Empty")
+    assert (group["commits"], group["lag"]) == (1, 170)
+    table = pylog("groups", disk, "--topics", "jobs").stdout
+    assert re.search(r"share1 +jobs-0 +130 +0 +300 +170 ", table)
+    only_work = pylog("groups", disk, "--topics", "work", "--output", "json")
+    assert ("share1", "jobs-0") not in places_of(only_work)
+
+
+def test_a_share_group_is_shown_without_its_group_coordinator(pylog, disk_of):
+    disk = disk_of("group-share")
+    for path in disk.glob("__consumer_offsets-*"):
+        shutil.rmtree(path)
+    result = pylog("groups", disk, "--output", "json")
+    assert {key: row["lag"] for key, row in places_of(result).items()} == {
+        ("share1", "jobs-0"): 170
+    }
+    # Without the topic's log and the metadata only its id is known, and no lag.
+    shutil.rmtree(disk / "__cluster_metadata-0")
+    shutil.rmtree(disk / "jobs-0")
+    ((_, place),) = places_of(pylog("groups", disk, "--output", "json"))
+    assert re.fullmatch(r"[\w-]{22}-0", place)
+
+
+def test_a_share_partition_that_cannot_be_read_is_a_row(pylog, disk_of):
+    disk = disk_of("group-share")
+    log = disk / "__share_group_state-0" / LOG
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    result = pylog("groups", disk, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    (error,) = lines_of(result, "partition")
+    assert (error["topic"], error["partition"]) == ("__share_group_state", 0)
+    assert ("classic", "work-1") in places_of(result)
+
+
+def test_a_group_below_the_local_log_of_a_tiered_topic_is_in_its_log(pylog, disk_of):
+    disk = disk_of("group-tiered")
+    result = pylog("groups", disk, "--output", "json", "--now-ms", 1_795_902_000_000)
+    place = places_of(result)["g1", "longer-0"]
+    assert (place["offset"], place["lag"], place["findings"]) == (451, 1_049, [])
+    assert (place["log_start_offset"], place["local_log_start_offset"]) == (0, 1_251)
+    table = pylog("groups", disk, "--topics", "longer", "--now-ms", 1_795_902_000_000).stdout
+    assert "local from 1,251" in table
+    assert "below-log-start" not in table

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.coordinators.coordinator_log import (
     ReplayedRecord,
     TransactionEnd,
@@ -107,7 +108,10 @@ def test_what_lies_before_damage_is_replayed(tmp_path: Path):
 
 def observe(directory: Path) -> ObservedLog:
     return observe_log(
-        settle(LocalStore(directory)), now_ms=10**13, max_transaction_timeout_ms=TIMEOUT_MS
+        settle(LocalStore(directory)),
+        now_ms=10**13,
+        max_transaction_timeout_ms=TIMEOUT_MS,
+        checkpoints=PartitionCheckpoints(),
     )
 
 
