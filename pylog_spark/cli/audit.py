@@ -5,7 +5,7 @@ It shows what each replica has, and who may lead.
 
 import base64
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -35,6 +35,7 @@ from pylog_spark.options.declared import (
     COPY,
     COPY_PREFIX,
     ELECTION_OUT,
+    FAIL_ON,
     LEADER,
     LEADER_EPOCH,
     LEVEL,
@@ -49,6 +50,7 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import PARTITION, number_column, size_text
+from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.text import readable_bytes
 from pylog_spark.view import (
@@ -64,6 +66,7 @@ from pylog_spark.view import (
     lines_of,
 )
 from storage_core.errors import ConfigError
+from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.prescription import heal_commands
 from storage_core.wording import count_text, time_text
 
@@ -74,6 +77,8 @@ _KINDS_OF_LOSS: Final = {
     "unknown": "perhaps committed",
 }
 
+# By the style of a verdict: records are lost whatever starts, or under the wrong leader.
+_SEVERITIES: Final = {"bold red": Severity.ERROR, "bold yellow": Severity.WARN}
 _SHOWN_RANGES: Final = 3
 # Of a key on a terminal.
 _SHOWN_BYTES: Final = 32
@@ -233,24 +238,25 @@ def _prepare(line: CommandLine) -> Call:
         reason = "is needed beside --plan-out, --salvage and --allow-committed-loss"
         raise ConfigError(LEADER.label, None, reason)
     if line[LEADER] is not None:
-        _refuse_beside(line, LEADER, (LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS), "says who leads")
+        options_of_losses = (LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
+        _refuse_beside(line, LEADER, options_of_losses, "says who leads")
     if line[LEVEL] is not None:
-        options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS)
+        options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
         _refuse_beside(line, LEVEL, options_of_losses, "lists differences and no more")
     if line[COPY]:
         not_of_copies = (
-            *(ATTEST, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE),
+            *(ATTEST, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE, FAIL_ON),
         )
         _refuse_beside(line, COPY, not_of_copies, "compares with copies and no more")
     elif COPY_PREFIX in line or OFFSET_MAP in line:
         reason = "is needed beside --copy-prefix and --offset-map"
         raise ConfigError(COPY.label, None, reason)
     if line[TIMELINE]:
-        others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT, LOST_KEYS)
+        others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
         _refuse_beside(line, TIMELINE, others, "shows changes and no more")
     if line[ATTEST]:
         options_of_looks = (
-            *(STATE, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE),
+            *(STATE, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE, FAIL_ON),
         )
         _refuse_beside(line, ATTEST, options_of_looks, "writes markers and shows no more")
     roots = resolve_roots(line[ROOTS], role=options.role, must_open=False)
@@ -327,12 +333,18 @@ def _view(call: Call, report: _Report) -> View:
         yield from report.notes
 
     failed = report.unread or any(row["error"] for row in rows)
+    details = details_of(report)
+    verdict = _verdict(details)
+    if report.starts is not None:
+        verdict = _verdict_of_starts(report.starts, _unseen_brokers(details))
+    is_bad = is_as_bad(_SEVERITIES.get(verdict.style), call.line[FAIL_ON].severity)
+    status = ExitCode.FINDINGS if is_bad else ExitCode.DONE
     return View(
         lines=lines(),
         csv=("partition", ANSWER_KEYS),
-        blocks=_blocks(call, report),
+        blocks=_blocks(call, report, details, verdict),
         notes=call.notes,
-        status=ExitCode.PARTLY_FAILED if failed else ExitCode.DONE,
+        status=ExitCode.PARTLY_FAILED if failed else status,
     )
 
 
@@ -399,20 +411,20 @@ _TIMELINE_TABLE: Final = TableKind(
 )
 
 
-def _blocks(call: Call, report: Audit) -> Iterator[Block]:
-    details = details_of(report)
+def _unseen_brokers(details: Iterable[Row]) -> set[int]:
+    """Return brokers with replicas of which no directory was read."""
+    return {broker for row in details if row["details"] for broker in row["details"]["unseen"]}
+
+
+def _blocks(
+    call: Call, report: Audit, details: Sequence[Row], verdict: Sentence
+) -> Iterator[Block]:
     starts = report.starts
     if report.unread:
         unread = count_text(len(report.unread), "log directory", "log directories")
         text = f"{unread} cannot be read: nothing of what follows counts what is there."
         yield Sentence(text, "bold red")
-    if starts is None:
-        yield _verdict(details)
-    else:
-        unseen = {
-            broker for row in details if row["details"] for broker in row["details"]["unseen"]
-        }
-        yield _verdict_of_starts(starts, unseen)
+    yield verdict
     yield f"  {report.belief}"
     yield from (f"  {note}" for note in (*report.notes, *(() if starts is None else starts.notes)))
     counts = Counter(

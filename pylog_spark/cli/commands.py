@@ -188,6 +188,10 @@ _FAIL_ON_CUT: Final = replace(
     shown=FailOn.NEVER,
     help="Exit with 1 if something is cut: warn for any cut, error for readable records.",
 )
+_FAIL_ON_LOSS: Final = replace(
+    FAIL_ON,
+    help="Exit with 1 for losses: error for those under any leader, warn for those under one.",
+)
 _TRASH_OF_RUNS: Final = replace(
     TRASH, panel=CHOICE, help="The folder in which runs kept what they took away."
 )
@@ -203,7 +207,7 @@ _RECORD_ROOTS: Final = replace(
 )
 # `--root` names the roots where an argument names the topic.
 _TOPIC_TO_READ: Final = replace(
-    TOPIC, is_required=False, help="Name of the topic. Needed, except with --root."
+    TOPIC, is_required=False, help="Name of a topic; may be repeated. Needed, except with --root."
 )
 # Of the four jobs.
 _WHERE_JOBS_WORK: Final = (ROOTS, TOPICS, EXCLUDE, FILE_LIST, ROLE)
@@ -569,6 +573,7 @@ _AUDIT: Final = Command(
         LEADER_EPOCH,
         ELECTION_OUT,
         LOST_KEYS,
+        _FAIL_ON_LOSS,
         TIMELINE,
         ATTEST,
         COPY,
@@ -588,10 +593,11 @@ _AUDIT: Final = Command(
 
     Each replica is taken as its broker has it once it has opened the directory. Nothing is
     written, no lock is taken. With --leader the answer is what `pylog apply` would cut from the
-    others, so that they follow that broker. With --level the replicas are compared as they lie,
-    and their differences listed: the exit status is 1 if there are any. With --copy these are
-    the differences to a copy in another cluster, record by record. With --attest markers of
-    recovered directories get their broker's last epoch, under the locks of all.
+    others, so that they follow that broker. The exit status is 1 if committed records are lost
+    whichever replica leads (--fail-on), 4 if one cannot be read. With --level the replicas are
+    compared as they lie, and their differences listed: the exit status is 1 if there are any. With
+    --copy these are the differences to a copy in another cluster, record by record. With --attest
+    markers of recovered directories get their broker's last epoch, under the locks of all.
     """,
     example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",
 )

@@ -135,7 +135,10 @@ def dump(line: CommandLine) -> int:
     if TOPIC in line:
         from pylog_spark.cli.record_choice import locate_partition  # noqa: PLC0415  # Arrow
 
-        path = locate_partition(path, line[TOPIC], line[PARTITIONS])
+        topics = dict.fromkeys(line[TOPIC])
+        if len(topics) > 1:
+            raise ConfigError(TOPIC.label, ", ".join(topics), "expected one topic: one is printed")
+        path = locate_partition(path, *topics, line[PARTITIONS])
     is_whole = dump_path(path, request)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 

@@ -84,25 +84,26 @@ def _operate(call: Call, place: Any) -> Exported:
 
 def _view(call: Call, exported: Exported) -> View:
     request: ExportRequest = call.subject
-    topic, to = call.line[TOPIC], request.to
+    topics, to = tuple(dict.fromkeys(call.line[TOPIC])), request.to
     if exported.failures:
         errors = [str(failure.error) for failure in exported.failures]
         errors.append(f"{exported.out}: nothing written: {len(errors)} parts failed")
         return View(lines=(), blocks=(), errors=errors, status=ExitCode.PARTLY_FAILED)
     numbers = call.line[PARTITIONS]
-    missing = [] if numbers else missing_partitions(call.line[ROOTS], topic)
+    missing = [] if numbers else missing_partitions(call.line[ROOTS], topics)
     row = {
-        "topic": topic,
+        "topic": ",".join(topics),
         "roots": list(call.line[ROOTS]),
         "out": exported.out,
         "format": to.value,
         "records": exported.records,
         "files": exported.files,
         "size_bytes": exported.size_bytes,
-        "missing_partitions": missing,
+        "missing_partitions": sorted({each.partition for each in missing}),
+        "missing": list(map(str, missing)),
     }
     files = count_text(exported.files, "file")
-    records = f"{count_text(exported.records, 'record')} of {topic}"
+    records = f"{count_text(exported.records, 'record')} of {', '.join(topics)}"
     sentences = [f"{records} in {exported.out}: {files}, {size_text(exported.size_bytes)}, {to}"]
     if call.line[ISOLATION] is Isolation.READ_UNCOMMITTED and exported.records:
         sentences.append(
@@ -115,9 +116,9 @@ def _view(call: Call, exported: Exported) -> View:
         names = ", ".join(map(str, missing[:_MOST_NAMED]))
         more = ", ..." if len(missing) > _MOST_NAMED else ""
         sentences.append(
-            f"{absent} of {topic} not in these directories ({names}{more}), as the "
-            "cluster's metadata knows the topic: give all log directories of the broker "
-            "(log.dirs), and those of brokers that have the others"
+            f"{absent} of {', '.join(topics)} not in these directories ({names}{more}), as the "
+            "cluster's metadata knows them: give all log directories of the broker (log.dirs), and "
+            "those of brokers that have the others"
         )
     return View(
         lines=[OutputLine("export", row)], blocks=map(Verbatim, sentences), status=ExitCode.DONE

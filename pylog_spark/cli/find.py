@@ -126,7 +126,7 @@ class _Search:
         trash = line[TRASH]
         if trash is not None and not Path(trash).is_dir():
             raise ConfigError(TRASH.label, trash, "there is no such folder")
-        is_empty = True
+        missing = {*line[TOPIC]}
         for root in line[ROOTS]:
             started = time.monotonic()
 
@@ -136,26 +136,27 @@ class _Search:
                     Progress(done_bytes=done_bytes, total_bytes=total_bytes, seconds=seconds)
                 )
 
-            with said_as("ROOT", root):
-                for history in find_history(
-                    root,
-                    line[TOPIC],
-                    self._keys,
-                    now_ms=now_ms,
-                    trash=None if trash is None else Path(trash),
-                    numbers=line[PARTITIONS],
-                    on_read=on_read,
-                    most=line[MAX_RECORDS] or MOST_VERSIONS,
-                ):
-                    is_empty = False
-                    self.is_whole &= not history.errors
-                    yield root, history
-        if is_empty:
+            for topic in dict.fromkeys(line[TOPIC]):
+                with said_as("ROOT", root):
+                    for history in find_history(
+                        root,
+                        topic,
+                        self._keys,
+                        now_ms=now_ms,
+                        trash=None if trash is None else Path(trash),
+                        numbers=line[PARTITIONS],
+                        on_read=on_read,
+                        most=line[MAX_RECORDS] or MOST_VERSIONS,
+                    ):
+                        missing.discard(topic)
+                        self.is_whole &= not history.errors
+                        yield root, history
+        for topic in sorted(missing):
             topics = topics_of(name for root in line[ROOTS] for name in find_root(root)[1])
-            near = None if line[TOPIC] in topics else nearest_name(line[TOPIC], topics)
+            near = None if topic in topics else nearest_name(topic, topics)
             meant = "" if near is None else f"; did you mean {near}?"
             reason = f"no such topic or partition in {', '.join(line[ROOTS])}{meant}"
-            raise ConfigError("--topic", line[TOPIC], reason)
+            raise ConfigError("--topic", topic, reason)
 
     def lines(self) -> Iterator[OutputLine]:
         """Yield versions, partition by partition, with each partition's history."""

@@ -1,6 +1,6 @@
 """Which records a command line asks for, read by ``storage_core.kafka_log``."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -76,7 +76,7 @@ def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> Comma
         raise ConfigError(ROOT_OF_TOPIC.label, roots[0], f"{usage}, without --root")
     if len(arguments) != 1 + needs_out or OUT in line:
         raise ConfigError("TOPIC", " ".join(arguments), usage)
-    values[TOPIC] = arguments[0]
+    values[TOPIC] = [arguments[0]]
     if needs_out:
         values[OUT] = Path(arguments[1])
     return line.with_written(values)
@@ -110,10 +110,10 @@ def locate_partition(root: str, topic: str, numbers: Sequence[int]) -> str:
 def read_chosen(
     line: CommandLine, columns: Iterable[str], *, range_bytes: int = DEFAULT_RANGE_BYTES
 ) -> Records:
-    """Return the records of a topic that a command line asks for.
+    """Return the records of topics that a command line asks for.
 
     Args:
-        line: Root, topic, and what bounds them.
+        line: Root, topics, and what bounds them.
         columns: Of ``kafka_log.COLUMNS``, those that are wanted.
         range_bytes: How much of the files is read in one go.
 
@@ -121,10 +121,11 @@ def read_chosen(
         PylogError: As ``kafka_log.open_logs`` and ``Logs.read``.
     """
     logs = open_logs(*line[ROOTS])
-    topic, numbers = line[TOPIC], line[PARTITIONS]
+    topics, numbers = line[TOPIC], line[PARTITIONS]
     return logs.read(
-        None if numbers else topic,
-        partitions=[TopicPartition(topic, number) for number in numbers] or None,
+        None if numbers else topics,
+        partitions=[TopicPartition(topic, number) for topic in topics for number in numbers]
+        or None,
         start=_position(logs, line, FROM.label, line[FROM]),
         end=_position(logs, line, UNTIL.label, line[UNTIL]),
         keys=keys_of(line),
@@ -148,12 +149,12 @@ def find_open_ends(line: CommandLine) -> Iterator[str]:
         return
     settings = CoordinatorSettings(now_ms=SystemClock().now_ms(), broker=BrokerConfig())
     brokers = group_by_broker([inspect_root(root) for root in line[ROOTS]])
-    topic, numbers = line[TOPIC], line[PARTITIONS]
+    topics, numbers = frozenset(line[TOPIC]), line[PARTITIONS]
     for views in brokers:
         rows = observe_transactions(
             views,
             settings,
-            is_asked_for=topic.__eq__,
+            is_asked_for=topics.__contains__,
             beside=views_beside(views, brokers),
         )
         for kind, row in rows:
@@ -166,22 +167,26 @@ def find_open_ends(line: CommandLine) -> Iterator[str]:
                 )
 
 
-def missing_partitions(roots: Sequence[str], topic: str) -> list[int]:
-    """Return a topic's partitions of the cluster without logs in roots.
+def missing_partitions(roots: Sequence[str], topics: Collection[str]) -> list[TopicPartition]:
+    """Return partitions of topics in the cluster without logs in roots.
 
     Args:
         roots: Log directories; without the cluster's metadata in one of them nothing is known.
-        topic: Its name.
+        topics: Their names.
     """
     views = [inspect_root(root) for root in roots]
-    numbers: set[int] = set()
+    wanted: set[TopicPartition] = set()
     for view in views:
         if view.metadata is not None:
             with suppress(PylogError):  # what is wrong with it is no matter of these records
-                topics = read_cluster_metadata(view.metadata).topics_by_name()
-                numbers |= set(topics[topic].partitions) if topic in topics else set()
-    present = {partition.partition for partition in find_places(roots) if partition.topic == topic}
-    return sorted(numbers - present)
+                of_cluster = read_cluster_metadata(view.metadata).topics_by_name()
+                wanted |= {
+                    TopicPartition(topic, number)
+                    for topic in topics
+                    if topic in of_cluster
+                    for number in of_cluster[topic].partitions
+                }
+    return sorted(wanted - find_places(roots).keys())
 
 
 def keys_of(line: CommandLine) -> list[bytes] | None:

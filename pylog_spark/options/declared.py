@@ -971,12 +971,13 @@ RUN_ID: Final = Option[str](
     help="The run's name in its report or the ledger.",
     is_required=True,
 )
-TOPIC: Final = Option[str](
+TOPIC: Final = Option[tuple[str, ...]](
     name="topic",
     flag="--topic",
-    kind=TEXT,
+    kind=TEXTS,
+    default=(),
     metavar="TOPIC",
-    help="Name of the topic.",
+    help="Name of a topic; may be repeated.",
     is_required=True,
 )
 OUT: Final = Option[Path](

@@ -2,6 +2,7 @@
 
 import shutil
 
+from pylog_spark.exit_code import ExitCode
 from tests.kit.cluster_truth import Cluster
 
 
@@ -56,3 +57,24 @@ def test_what_brokers_have_that_were_not_read_is_no_good_news(pylog, tmp_path):
     first = Cluster("clean", tmp_path).roots[0]
     text = text_of(pylog("audit", first, "--up", "1,2"))
     assert "What only broker 2, 3 has is not counted: no directory was read." in text
+
+
+def test_losses_under_any_leader_make_the_exit_status(pylog, tmp_path):
+    roots = Cluster("wiped-disk", tmp_path).roots
+    ledger = ("--topics", "ledger")
+    assert pylog("audit", *roots, *ledger).exit_code == ExitCode.FINDINGS
+    assert pylog("audit", *roots, *ledger, "--output", "json").exit_code == ExitCode.FINDINGS
+    assert pylog("audit", *roots, *ledger, "--up", "1,2,3").exit_code == ExitCode.FINDINGS
+    for word, status in (("fatal", ExitCode.DONE), ("never", ExitCode.DONE)):
+        assert pylog("audit", *roots, *ledger, "--fail-on", word).exit_code == status
+    wrong = pylog("audit", *roots, "--level", "bytes", "--fail-on", "warn")
+    assert wrong.exit_code == ExitCode.USAGE
+    assert "lists differences and no more" in wrong.stderr
+
+
+def test_a_loss_under_the_wrong_leader_is_a_warning(pylog, tmp_path):
+    first, second, _ = Cluster("leader-killed", tmp_path / "killed").roots
+    assert pylog("audit", first, second).exit_code == ExitCode.DONE
+    assert pylog("audit", first, second, "--fail-on", "warn").exit_code == ExitCode.FINDINGS
+    roots = Cluster("clean", tmp_path / "clean").roots
+    assert pylog("audit", *roots, "--fail-on", "warn").exit_code == ExitCode.DONE

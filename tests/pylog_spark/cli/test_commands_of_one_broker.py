@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,24 @@ def test_with_one_replica_the_log_end_counts_where_no_high_watermark_is_known(py
     assert planned(pylog, roots) == before
     result = pylog("explain", roots[0], "--topics", "orders", "--output", "json")
     assert "NO_HIGH_WATERMARK" not in result.stdout
+
+
+def test_no_topic_that_is_named_is_dropped(pylog: Any, tmp_path: Path):
+    roots = Disks(unpack_archive(TWO_DISKS, tmp_path)).roots
+    both = ("--topic", "quiet", "--topic", "orders")
+    lines = pylog("cat", *roots, *both, "--partition", 0, "-f", "%t\\n").stdout.split()
+    assert Counter(lines) == {"quiet": 1, "orders": 404}
+    out = ("--to", "jsonl", "--engine", "local", "--out", tmp_path / "out", "--output", "json")
+    row = json.loads(pylog("export", roots[0], *both, *out).stdout)
+    assert (row["topic"], row["records"]) == ("quiet,orders", 405)
+    assert (row["missing"], row["missing_partitions"]) == (["orders-1"], [1])
+    found = pylog("find", roots[0], *both, "--key", "none", "--output", "json").stdout
+    assert {json.loads(line)["topic"] for line in found.splitlines()} == {"quiet", "orders"}
+    for command in ("cat", "find"):
+        key = ("--key", "none") if command == "find" else ()
+        wrong = pylog(command, roots[0], "--topic", "quiet", "--topic", "orderz", *key)
+        assert wrong.exit_code == ExitCode.USAGE
+        assert "orderz" in wrong.stderr
+    one = pylog("dump", roots[0], *both)
+    assert one.exit_code == ExitCode.USAGE
+    assert "quiet, orders: expected one topic" in one.stderr

@@ -86,6 +86,7 @@ def test_each_cause_is_named(pylog, root, cause, expected):
             said = ["--set", "remote.storage.enable=true", "--set", "cleanup.policy=delete"]
         case "no high watermark":
             (root / "replication-offset-checkpoint").unlink()
+            said = ["--role", "mirror"]  # of its broker, with one replica, the log end counts
         case "disabled":
             said = ["--set", "log.cleaner.enable=false"]
         case "off switch":
@@ -149,7 +150,7 @@ def test_a_checkpointed_high_watermark_says_how_old_it_may_be(pylog, root):
     assert marks() == {True}
     assert marks("--high-watermark", "log-end") == {False}
     (root / "replication-offset-checkpoint").unlink()
-    row = explained(pylog("explain", *said))["compacted-0"]
+    row = explained(pylog("explain", *said, "--role", "mirror"))["compacted-0"]
     assert "every 777 milliseconds" in row["answers"][0]["condition"]
 
 

@@ -147,7 +147,7 @@ def test_an_export_of_one_disk_says_which_partitions_it_does_not_have(
     alone = pylog("export", first, *words, "--out", tmp_path / "alone")
     assert alone.exit_code == 0, alone.stderr
     text = " ".join(alone.stdout.split())
-    assert f"1 partition of events not in these directories ({1 - there})" in text
+    assert f"1 partition of events not in these directories (events-{1 - there})" in text
     told = pylog("export", first, *words, "--out", tmp_path / "json", "--output", "json")
     assert json.loads(told.stdout)["missing_partitions"] == [1 - there]
     both = pylog("export", *disks, *words, "--out", tmp_path / "both")
