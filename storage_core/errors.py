@@ -253,6 +253,25 @@ class MissingSegmentError(PylogError):
         return "the end" if self.end is None else f"{self.end - 1}"
 
 
+class OffsetsInTierError(PylogError):
+    """Offsets of a tiered topic that are asked for are in no local segment."""
+
+    template = (
+        "{directory}: offsets {first} to {last} are in no segment here: they lie in the topic's "
+        "tier (remote storage). Start at {end} to read the local log, or permit data loss "
+        "(--allow-data-loss, failOnDataLoss=false)"
+    )
+
+    directory: str
+    first: int
+    end: int
+
+    @property
+    def last(self) -> int:
+        """The last of them."""
+        return self.end - 1
+
+
 class OffsetNotAvailableError(PylogError):
     """An offset would be above a high watermark known to lag."""
 

@@ -49,6 +49,7 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
+REMOTE_LOG_TOPIC: Final = "__remote_log_metadata"
 # A snapshot of the cluster's metadata: its end offset and epoch, then this.
 CLUSTER_SNAPSHOT_SUFFIX: Final = ".checkpoint"
 # The snapshot that a cluster starts with, beside the metadata log.

@@ -85,6 +85,7 @@ PARTITION_SCHEMA: Final = pa.schema(
         ("oldest_timestamp", _TIME),
         ("newest_timestamp", _TIME),
         ("error", pa.string()),
+        ("local_log_start_offset", pa.int64()),
     ]
 )
 SEGMENT_SCHEMA: Final = pa.schema(
@@ -243,7 +244,8 @@ class Logs:
             topic, partition, location, topic_id (null without one), segments, size_bytes (of the
             ``.log`` files), log_start_offset, log_end_offset (of the next record),
             last_stable_offset (where committed reads end), oldest_timestamp, newest_timestamp,
-            error.
+            error, local_log_start_offset (of a tiered topic the first offset that is here, where
+            its log starts below; null elsewhere).
 
         Raises:
             ConfigError: A topic or partition is not there.
@@ -327,6 +329,7 @@ class Logs:
             ConfigError: A topic or partition is not there, or an argument is malformed.
             OffsetOutOfRangeError: An offset is not in a log, and that is to be an error.
             MissingSegmentError: The records of a segment are lost, and that is to be an error.
+            OffsetsInTierError: Records lie in the topic's tier, and that is to be an error.
             ChangedWhileReadError: A partition was changed again and again while it was looked at.
             PylogError: A log cannot be read.
         """

@@ -25,6 +25,7 @@ from pylog_spark.options.declared import (
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
     number_column,
+    number_text,
     partition_name,
     size_column,
     size_text,
@@ -358,6 +359,8 @@ def _remarks(row: Row) -> str:
     remarks = []
     if row["kind"] not in {DirectoryKind.PARTITION, DirectoryKind.METADATA}:
         remarks.append(f"{row['kind']} directory {row['directory']}")
+    if row["local_log_start_offset"] is not None:
+        remarks.append(f"local from {number_text(row['local_log_start_offset'])}, else in the tier")
     if row["leftover_files"]:
         remarks.append(f"{len(row['leftover_files'])} leftover files")
     if row["unknown_files"]:

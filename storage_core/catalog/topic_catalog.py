@@ -22,6 +22,7 @@ from storage_core.config.broker_config import CORDONED_KEY
 from storage_core.errors import ConfigError
 from storage_core.filenames import (
     CONSUMER_OFFSETS_TOPIC,
+    REMOTE_LOG_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -57,7 +58,7 @@ INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
         "retention.ms": "-1",
         "segment.bytes": _SEGMENT_BYTES,
     },
-    "__remote_log_metadata": {
+    REMOTE_LOG_TOPIC: {
         "cleanup.policy": "delete",
         "remote.storage.enable": "false",
         "retention.ms": "-1",

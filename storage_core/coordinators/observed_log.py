@@ -1,6 +1,6 @@
 """A log's start, end and open transactions, for comparison with groups."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,7 @@ def observe_log(
     now_ms: int,
     max_transaction_timeout_ms: int,
     checkpoints: PartitionCheckpoints,
+    may_be_tiered: bool = True,
 ) -> ObservedLog:
     """Observe a log by its producer snapshots, else by batch headers.
 
@@ -45,11 +46,14 @@ def observe_log(
         now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
         checkpoints: The partition's entries in the checkpoints.
+        may_be_tiered: Whether an earlier log start in them is no old entry.
 
     Raises:
         PylogError: The log cannot be read.
     """
     log_start_checkpoint = checkpoints.log_start_offset or 0
+    if not may_be_tiered:
+        checkpoints = replace(checkpoints, log_start_offset=None)
     log = load_by_snapshots(store, now_ms=now_ms, log_start_checkpoint=log_start_checkpoint)
     if log is not None:
         return ObservedLog(

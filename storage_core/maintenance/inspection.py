@@ -105,6 +105,7 @@ PARTITION_COLUMNS: Final = (
     "unknown_files",
     "error_class",
     "error",
+    "local_log_start_offset",
 )
 # Of ``inspect_segments``.
 SEGMENT_COLUMNS: Final = (
@@ -145,6 +146,14 @@ class RootView:
     catalog: TopicCatalog = field(default_factory=TopicCatalog)
     metadata: Path | None = None
     properties: MetaProperties | None = None
+
+    def may_be_tiered(self, topic: str) -> bool:
+        """Whether a topic is tiered, or its config is unknown."""
+        try:
+            config = self.catalog.config_for(topic)
+        except PylogError:
+            return True
+        return config is None or config.remote_storage_enable
 
     @property
     def metadata_note(self) -> str:
@@ -434,8 +443,12 @@ def _describe_log(
         now_ms=now_ms,
         log_start_checkpoint=_log_start(entry, checkpoints),
     )
+    in_tier = None
+    if partition is not None and view.may_be_tiered(partition.topic):
+        in_tier = checkpoints.start_in_tier(log.log_start_offset)
     row = {
-        "log_start_offset": log.log_start_offset,
+        "log_start_offset": log.log_start_offset if in_tier is None else in_tier,
+        "local_log_start_offset": None if in_tier is None else log.log_start_offset,
         "log_end_offset": log.log_end_offset,
         "last_stable_offset": log.last_stable_offset,
     }

@@ -24,7 +24,7 @@ from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
 from storage_core.commit.purge import find_runs
 from storage_core.commit.trash import KEPT_FOLDER, list_commits, read_commit
-from storage_core.errors import PylogError, describe_failure
+from storage_core.errors import OffsetsInTierError, PylogError, describe_failure
 from storage_core.filenames import (
     CLEANER_FILE,
     DELETED_SUFFIX,
@@ -40,7 +40,12 @@ from storage_core.filenames import (
 from storage_core.log.batch_search import ListedSegment
 from storage_core.log.committed_view import find_last_stable_offset, scan_batch_tables
 from storage_core.log.settled_store import SettledStore, settle
-from storage_core.reading.ranges import ReadRange, is_compacted_topic, read_range
+from storage_core.reading.ranges import (
+    ReadRange,
+    is_compacted_topic,
+    is_tiered_topic,
+    read_range,
+)
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root
@@ -416,6 +421,10 @@ def _history_of(
             start = max(own.log_start_offset or 0, *map(_base_of, sorted_logs(settled.files)[:1]))
             history = replace(history, log_start_offset=start, cleaned_to=own.cleaner_offset)
             places.insert(0, _place_of(LOG, "", settled))
+            tier_start = own.start_in_tier(start)
+            topic = sources.partition.topic
+            if tier_start is not None and is_tiered_topic(settled.location, topic) is not False:
+                raise OffsetsInTierError(settled.location, tier_start, start)
     newest = _NewestVersions(sources.partition, keys, most)
     # Beside a log, errors in other places do not make the history incomplete.
     needed = {LOG} if sources.log is not None else {place.copy.kind for place in places}

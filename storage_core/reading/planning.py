@@ -11,18 +11,29 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Final, TypeVar
 
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
-from storage_core.errors import ChangedWhileReadError, ConfigError, OffsetOutOfRangeError
+from storage_core.checkpoint.checkpoints import (
+    Checkpoints,
+    PartitionCheckpoints,
+    read_checkpoints,
+)
+from storage_core.errors import (
+    ChangedWhileReadError,
+    ConfigError,
+    OffsetOutOfRangeError,
+    OffsetsInTierError,
+)
 from storage_core.filenames import (
     CLEANER_FILE,
     LOG_START_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    REMOTE_INDEX_CACHE_DIRECTORY,
+    REMOTE_LOG_TOPIC,
     TIME_INDEX_SUFFIX,
     TopicPartition,
     kind_of,
@@ -35,7 +46,7 @@ from storage_core.log.committed_view import find_last_stable_offset, has_snapsho
 from storage_core.log.log_gaps import find_lost_logs
 from storage_core.log.offset_search import find_offset_for_time
 from storage_core.log.settled_store import SettledStore, settle
-from storage_core.reading.ranges import ReadRange, report_gap
+from storage_core.reading.ranges import ReadRange, is_tiered_topic, report_gap
 from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root, map_over_root
@@ -83,6 +94,8 @@ class _PlannedLog:
         segments: In offset order; at least one.
         log_start_offset: First offset that a consumer may see.
         cleaned_to: The entry in its cleaner checkpoint, None without.
+        tier_start: Log start of a tiered topic that lies below the first segment; None where all
+            of the log is here.
     """
 
     partition: TopicPartition
@@ -92,6 +105,7 @@ class _PlannedLog:
     segments: tuple[ListedSegment, ...]
     log_start_offset: int
     cleaned_to: int | None
+    tier_start: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +168,7 @@ def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
         OffsetOutOfRangeError: An offset that was said is not there (any more), and data loss is
             to be an error.
         MissingSegmentError: The records of a segment are lost, and that is to be an error.
+        OffsetsInTierError: Records lie in the topic's tier, and that is to be an error.
         ChangedWhileReadError: A partition was changed again and again while it was looked at.
         PylogError: A log cannot be read.
     """
@@ -273,6 +288,8 @@ class _Planner:
     def offsets(self, reached: Mapping[TopicPartition, int], log: _PlannedLog) -> LogOffsets:
         """Return the offsets readable now in a log still being copied."""
         checkpointed = self._with_checkpoints(log)
+        if log.partition not in reached:
+            _check_tier(checkpointed, self._request)
         bounds = _find_bounds(checkpointed, self._request, self._now_ms)
         hole = _find_hole_on_its_way(checkpointed, reached.get(log.partition, 0), self._now_ms)
         return bounds if hole is None else replace(bounds, end=min(hole, bounds.end))
@@ -280,6 +297,7 @@ class _Planner:
     def ranges(self, log: _PlannedLog) -> list[ReadRange]:
         """Return the ranges of a log."""
         checkpointed = self._with_checkpoints(log)
+        _check_tier(checkpointed, self._request)
         whole = _find_whole(checkpointed, self._request)
         if whole is not None:
             return [whole]
@@ -305,6 +323,29 @@ class _Planner:
             log,
             log_start_offset=max(start, log.log_start_offset),
             cleaned_to=checkpointed.cleaner_offset,
+            tier_start=self._tier_start(log, checkpointed),
+        )
+
+    def _tier_start(self, log: _PlannedLog, own: PartitionCheckpoints) -> int | None:
+        """Return a log start in a tier, None where there is none.
+
+        A tiered log has an entry in the checkpoint; without one, the log may begin anywhere.
+        """
+        base = log.segments[0].base_offset
+        start = own.start_in_tier(base)
+        if start is None and own.log_start_offset is None and base and self._has_tier:
+            return 0 if is_tiered_topic(log.location, log.partition.topic) else None
+        # A live broker writes checkpoints every minute: of any other topic an entry may be old.
+        if start is None or is_tiered_topic(log.location, log.partition.topic) is False:
+            return None
+        return start
+
+    @cached_property
+    def _has_tier(self) -> bool:
+        """Whether the broker kept indexes or records of a tier here."""
+        return any(
+            name == REMOTE_INDEX_CACHE_DIRECTORY or name.startswith(f"{REMOTE_LOG_TOPIC}-")
+            for name in self.root.directories()
         )
 
 
@@ -520,6 +561,32 @@ def _offset_for_time(log: _PlannedLog, target_ms: int) -> int | None:
         log_start_offset=log.log_start_offset,
         limits=DEFAULT_LIMITS,
     )
+
+
+def _check_tier(log: _PlannedLog, request: ReadRequest) -> None:
+    """Report offsets that are asked for and lie in the topic's tier.
+
+    Raises:
+        OffsetsInTierError: Data loss is an error.
+    """
+    local = log.segments[0].base_offset
+    if log.tier_start is None or log.tier_start >= local:
+        return
+    bound = request.starting
+    timestamp_ms = bound.timestamp_of(log.partition)
+    offset = bound.offset_of(log.partition)
+    if timestamp_ms is not None:
+        # Where the first local record is the answer, an earlier one may be.
+        is_local = _offset_for_time(log, timestamp_ms) != log.log_start_offset
+    else:
+        is_local = offset == LATEST or (offset is not None and offset >= local)
+    if is_local:
+        return
+    first = log.tier_start if offset is None else max(offset, log.tier_start)
+    error = OffsetsInTierError(log.location, first, local)
+    if request.fail_on_data_loss:
+        raise error
+    _log.warning("%s", error)
 
 
 def _check_lost_logs(log: _PlannedLog, extent: _Extent, request: ReadRequest) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from storage_core.config import LogConfig
 from storage_core.errors import (
     BadBytesError,
     ChangedWhileReadError,
@@ -296,12 +297,22 @@ def _are_compacted(store: SettledStore, wanted: ReadRange) -> bool:
 
 def is_compacted_topic(directory: str, topic: str) -> bool:
     """Tell by a log directory's own metadata whether a topic is compacted."""
+    config = _own_config(directory, topic)
+    return config is not None and config.is_compacted
+
+
+def is_tiered_topic(directory: str, topic: str) -> bool | None:
+    """Tell whether a log directory's own metadata tier a topic; None if unknown."""
+    config = _own_config(directory, topic)
+    return None if config is None else config.remote_storage_enable
+
+
+def _own_config(directory: str, topic: str) -> LogConfig | None:
     try:
         root, _ = split_location(directory)
-        config = read_own_catalog(open_root(root)).config_for(topic)
+        return read_own_catalog(open_root(root)).config_for(topic)
     except PylogError:
-        return False  # other readers report its damage
-    return config is not None and config.is_compacted
+        return None  # other readers report its damage
 
 
 def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -> Iterator[Window]:
