@@ -254,7 +254,7 @@ class MissingSegmentError(PylogError):
 
 
 class OffsetsInTierError(PylogError):
-    """Offsets of a tiered topic that are asked for are in no local segment."""
+    """Offsets of a tiered topic that no local segment has."""
 
     template = (
         "{directory}: offsets {first} to {last} are in no segment here: they lie in the topic's "

@@ -207,7 +207,7 @@ def _group_state(row: Row) -> str:
 
 
 def _local_start(row: Row) -> list[str]:
-    """Return from which offset on files are here, where others are in a tier."""
+    """Return where a log that begins in a tier becomes local."""
     start = row["local_log_start_offset"]
     return [] if start is None else [f"local from {number_text(start)}"]
 

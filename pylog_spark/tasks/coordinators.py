@@ -274,7 +274,7 @@ def _share_rows(
 
 
 def _topic_names(views: Sequence[RootView]) -> dict[str, str]:
-    """Return the names of topics by id, of the metadata and of the logs here."""
+    """Return the names of topics by id."""
     names = {
         entry.topic_id: entry.topic_partition.topic
         for view in views

@@ -319,7 +319,7 @@ class ShareOffset:
     record_offset: int
 
     def lag(self, log_end: int) -> int | None:
-        """Return how many records are left to a log end, None if unknown."""
+        """Return the number of records up to a log end, else None."""
         if min(self.start_offset, self.complete_count) < 0:
             return None
         return max(0, log_end - self.start_offset - self.complete_count)
@@ -364,7 +364,10 @@ class ShareImage:
 
 
 def _share_offset(event: ReplayedRecord, value: Fields, before: ShareOffset | None) -> ShareOffset:
-    """Return a place by a record; -1 in an update leaves what was before."""
+    """Return a place by a record.
+
+    In an update -1 leaves what was before.
+    """
     start_offset, leader_epoch = value["start_offset"], value["leader_epoch"]
     if before is not None:
         start_offset = before.start_offset if start_offset == -1 else start_offset

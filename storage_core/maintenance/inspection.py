@@ -147,6 +147,12 @@ class RootView:
     metadata: Path | None = None
     properties: MetaProperties | None = None
 
+    @property
+    def has_metadata(self) -> bool:
+        """Whether the cluster's metadata lies here, or its place is known."""
+        kinds = {entry.kind for entry in self.entries}
+        return self.metadata is not None or DirectoryKind.METADATA in kinds
+
     def may_be_tiered(self, topic: str) -> bool:
         """Whether a topic is tiered, or its config is unknown."""
         try:
@@ -160,7 +166,7 @@ class RootView:
         """Reason for unknown topic policies; empty if known or without a home."""
         # Brokers of ZooKeeper's time, whose file has version 0, have none at all.
         is_of_kraft = self.properties is not None and self.properties.version > 0
-        if not is_of_kraft or self.metadata is not None:
+        if not is_of_kraft or self.has_metadata:
             return ""
         return (
             f"{self.row['root']} has no {CLUSTER_METADATA_TOPIC}: policies are not known. It "
@@ -189,7 +195,7 @@ def _are_one_broker(one: RootView, other: RootView) -> bool:
 
 
 def _with_shared_catalog(group: list[RootView]) -> list[RootView]:
-    holder = next((view for view in group if view.metadata is not None), group[0])
+    holder = next((view for view in group if view.has_metadata), group[0])
     copies = [view.metadata for view in group if view.metadata is not None]
     if len(copies) > 1:
         try:
@@ -207,7 +213,7 @@ def _with_shared_catalog(group: list[RootView]) -> list[RootView]:
             ]
     return [
         view
-        if view.metadata is not None
+        if view.has_metadata
         else replace(view, metadata=holder.metadata, catalog=holder.catalog)
         for view in group
     ]

@@ -302,7 +302,7 @@ def is_compacted_topic(directory: str, topic: str) -> bool:
 
 
 def is_tiered_topic(directory: str, topic: str) -> bool | None:
-    """Tell whether a log directory's own metadata tier a topic; None if unknown."""
+    """Tell whether a topic is tiered, by own metadata; None if unknown."""
     config = _own_config(directory, topic)
     return None if config is None else config.remote_storage_enable
 

@@ -163,3 +163,37 @@ def test_dump_shows_a_generation_that_was_superseded(pylog, origin, tmp_path):
     plain = f"{twin.directory(NAME).removeprefix('managed+')}#generation=1"
     again = pylog("dump", plain, "--output", "json")
     assert (again.exit_code, again.stdout) == (ExitCode.DONE, first.stdout)
+
+
+@pytest.fixture
+def whole_mirror(broker_dir):
+    """A copy of a broker's directory with the cluster's metadata in it."""
+    url = "memory://cli-whole/logs"
+    for path in broker_dir.rglob("*"):
+        if path.is_file():
+            key = path.relative_to(broker_dir).as_posix()
+            open_object_store(url).put(key, path.read_bytes())
+    return url
+
+
+def test_the_clusters_metadata_is_read_at_a_url_too(pylog, broker_dir, whole_mirror):
+    def policies(root: object) -> dict[str, str]:
+        rows = lines(pylog("inspect", root, "--output", "json"), "partition")
+        return {row["directory"]: row["cleanup_policy"] for row in rows}
+
+    assert policies(whole_mirror) == policies(broker_dir)
+    assert "compact" in policies(whole_mirror).values()
+    assert "has no __cluster_metadata" not in pylog("inspect", whole_mirror).stdout
+    told, at_url = (pylog("config", "init", root) for root in (broker_dir, whole_mirror))
+    assert (at_url.exit_code, at_url.stdout.splitlines()[7:]) == (0, told.stdout.splitlines()[7:])
+    assert "There is no topic here of which the config is unknown." in at_url.stdout
+
+
+def test_metadata_at_a_url_that_are_damaged_are_an_error(pylog, whole_mirror):
+    snapshot = f"__cluster_metadata-0/{5:020d}-{1:010d}.checkpoint"
+    open_object_store(whole_mirror).put(snapshot, bytes(40))
+    result = pylog("inspect", whole_mirror, "--output", "json")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    (root,) = (row for row in rows if row["type"] == "log_directory")
+    (error,) = root["errors"]
+    assert "memory://cli-whole/logs/__cluster_metadata-0" in error
