@@ -536,6 +536,16 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         means="no file of a broker has quotas",
         way="create them anew (kafka-configs.sh)",
     ),
+    UnknownPart.GROUP_CONFIG: Refusal(
+        means="no file of a broker has settings of groups; those of an older copy are taken, and "
+        "may have been changed since",
+        way="set them anew (kafka-configs.sh --entity-type groups)",
+    ),
+    UnknownPart.CLIENT_METRICS: Refusal(
+        means="no file of a broker has subscriptions to metrics of clients; those of an older copy "
+        "are taken, and may have been changed since",
+        way="set them anew (kafka-client-metrics.sh)",
+    ),
     UnknownPart.BROKER_CONFIG: Refusal(
         means="no file of a broker has settings that were made while it ran; of an older copy "
         "those about logs are taken",

@@ -238,8 +238,8 @@ def _prepare(line: CommandLine) -> Call:
         reason = "is needed beside --plan-out, --salvage and --allow-committed-loss"
         raise ConfigError(LEADER.label, None, reason)
     if line[LEADER] is not None:
-        options_of_losses = (LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
-        _refuse_beside(line, LEADER, options_of_losses, "says who leads")
+        beside_leader = (LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
+        _refuse_beside(line, LEADER, beside_leader, "says who leads")
     if line[LEVEL] is not None:
         options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
         _refuse_beside(line, LEVEL, options_of_losses, "lists differences and no more")

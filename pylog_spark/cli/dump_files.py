@@ -138,7 +138,7 @@ def dump(line: CommandLine) -> int:
         topics = dict.fromkeys(line[TOPIC])
         if len(topics) > 1:
             raise ConfigError(TOPIC.label, ", ".join(topics), "expected one topic: one is printed")
-        path = locate_partition(path, *topics, line[PARTITIONS])
+        path = locate_partition(path, next(iter(topics)), line[PARTITIONS])
     is_whole = dump_path(path, request)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 

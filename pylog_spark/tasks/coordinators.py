@@ -197,12 +197,8 @@ def observe_groups(
         beside: Roots of other brokers: their coordinators decide on transactions too.
     """
     logs = _ObservedLogs(views, settings)
-    shared: dict[str, list[CoordinatorRow]] = {}
-    for kind, row in _share_rows(views, logs, is_asked_for):
-        if kind == "commit":
-            shared.setdefault(row["group"], []).append((kind, row))
-        else:
-            yield kind, row
+    shared: dict[str, list[dict[str, Any]]] = {}
+    yield from _collect_shared(views, logs, is_asked_for, shared)
     count = _partition_count(views, settings, CONSUMER_OFFSETS_TOPIC)
     for view, entry in _partitions(views, CONSUMER_OFFSETS_TOPIC):
         image = GroupImage()
@@ -230,32 +226,30 @@ def observe_groups(
             if is_asked_for(place.key.topic):
                 places.setdefault(place.key.group, []).append(place)
         for group in groups:
-            of_group = [
-                ("commit", _commit_row(view, entry, p)) for p in places.get(group.group, [])
-            ]
-            if group.type is GroupType.SHARE:
-                of_group = shared.pop(group.group, [])
-            rows = [row for _, row in of_group]
-            if not_loaded is not None:
-                for row in rows:
-                    row["findings"].append(CommitFinding.NOT_LOADED)
+            rows = [_commit_row(view, entry, place) for place in places.get(group.group, [])]
+            rows += shared.pop(group.group, [])
+            for row in rows if not_loaded is not None else []:
+                row["findings"].append(CommitFinding.NOT_LOADED)
             group_row = _group_row(view, entry, group, rows, image.pending)
             yield "group", {**group_row, "not_loaded": not_loaded}
-            yield from of_group
+            yield from (("commit", row) for row in rows)
         pending = [commit for commit in image.pending if is_asked_for(commit.key.topic)]
         coordinators = _join([*views, *beside], settings) if pending else TransactionCoordinators()
         for commit in pending:
             yield "pending_commit", _pending_row(view, entry, commit, coordinators)
         yield from _undecoded_rows(view, entry, image.undecoded)
-    for of_group in shared.values():  # their group coordinator is elsewhere
-        yield from of_group
+    # Of those whose group coordinator is elsewhere.
+    yield from (("commit", row) for rows in shared.values() for row in rows)
     yield from logs.errors
 
 
-def _share_rows(
-    views: Sequence[RootView], logs: "_ObservedLogs", is_asked_for: Callable[[str], bool]
+def _collect_shared(
+    views: Sequence[RootView],
+    logs: "_ObservedLogs",
+    is_asked_for: Callable[[str], bool],
+    shared: dict[str, list[dict[str, Any]]],
 ) -> Iterator[CoordinatorRow]:
-    """Yield the places of share groups, and read errors."""
+    """Add the places of share groups, by group; yield read errors."""
     names: dict[str, str] | None = None
     for view, entry in _partitions(views, SHARE_STATE_TOPIC):
         image = ShareImage()
@@ -269,7 +263,8 @@ def _share_rows(
             if is_asked_for(topic):
                 place = TopicPartition(topic, key.partition)
                 bounds = logs.bounds_of({topic}).get(place)
-                yield "commit", _share_row(view, entry, key, place, offset, bounds)
+                row = _share_row(view, entry, key, place, offset, bounds)
+                shared.setdefault(key.group, []).append(row)
         yield from _undecoded_rows(view, entry, image.undecoded)
 
 

@@ -54,6 +54,8 @@ class BootstrapMetadata:
         topics: Its topics.
         topic_configs: Settings of topics, by topic.
         broker_configs: Settings of brokers, by node id as text; the empty text has those of all.
+        group_configs: Settings of groups, by group.
+        client_metrics_configs: Subscriptions to metrics of clients, by name.
         brokers: Registrations of brokers.
         next_producer_id: The first producer id that a broker may give away.
     """
@@ -62,6 +64,8 @@ class BootstrapMetadata:
     topics: Sequence[TopicMetadata]
     topic_configs: Mapping[str, Mapping[str, str]]
     broker_configs: Mapping[str, Mapping[str, str]]
+    group_configs: Mapping[str, Mapping[str, str]]
+    client_metrics_configs: Mapping[str, Mapping[str, str]]
     brokers: Sequence[RegisterBrokerRecord]
     next_producer_id: int
 
@@ -78,6 +82,8 @@ class BootstrapMetadata:
         for kind, configs in (
             (ResourceType.TOPIC, self.topic_configs),
             (ResourceType.BROKER, self.broker_configs),
+            (ResourceType.GROUP, self.group_configs),
+            (ResourceType.CLIENT_METRICS, self.client_metrics_configs),
         ):
             for name, settings in configs.items():
                 for key, value in settings.items():

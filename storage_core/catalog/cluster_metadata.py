@@ -13,7 +13,7 @@ know what the start goes on with says ``is_recovered``.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -247,6 +247,8 @@ class ClusterMetadata:
             over them as well.
         broker_configs: Broker-wide settings that concern us, by node id as text; the empty text
             holds those of all nodes. Settings that may be secrets are not among them.
+        group_configs: Settings of groups, by group.
+        client_metrics_configs: Subscriptions to metrics of clients, by name.
         brokers: Registered brokers, by node id.
         feature_levels: Levels of features such as ``metadata.version``, by name.
         snapshot: Name of the snapshot that was read, None if there was none.
@@ -277,19 +279,25 @@ class ClusterMetadata:
     next_producer_id: int = 0
     bootstrap_cut_at: int | None = None
     cut: MetadataCut | None = None
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def topics_by_name(self) -> dict[str, TopicMetadata]:
         """Return the topics by name."""
         return {topic.name: topic for topic in self.topics.values()}
 
 
-def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> ClusterMetadata:
+def read_cluster_metadata(
+    directory: Path, *, is_recovered: bool = False, may_be_new: bool = False
+) -> ClusterMetadata:
     """Read the metadata of a cluster.
 
     Args:
         directory: A ``__cluster_metadata-0``.
         is_recovered: Read what a node has left of it after its start: the log up to the first
             batch that is none, whatever segment that lies in.
+        may_be_new: Whether a directory without snapshot and log is that of an empty cluster, as an
+            only controller takes it.
 
     Raises:
         PartitionNotFoundError: There is no such directory.
@@ -301,7 +309,7 @@ def read_cluster_metadata(directory: Path, *, is_recovered: bool = False) -> Clu
         StorageError: A file cannot be read.
     """
     replay = _ImageFeed(directory)
-    snapshot = _read_files(replay, directory, is_recovered=is_recovered)
+    snapshot = _read_files(replay, directory, is_recovered=is_recovered, may_be_new=may_be_new)
     return replay.result(snapshot)
 
 
@@ -478,12 +486,14 @@ def _segment_bases(names: Iterable[str]) -> list[int]:
     )
 
 
-def _read_files(replay: "_ImageFeed", directory: Path, *, is_recovered: bool) -> str | None:
+def _read_files(
+    replay: "_ImageFeed", directory: Path, *, is_recovered: bool, may_be_new: bool = False
+) -> str | None:
     """Replay the newest snapshot and its later log; return the snapshot's name."""
     names = _names(directory)
     snapshot = _newest_snapshot(names)
     segments = _segment_bases(names)
-    if snapshot is None and not segments and not is_recovered:
+    if snapshot is None and not segments and not may_be_new:
         raise CorruptClusterMetadataError(str(directory), None, "expected a snapshot or a log")
     if snapshot is not None:
         replay.read_snapshot(*snapshot, may_be_empty=is_recovered)
@@ -770,6 +780,8 @@ class _ImageFeed:
             next_producer_id=image.next_producer_id,
             bootstrap_cut_at=self._bootstrap_cut_at,
             cut=self._cut,
+            group_configs=image.group_configs,
+            client_metrics_configs=image.client_metrics_configs,
         )
 
     def _note(self, record: MetadataRecord, offset: int, timestamp_ms: int) -> None:

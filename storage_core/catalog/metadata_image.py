@@ -36,6 +36,8 @@ class ResourceType(enum.IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class TransactionMark(enum.Enum):
@@ -273,6 +275,8 @@ class MetadataImage:
         ignored_topic_keys: Names of the other settings of topics, by topic name.
         broker_configs: Broker-wide settings that concern us, by node id as text; the empty text
             holds those of all nodes.
+        group_configs: Settings of groups, by group.
+        client_metrics_configs: Subscriptions to metrics of clients, by name.
         brokers: Registered brokers, by node id.
         feature_levels: Levels of features, by name.
         next_producer_id: The first producer id that no broker has got.
@@ -283,6 +287,8 @@ class MetadataImage:
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     ignored_topic_keys: dict[str, set[str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    client_metrics_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     brokers: dict[int, RegisterBrokerRecord] = field(default_factory=dict)
     feature_levels: dict[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
@@ -365,6 +371,10 @@ class MetadataImage:
                 case ConfigRecord(resource_type=ResourceType.BROKER):
                     if record.key in _KEPT_BROKER_KEYS:
                         _configure(self.broker_configs, record.resource_name, record)
+                case ConfigRecord(resource_type=ResourceType.GROUP):
+                    _configure(self.group_configs, record.resource_name, record)
+                case ConfigRecord(resource_type=ResourceType.CLIENT_METRICS):
+                    _configure(self.client_metrics_configs, record.resource_name, record)
                 case FeatureLevelRecord(level=0):
                     self.feature_levels.pop(record.name, None)
                 case FeatureLevelRecord():

@@ -185,7 +185,7 @@ def test_a_cluster_without_any_metadata_comes_up_as_it_was(
         assert (done["topics"], done["brokers"]) == (len(before.topics), [*NODE_IDS])
         assert {row["part"] for row in rows if row["type"] == "unknown_fact"} == {
             *("ACCESS_CONTROL", "CREDENTIALS", "QUOTAS", "BROKER_CONFIG", "TOPIC_CONFIG"),
-            *("REPLICA", "REPLICA_ORDER", "TOPIC"),
+            *("REPLICA", "REPLICA_ORDER", "TOPIC", "GROUP_CONFIG", "CLIENT_METRICS"),
         }
         partitions = [row for row in rows if row["type"] == "metadata_partition"]
         compare(partitions, before)

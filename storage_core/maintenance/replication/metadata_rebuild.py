@@ -245,6 +245,8 @@ def plan_metadata(
         topics=named,
         topic_configs=configs,
         broker_configs={} if older is None else older.broker_configs,
+        group_configs={} if older is None else older.group_configs,
+        client_metrics_configs={} if older is None else older.client_metrics_configs,
         # A node without a replica registers by itself, if it is a broker.
         brokers=[each for each in brokers if each.broker_id in homes],
         next_producer_id=_next_producer_id(partitions, older),
@@ -427,6 +429,13 @@ _NOT_CARRIED_OVER: Final = {
 }
 
 
+# Configs of an older copy that are written as they are.
+_CARRIED_OVER: Final = {
+    UnknownPart.GROUP_CONFIG: "settings of groups",
+    UnknownPart.CLIENT_METRICS: "subscriptions to metrics of clients",
+}
+
+
 def _of_cluster(older: ClusterMetadata | None) -> Iterator[UnknownFact]:
     for part, (words, types) in _NOT_CARRIED_OVER.items():
         detail = f"{words}: none is written"
@@ -442,6 +451,9 @@ def _of_cluster(older: ClusterMetadata | None) -> Iterator[UnknownFact]:
         else "those of the older copy that concern logs, and no other"
     )
     yield UnknownFact(part=UnknownPart.BROKER_CONFIG, subject="", detail=detail)
+    for part, words in _CARRIED_OVER.items():
+        detail = f"{words}: {'none is written' if older is None else 'those of the older copy'}"
+        yield UnknownFact(part=part, subject="", detail=detail)
     if older is None:
         detail = "which replica is the preferred leader: they take turns, partition by partition"
         yield UnknownFact(part=UnknownPart.REPLICA_ORDER, subject="", detail=detail)

@@ -213,7 +213,9 @@ class _Broker:
                     self._check_quorum_state(root, entry, path)
                     self._check_bootstrap(root)
                     try:
-                        copies[path] = read_cluster_metadata(path, is_recovered=True)
+                        copies[path] = read_cluster_metadata(
+                            path, is_recovered=True, may_be_new=True
+                        )
                     except PylogError as error:
                         self._add(Code.CLUSTER_METADATA_BROKEN, str(error), root, entry)
                     else:

@@ -183,6 +183,10 @@ def test_what_nobody_knows_is_listed(lost):
             # The topic of this name that is here has another id.
             *(md.topic("ledger", md.ID_B), md.config("ledger", "retention.ms", "7")),
             md.config("7", "log.retention.ms", "7", resource_type=4),
+            md.config("billing", "share.auto.offset.reset", "earliest", resource_type=32),
+            md.config("billing", "consumer.session.timeout.ms", "9", resource_type=32),
+            md.config("billing", "consumer.session.timeout.ms", None, resource_type=32),
+            md.config("all", "interval.ms", "1000", resource_type=16),
         ],
         end_offset=9_999,
         epoch=99,
@@ -195,7 +199,15 @@ def test_what_nobody_knows_is_listed(lost):
     assert cluster.facts("REPLICA_ORDER", config=config) == {}
     assert cluster.facts("REPLICA_ORDER", config=config[2:]).keys() == {None}
     cluster.rebuild(config=config)
-    assert cluster.written().broker_configs == {"7": {"log.retention.ms": "7"}}
+    written = cluster.written()
+    assert written.broker_configs == {"7": {"log.retention.ms": "7"}}
+    assert written.group_configs == {"billing": {"share.auto.offset.reset": "earliest"}}
+    assert written.client_metrics_configs == {"all": {"interval.ms": "1000"}}
+    for part in ("GROUP_CONFIG", "CLIENT_METRICS"):
+        (detail,) = cluster.facts(part, config=config).values()
+        assert detail.endswith("those of the older copy")
+        (detail,) = cluster.facts(part, config=config[2:]).values()
+        assert detail.endswith("none is written")
 
 
 def test_what_the_older_copy_alone_knows_counts(lost):
