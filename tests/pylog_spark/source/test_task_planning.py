@@ -10,7 +10,12 @@ import pytest
 
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.task_planning import plan_tasks
-from storage_core.errors import ConfigError, CorruptRecordError, MissingSegmentError
+from storage_core.errors import (
+    ConfigError,
+    CorruptRecordError,
+    MissingSegmentError,
+    OffsetsInTierError,
+)
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.log.batch_search import ListedSegment, find_cut_offsets
@@ -18,7 +23,7 @@ from storage_core.reading.ranges import ReadRange, read_range
 from storage_core.store import LocalStore
 from tests.kit.builders import SOME_TIME_MS, segment_bytes, some_batches
 from tests.kit.directories import SegmentSpec, write_partition
-from tests.kit.golden_data import Golden
+from tests.kit.golden_data import GOLDEN, Golden, unpack_archive
 from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
 
 NOW_MS = 1_800_000_000_000
@@ -256,3 +261,16 @@ def test_keys_choose_records(broker: Path):
     wanted = {b"key-30", b"key-2", b"key-5"}
     assert chosen == [row for row in everything if row["key"] in wanted]
     assert {row["key"] for row in chosen} == wanted
+
+
+def test_a_query_says_which_offsets_lie_in_a_tier(tmp_path: Path):
+    disk = unpack_archive(GOLDEN / "group-tiered" / "before.tar.gz", tmp_path) / "d1"
+    with pytest.raises(OffsetsInTierError, match="offsets 0 to 1250"):
+        tasks_of(disk, subscribe="longer")
+    with pytest.raises(OffsetsInTierError, match="offsets 700 to 1250"):
+        tasks_of(disk, subscribe="longer", startingOffsets='{"longer": {"0": 700}}')
+    local = list(range(1_251, 1_500))
+    assert offsets_of(disk, subscribe="longer", failOnDataLoss="false") == local
+    later = offsets_of(disk, subscribe="longer", startingOffsets='{"longer": {"0": 1300}}')
+    assert later == local[49:]
+    assert offsets_of(disk, subscribe="plain") == local
