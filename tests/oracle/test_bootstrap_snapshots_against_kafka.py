@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT, encode_snapshot
+from storage_core.catalog.bootstrap_snapshot import (
+    BOOTSTRAP_SNAPSHOT,
+    BootstrapMetadata,
+    encode_snapshot,
+)
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     MetadataFile,
@@ -95,3 +99,36 @@ def test_a_snapshot_is_what_a_format_writes(tmp_path: Path, initial: str):
         path = java("java.nio.file.Paths").get(str(tmp_path))
         read = bootstrap.fromCheckpointFile(path.resolve(own.name)).records()
         assert read.equals(bootstrap.fromCheckpointFile(path.resolve(str(file))).records())
+
+
+def test_configs_of_groups_and_client_metrics_are_those_that_kafka_reads(tmp_path: Path):
+    metadata = BootstrapMetadata(
+        release=find_release("4.4"),
+        topics=(),
+        topic_configs={},
+        broker_configs={},
+        group_configs={"billing": {"share.auto.offset.reset": "earliest"}},
+        client_metrics_configs={"all": {"interval.ms": "1000"}},
+        brokers=(),
+        next_producer_id=0,
+    )
+    own = tmp_path / "ours.checkpoint"
+    own.write_bytes(b"".join(encode_snapshot([*metadata.values()], voters=(), timestamp_ms=1)))
+    with kafka_failures():
+        bootstrap = java("org.apache.kafka.metadata.bootstrap.BootstrapMetadata")
+        path = java("java.nio.file.Paths").get(str(own))
+        records = bootstrap.fromCheckpointFile(path).records()
+        types = java("org.apache.kafka.common.config.ConfigResource").Type
+        configs = {
+            str(types.forId(record.message().resourceType())): (
+                str(record.message().resourceName()),
+                str(record.message().name()),
+                str(record.message().value()),
+            )
+            for record in records
+            if record.message().apiKey() == 4  # ConfigRecord
+        }
+    assert configs == {
+        "GROUP": ("billing", "share.auto.offset.reset", "earliest"),
+        "CLIENT_METRICS": ("all", "interval.ms", "1000"),
+    }
