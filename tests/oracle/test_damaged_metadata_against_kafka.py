@@ -76,3 +76,13 @@ def test_it_does_not_start_with_two_copies(starter: Starter, tmp_path: Path):
     shutil.rmtree(roots[1] / CLUSTER_METADATA_DIRECTORY)
     broker = starter.start(roots)
     assert broker.is_up, broker.error
+
+
+def test_it_does_not_start_with_an_edited_node_id(starter: Starter, tmp_path: Path):
+    """The doctor: NODE_ID_WRONG."""
+    (root,) = unpack("metadata_trimmed", tmp_path)
+    path = root / "meta.properties"
+    path.write_text(path.read_text().replace("node.id=1", "node.id=7"))
+    broker = starter.start([root])
+    assert not broker.is_up
+    assert "node id 7" in broker.error

@@ -303,7 +303,7 @@ def place_finding(  # noqa: PLR0913  # the place of a finding
     fix = describe_fix(
         replace(finding, file=file),
         root=root,
-        directory=directory or "",
+        directory=directory or (file if partition is not None else ""),
         topic=topic,
         log_start_offset=log_start_offset,
         role=role,

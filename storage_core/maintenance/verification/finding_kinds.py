@@ -759,7 +759,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
         ),
         fix=(
             "nothing, if the topic was deleted or moved away; else keep a copy of {directory}, and "
-            "give it a partition.metadata with the topic's id before any broker starts"
+            "before any broker starts write {directory}/partition.metadata anew: two lines, "
+            "`version: 0` and `topic_id: ID` with the topic's own id"
         ),
         elsewhere="warn where the log has no records",
     ),
@@ -877,6 +878,15 @@ KINDS: Final[dict[Code, FindingKind]] = {
         meaning="The log directories are not of one broker of one cluster.",
         fix="give each broker its own directories; `pylog audit` compares those of several brokers",
         elsewhere="warn in copies (role mirror)",
+        stops=Stops.BROKER,
+    ),
+    Code.NODE_ID_WRONG: FindingKind(
+        severity=Severity.FATAL,
+        meaning=(
+            "meta.properties names another node than the one that registered this log directory; "
+            "that node does not start, and another one would set all of its logs aside."
+        ),
+        fix="set node.id in {file} to the node that the cluster's metadata name",
         stops=Stops.BROKER,
     ),
     Code.CLUSTER_METADATA_BROKEN: FindingKind(

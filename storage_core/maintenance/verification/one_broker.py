@@ -171,6 +171,7 @@ class _Broker:
             entry.kind is DirectoryKind.METADATA for entry in entries
         ) and any(entry.kind in _OWN_LOGS and not _is_empty(entry.path) for entry in entries)
         if metadata is not None and node_id is not None:
+            node_id = self._check_node(metadata, node_id)
             self._check_features(metadata)
             self._check_configs(metadata, node_id)
             self._judge_logs(metadata, node_id)
@@ -346,6 +347,29 @@ class _Broker:
                 continue
             self._add(Code.FEATURE_LEVEL_UNKNOWN, message, root, entry)
 
+    def _check_node(self, metadata: ClusterMetadata, node_id: int) -> int:
+        """Report a node id that is not the registered one; return that.
+
+        A node registers the ids of its log directories: another node's here mean that the number
+        was edited, and not that all of its logs belong elsewhere.
+        """
+        nodes = {
+            directory_id: node
+            for node, broker in metadata.brokers.items()
+            for directory_id in broker.log_directories
+        }
+        registered = {nodes.get(root.directory_id or "", node_id) for root in self.roots}
+        if len(registered) != 1 or registered == {node_id}:
+            return node_id
+        (node,) = registered
+        for root in self.roots:
+            message = (
+                f"node.id is {node_id}; the cluster's metadata have this log directory "
+                f"({root.directory_id}) as one of node {node}"
+            )
+            self._add(Code.NODE_ID_WRONG, message, root, None)
+        return node
+
     def _judge_logs(self, metadata: ClusterMetadata, node_id: int) -> None:
         ids = {topic.name: topic.topic_id for topic in metadata.topics.values()}
         own: dict[TopicPartition, list[tuple[ObservedRoot, SubDirectory]]] = {}
@@ -358,7 +382,7 @@ class _Broker:
                     code, message = why
                     self.fates[entry.path] = Start.STRAYED
                     severity = Severity.WARN if _is_empty(entry.path) else None
-                    self._add(code, message, root, entry, severity)
+                    self._add(code, f"{name}: {message}", root, entry, severity)
                 else:
                     own.setdefault(name, []).append((root, entry))
         by_id = self._by_id

@@ -562,6 +562,13 @@ def _losing_headline(
     if low:
         number = count_text(sum(low.values()), "offset")
         return f"The broker would start and end {_names(low)} {number} below the high watermark."
+    made = {entry.name: 1 for entry in partitions if entry.start is Start.CREATED}
+    if made and errors:
+        number = count_text(len(made), "empty partition")
+        return (
+            f"The broker would start and make {number} in place of {_names(made)}; find their logs "
+            "first."
+        )
     what = [count_text(low_ends, "log ends", "logs end") + " below the high watermark"]
     if errors:
         what = [count_text(errors, "error") + " would stay"]

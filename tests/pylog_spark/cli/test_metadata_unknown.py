@@ -305,3 +305,25 @@ def test_a_rebuild_says_what_a_damaged_older_copy_does_not(tmp_path: Path, pylog
     text = " ".join(result.stdout.split())
     assert "records 47 to 47 are damaged: settings are those of offset 47" in text
     assert "configs of topic audit: retention.bytes" in text
+
+
+def test_an_empty_disk_is_told_as_empty_partitions(tmp_path: Path, pylog: Any):
+    roots = unpack("meta_flip", tmp_path)
+    whole(roots)
+    shutil.rmtree(roots[1] / "audit-1")
+    advice, found = loud(roots, pylog)
+    assert advice == "look-before-start"
+    assert [code for code, _, _ in found] == ["PARTITION_ABSENT"]
+    headline = pylog("doctor", *roots).stdout.replace("\n", " ")
+    assert "start and make 1 empty partition in place of audit-1" in " ".join(headline.split())
+
+
+def test_a_stray_log_has_its_name_and_the_two_lines_of_its_file(tmp_path: Path, pylog: Any):
+    roots = unpack("meta_flip", tmp_path)
+    whole(roots)
+    (roots[0] / "audit-0" / "partition.metadata").unlink()
+    _, found = loud(roots, pylog)
+    ((name, fix),) = [(name, fix) for code, name, fix in found if code == "PARTITION_STRAYED"]
+    assert name == "audit-0"
+    assert f"keep a copy of {roots[0]}/audit-0," in fix
+    assert f"{roots[0]}/audit-0/partition.metadata anew: two lines, `version: 0` and" in fix

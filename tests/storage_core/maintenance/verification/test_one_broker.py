@@ -146,7 +146,9 @@ def test_a_controller_alone_applies_no_config(disks):
     ACCIDENTS["config-refused"](disks)
     for root in disks.roots:
         path = root / "meta.properties"
-        path.write_text(path.read_text().replace("node.id=1", "node.id=9"))
+        lines = path.read_text().replace("node.id=1", "node.id=9").splitlines()
+        # No broker has registered its directories.
+        path.write_text("\n".join(each for each in lines if "directory.id" not in each))
     assert "TOPIC_CONFIG_REFUSED" not in {code for code, _, _ in look(*disks.roots)[1]}
 
 
@@ -468,3 +470,21 @@ def test_without_the_metadata_a_copy_beside_its_log_may_end_the_start(disks):
     ACCIDENTS["future-same-directory"](disks)
     shutil.rmtree(disks[METADATA])
     assert ("FUTURE_BESIDE_LOG", "orders-0", "error") in look(*disks.roots)[1]
+
+
+def test_an_edited_node_id_is_one_finding_a_directory_and_sets_no_log_aside(disks):
+    for root in disks.roots:
+        path = root / "meta.properties"
+        path.write_text(path.read_text().replace("node.id=1", "node.id=7"))
+    roots, found = look(*disks.roots)
+    assert found == [("NODE_ID_WRONG", None, "fatal")] * 2
+    assert fates(roots) == {}
+
+
+def test_of_two_copies_that_differ_none_decides(disks):
+    ACCIDENTS["metadata-twice"](disks)
+    (log,) = (disks.last / "__cluster_metadata-0").glob("*.log")
+    log.write_bytes(log.read_bytes()[:-1])
+    roots, found = look(*disks.roots)
+    assert ("PARTITION_DUPLICATE", "__cluster_metadata-0", "fatal") in found
+    assert not any(root.has_metadata for root in roots)
