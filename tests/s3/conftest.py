@@ -17,7 +17,7 @@ _BUCKETS = itertools.count(1)
 @pytest.fixture(scope="session")
 def moto() -> Iterator[FaultProxy]:
     """The proxy before moto."""
-    with moto_server() as endpoint, run_proxy(endpoint) as proxy:
+    with moto_server() as endpoint, run_proxy(endpoint, is_serial=True) as proxy:
         yield proxy
 
 

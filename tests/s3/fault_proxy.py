@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
@@ -38,6 +38,10 @@ _NOT_IMPLEMENTED: Final = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>NotImplemented</Code>'
     b"<Message>A header implies functionality that is not implemented.</Message></Error>"
 )
+_ABSENT: Final = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>404</Code>'
+    b"<Message>Not Found</Message></Error>"
+)
 _NOT_FOUND: Final = 404
 
 
@@ -46,6 +50,8 @@ class FaultKind(enum.Enum):
 
     INTERNAL_ERROR = "500 instead of an answer; the server never saw the request"
     REFUSE = "501 instead of an answer: the server does not know such requests"
+    DENY = "403 instead of an answer: the sender may not do that"
+    ABSENT = "404 instead of an answer: the server has no such thing"
     SLOW_DOWN = "503 instead of an answer; the server never saw the request"
     SLOW = "the answer comes late"
     DROP_REQUEST = "the connection ends before the request is passed on"
@@ -59,6 +65,8 @@ class FaultKind(enum.Enum):
 _ANSWERS: Final = {
     FaultKind.INTERNAL_ERROR: (500, _INTERNAL),
     FaultKind.REFUSE: (501, _NOT_IMPLEMENTED),
+    FaultKind.DENY: (403, _DENIED),
+    FaultKind.ABSENT: (404, _ABSENT),
     FaultKind.SLOW_DOWN: (503, _SLOW_DOWN),
 }
 
@@ -115,6 +123,8 @@ class FaultProxy:
         body_bytes: Bytes of answers' bodies, by operation.
         sent_bytes: Bytes of requests' bodies, by operation.
         policy: What the senders may do; None: all.
+        is_serial: Whether conditional PUTs are passed on one after the other: moto looks first and
+            writes then, so on a busy machine two writers of one version win.
     """
 
     upstream: str
@@ -126,10 +136,12 @@ class FaultProxy:
     sent_bytes: Counter[str] = field(default_factory=Counter)
     slow_seconds: float = 0.3
     policy: Policy | None = None
+    is_serial: bool = False
     _first_answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(
         default_factory=dict
     )
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def counts(self) -> Counter[tuple[str, str]]:
         """Return how often each operation was asked for, by kind of object."""
@@ -211,7 +223,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if kind is FaultKind.SLOW:
             time.sleep(self.proxy.slow_seconds)
-        status, headers, content = self._ask(body)
+        waits = self.proxy.is_serial and request.operation == "PUT_IF"
+        with self.proxy._turn if waits else nullcontext():
+            status, headers, content = self._ask(body)
         is_absent = status == _NOT_FOUND and request.key
         if is_absent and self.proxy.policy and not self.proxy.policy.allows(absence_of(self.path)):
             status, headers, content = 403, [], _DENIED
@@ -277,9 +291,9 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def run_proxy(upstream: str) -> Iterator[FaultProxy]:
+def run_proxy(upstream: str, *, is_serial: bool = False) -> Iterator[FaultProxy]:
     """Run a proxy in front of a server."""
-    proxy = FaultProxy(upstream)
+    proxy = FaultProxy(upstream, is_serial=is_serial)
     handler: type[_Handler] = type("Handler", (_Handler,), {"proxy": proxy})
     server = _Server(("127.0.0.1", 0), handler)
     proxy.endpoint = f"http://127.0.0.1:{server.server_address[1]}"

@@ -1,10 +1,14 @@
 """S3 as an object store: the contract, through a proxy that breaks nothing yet."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from storage_core.errors import StorageError
 from storage_core.store import open_object_store
 from storage_core.store.garbage import delete_leftovers
+from storage_core.store.object_store import require_conditional_writes
 from storage_core.store.s3_objects import S3ObjectStore
 from tests.kit.object_store_contract import KEY, ObjectStoreContract
 
@@ -67,6 +71,19 @@ def test_one_request_each(objects, server):
         ("LIST", "other"): 1,
         ("DELETE_MANY", "other"): 1,
     }
+
+
+def test_the_probe_takes_as_many_requests_as_the_documents_say(objects, server):
+    require_conditional_writes(objects)
+    text = (Path(__file__).parents[2] / "docs" / "object-storage.md").read_text()
+    [row] = re.findall(r"^\| try the conditions of writes, .*$", text, re.MULTILINE)
+    said = [int(number or 0) for number in re.findall(r"\| (\d*) ?(?=\|)", row)]
+    counts = server.counts()
+    assert said == [
+        sum(number for (operation, _), number in counts.items() if operation == kind)
+        for kind in ("LIST", "GET", "HEAD", "PUT_IF", "DELETE_MANY")
+    ]
+    assert sum(counts.values()) == sum(said)
 
 
 def test_parts_of_a_killed_upload_are_dropped_when_they_are_old(objects):

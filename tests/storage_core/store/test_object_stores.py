@@ -2,18 +2,29 @@
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from storage_core.errors import ConfigError, MissingDriverError, UnsafeStoreError
+from storage_core.errors import (
+    ConditionFailedError,
+    ConfigError,
+    MissingDriverError,
+    StorageError,
+    UnsafeStoreError,
+)
 from storage_core.store import open_object_store, open_objects
 from storage_core.store.fsspec_objects import FsspecObjectStore
 from storage_core.store.local_objects import TEMPORARY_FOLDER, LocalObjectStore
 from storage_core.store.object_store import (
     DEFAULT_LIMIT_BYTES,
+    RACES,
+    WRITERS,
+    ObjectInfo,
     ObjectStore,
     require_conditional_writes,
 )
@@ -123,6 +134,166 @@ def test_a_store_that_ignores_conditions_is_refused(store: type[MemoryObjectStor
     with pytest.raises(UnsafeStoreError, match=reason):
         require_conditional_writes(objects)
     assert list(objects.list()) == []
+
+
+class _Racing(MemoryObjectStore):
+    """A server that looks first and writes then: S3Proxy over a folder, for one.
+
+    Attributes:
+        races: For each number of a race, whether two of its writers meet; the last one holds on.
+    """
+
+    condition = "put_if_absent"
+    races: tuple[bool, ...] = (True,)
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._meet = threading.Condition()
+        self._waiting: dict[str, int] = {}
+        self._raced: list[str] = []
+
+    def put_if_absent(self, key: str, content: bytes) -> str:
+        return self._write("put_if_absent", key, content)
+
+    def put_if_match(self, key: str, content: bytes, etag: str) -> str:
+        return self._write("put_if_match", key, content, etag)
+
+    def _write(self, condition: str, key: str, content: bytes, etag: str = "") -> str:
+        if condition != self.condition or not self._does_race(key):
+            return super()._put_if(key, content, etag)
+        with self._meet:
+            if self._waiting.get(key, 0) >= 2:  # the others come after these two
+                return self._put_if(key, content, etag)
+            current = self._find(key)[1] if etag else ""
+            if current != etag:
+                raise ConditionFailedError(key, etag, current)
+            self._waiting[key] = self._waiting.get(key, 0) + 1
+            self._meet.notify_all()
+            assert self._meet.wait_for(lambda: self._waiting[key] >= 2, timeout=10)
+            return self.put(key, content)
+
+    def _does_race(self, key: str) -> bool:
+        if "-" not in key.rpartition("/")[2]:
+            return False  # one after the other, it keeps its word
+        with self._meet:
+            if key not in self._raced:
+                self._raced.append(key)
+            return self.races[min(self._raced.index(key), len(self.races) - 1)]
+
+
+class _RacingMatch(_Racing):
+    condition = "put_if_match"
+
+
+class _RacingAtLast(_Racing):
+    races = (*(False,) * (RACES - 1), True)
+
+
+class _RacingMatchAtLast(_RacingMatch, _RacingAtLast):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("store", "condition"),
+    [
+        (_Racing, "If-None-Match"),
+        (_RacingAtLast, "If-None-Match"),
+        (_RacingMatch, "If-Match"),
+        (_RacingMatchAtLast, "If-Match"),
+    ],
+)
+def test_a_store_that_lets_two_writers_win_is_refused(store: type[_Racing], condition: str):
+    objects = store("memory://racing")
+    # One after the other its conditions hold.
+    etag = objects.put_if_absent("t/1", b"one")
+    with pytest.raises(ConditionFailedError):
+        objects.put_if_absent("t/1", b"two")
+    with pytest.raises(ConditionFailedError):
+        objects.put_if_match("t/1", b"two", "another")
+    assert objects.put_if_match("t/1", b"two", etag) != etag
+    objects.delete(["t/1"])
+    with pytest.raises(UnsafeStoreError, match=f"2 of {WRITERS} writers .* {condition}.* at once"):
+        require_conditional_writes(objects)
+    assert list(objects.list()) == []
+
+
+class _Shy(MemoryObjectStore):
+    """A server that refuses all writers that meet."""
+
+    def _put_if(self, key: str, content: bytes, etag: str) -> str:
+        if b"writer" in content:
+            raise ConditionFailedError(key, etag, "")
+        return super()._put_if(key, content, etag)
+
+
+class _Down(_Shy):
+    """A server that fails when writers meet."""
+
+    def _put_if(self, key: str, content: bytes, etag: str) -> str:
+        try:
+            return super()._put_if(key, content, etag)
+        except ConditionFailedError as error:
+            if b"writer" in content:
+                raise StorageError(key, "503: SlowDown") from error
+            raise
+
+
+class _OneIsBusy(MemoryObjectStore):
+    """A server that asks some of the writers that met to come again, once too often."""
+
+    def _put_if(self, key: str, content: bytes, etag: str) -> str:
+        try:
+            return super()._put_if(key, content, etag)
+        except ConditionFailedError as error:
+            if b"writer" in content:
+                raise StorageError(key, "409: ConditionalRequestConflict") from error
+            raise
+
+
+class _LastWriteStays(MemoryObjectStore):
+    """A server that refuses by its answer, and writes all the same."""
+
+    def _put_if(self, key: str, content: bytes, etag: str) -> str:
+        try:
+            return super()._put_if(key, content, etag)
+        except ConditionFailedError:
+            if b"writer" in content:
+                self.put(key, content)
+            raise
+
+
+def test_a_race_needs_a_winner_whose_bytes_stay():
+    with pytest.raises(UnsafeStoreError, match=f"all of {WRITERS} writers .* were refused"):
+        require_conditional_writes(_Shy("memory://shy"))
+    with pytest.raises(UnsafeStoreError, match="after a race"):
+        require_conditional_writes(_LastWriteStays("memory://last"))
+    # A store that fails is not thereby unsafe.
+    with pytest.raises(StorageError, match="SlowDown"):
+        require_conditional_writes(_Down("memory://down"))
+    require_conditional_writes(_OneIsBusy("memory://busy"))
+
+
+class _TwoTags(MemoryObjectStore):
+    """A server whose HEAD names a version by another tag than the answer to its PUT."""
+
+    def head(self, key: str) -> ObjectInfo:
+        return replace(super().head(key), etag="of-a-head")
+
+
+class _TwoTagsOfGet(MemoryObjectStore):
+    def get_with_etag(
+        self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
+    ) -> tuple[bytes, str]:
+        return super().get_with_etag(key, limit_bytes=limit_bytes)[0], "of-a-get"
+
+
+@pytest.mark.parametrize(("store", "request_"), [(_TwoTags, "HEAD"), (_TwoTagsOfGet, "GET")])
+def test_a_store_with_two_tags_for_one_version_is_refused(
+    store: type[MemoryObjectStore], request_: str
+):
+    with pytest.raises(UnsafeStoreError, match=f"a {request_} names an object 'of-a-.*'"):
+        require_conditional_writes(store("memory://tags"))
+    forget_memory("memory://tags")
 
 
 def test_a_local_write_is_on_disk_before_it_has_its_name(
