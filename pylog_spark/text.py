@@ -12,6 +12,7 @@ _NO_TEXT: Final = re.compile("[\ud800-\udfff]")
 _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
 # How JSON spells half of a character; whole ones of the higher planes, too.
 _HALF: Final = "\\ud"
+_MOST_OF_LINE: Final = 600
 
 
 def valid_text(text: str) -> str:
@@ -41,6 +42,15 @@ def to_json(value: Any, **options: Any) -> str:
     """
     text = json.dumps(value, **options)
     return without_secrets(json.dumps(valid_texts(value), **options) if _HALF in text else text)
+
+
+def one_line(text: str) -> str:
+    """Return an error's text on one line, of some hundred characters.
+
+    Errors of Spark's have the stack of a JVM.
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_OF_LINE else f"{line[:_MOST_OF_LINE]}..."
 
 
 def printable(text: str) -> str:

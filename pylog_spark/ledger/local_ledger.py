@@ -5,15 +5,22 @@ what the other has written.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from shlex import quote
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Transaction,
+    write_deltalake,
+)
 from deltalake.exceptions import DeltaError
 from pyarrow.dataset import dataset
 
@@ -36,6 +43,10 @@ _FILES_GONE: Final = re.compile(
     r"(?i)no table metadata or protocol|found gap|no files in log segment|no such file|not found"
 )
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
+# How deltalake refuses a table for what its owner turned on: clustering, renamed columns and such.
+_OF_ITS_OWNER: Final = re.compile(
+    r"(?i)table features required|(reader|writer) features|column-mapped|not (yet )?supported"
+)
 # Equal to the tables that Spark creates.
 _PROPERTIES: Final = {"delta.appendOnly": "true", "delta.checkpointInterval": "100"}
 
@@ -74,12 +85,14 @@ class LocalLedger(Ledger):
             last = delta.transaction_version(application)
             if last is not None and last >= number:
                 return
+            # Add columns that are newer than the table. Where there are none it is not asked for:
+            # deltalake merges no schema of a table whose owner renamed a column or dropped one.
+            present = {column.name for column in delta.schema().fields}
             write_deltalake(
                 delta,
                 rows.cast(SCHEMAS[table]),
                 mode="append",
-                # Add columns that are newer than the table.
-                schema_mode="merge",
+                schema_mode=None if present.issuperset(SCHEMAS[table].names) else "merge",
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(application, number)]
                 ),
@@ -105,8 +118,8 @@ def last_limits(
     with _delta_errors(place):
         if may_be_missing and not DeltaTable.is_deltatable(place):
             return []
-        rows = DeltaTable(place).to_pyarrow_dataset()
-        if "retention_ms" not in rows.schema.names:
+        table = DeltaTable(place)
+        if "retention_ms" not in _column_names(table):
             return []
         condition = (
             (pc.field("action") == Action.RETAIN.value)
@@ -114,9 +127,11 @@ def last_limits(
             & (pc.field("run_id") != run_id)
             & pc.field("topic").isin(sorted(topics))
         )
-        batches = rows.to_batches(columns=list(COLUMNS), filter=condition)
         # Thousands of partitions of a topic have equal rows.
-        parts = [pa.Table.from_batches([each]).group_by(COLUMNS).aggregate([]) for each in batches]
+        parts = [
+            pa.Table.from_batches([each]).filter(condition).group_by(COLUMNS).aggregate([])
+            for each in _read(table, [*COLUMNS, "action"])
+        ]
     limits: list[dict[str, Any]] = (
         last_enforced(pa.concat_tables(parts)).to_pylist() if parts else []
     )
@@ -137,14 +152,39 @@ def read_runs(location: str) -> list[dict[str, Any]]:
     place = _place(location, LedgerTable.RUNS)
     with _delta_errors(place):
         if DeltaTable.is_deltatable(place):
-            rows = DeltaTable(place).to_pyarrow_dataset()
+            table = DeltaTable(place)
+            names = [name for name in RUN.names if name in _column_names(table)]
+            rows = pa.Table.from_batches(_read(table, names), _fields(names)).to_pylist()
         elif folder is not None and (files := parquet_files(folder, LedgerTable.RUNS)):
-            rows = dataset(files, format="parquet")
+            of_files = dataset(files, format="parquet")
+            names = [name for name in RUN.names if name in of_files.schema.names]
+            rows = of_files.to_table(columns=names).to_pylist()
         else:
             raise ConfigError("--ledger", location, "there is no ledger")
-        names = [name for name in RUN.names if name in rows.schema.names]
         nothing = dict.fromkeys(RUN.names)
-        return [{**nothing, **row} for row in rows.to_table(columns=names).to_pylist()]
+        return [{**nothing, **row} for row in rows]
+
+
+def _column_names(table: DeltaTable) -> list[str]:
+    return [column.name for column in table.schema().fields]
+
+
+def _read(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield a table's columns, whatever features its owner turned on.
+
+    ``to_pyarrow_dataset`` refuses deletion vectors and v2 checkpoints; the query engine of the same
+    package reads them.
+    """
+    columns = ", ".join(f'"{name}"' for name in names)
+    query = QueryBuilder().register("ledger", table)
+    for batch in pa.RecordBatchReader.from_stream(query.execute(f"SELECT {columns} FROM ledger")):  # noqa: S608  # names of ours
+        yield batch.cast(_fields(names)) if batch.schema != _fields(names) else batch
+
+
+def _fields(names: Sequence[str]) -> pa.Schema:
+    """Return the schema of some columns of our own."""
+    columns = {field.name: field for schema in SCHEMAS.values() for field in schema}
+    return pa.schema([columns[name].remove_metadata() for name in names])
 
 
 def _place(location: str, table: LedgerTable) -> str:
@@ -165,13 +205,19 @@ def _delta_errors(place: str) -> Iterator[None]:
     """Raise what ``deltalake`` raises as an error of storage."""
     try:
         yield
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, pa.ArrowException) as error:
         raise StorageError(place, f"the ledger: {_reason(place, error)}") from error
 
 
 def _reason(place: str, error: Exception) -> str:
-    """Return an error of ``deltalake`` in one line; of lost files with the way out."""
+    """Return an error of ``deltalake`` in one line, with the way out where we know one."""
     text = " ".join(_ESCAPES.sub("", str(error)).split())
+    if _OF_ITS_OWNER.search(text):
+        return (
+            "its owner gave this table features of Delta that the package deltalake "
+            f"{version('deltalake')} does not know: take Spark (--engine spark), or name another "
+            f"ledger: {text}"
+        )
     if not _FILES_GONE.search(text):
         return text
     folder = place.removeprefix("file://")

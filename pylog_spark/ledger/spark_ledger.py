@@ -10,7 +10,7 @@ begun so, and never without a word.
 import logging
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,7 +32,8 @@ from pylog_spark.ledger.tables import (
 )
 from pylog_spark.rows import spark_ddl
 from pylog_spark.schemas import Action
-from storage_core.errors import ConfigError
+from storage_core import interruption
+from storage_core.errors import ConfigError, StorageError
 
 _log: Final = logging.getLogger(__name__)
 # These characters make a path a pattern to Spark, unless a backslash precedes them.
@@ -72,6 +73,7 @@ class SparkLedger(Ledger):
     driver: Ledger | None
     _callers_session: SparkSession
     _session: SparkSession
+    _by_spark: set[LedgerTable] = field(default_factory=set)
 
     @classmethod
     def open(cls, spark: SparkSession, location: str, *, run_id: str) -> "SparkLedger":
@@ -101,11 +103,32 @@ class SparkLedger(Ledger):
         return ledger
 
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table; in Delta, a repeated number adds nothing."""
-        if self.driver is not None:
-            self.driver.append(table, rows, number=number)
+        """Append rows to a table; in Delta, a repeated number adds nothing.
+
+        What the driver cannot write, Spark does: a table of which its owner turned features on.
+
+        Raises:
+            StorageError: Neither can.
+        """
+        if self.driver is not None and table not in self._by_spark:
+            try:
+                self.driver.append(table, rows, number=number)
+            except StorageError as error:
+                self._append_by_spark(table, rows, number, error)
         else:
             self._save(self._frame(table, rows), table, number)
+
+    def _append_by_spark(
+        self, table: LedgerTable, rows: pa.Table, number: int, refusal: StorageError
+    ) -> None:
+        try:
+            self._save(self._frame(table, rows), table, number)
+        except Exception as error:
+            if interruption.is_requested():
+                raise
+            raise refusal from error
+        self._by_spark.add(table)
+        _log.warning("%s: Spark writes this table: %s", self.location, refusal)
 
     def append_rows(
         self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
@@ -181,9 +204,12 @@ def last_limits(
     if driver_reaches(spark, location):
         from pylog_spark.ledger import local_ledger  # noqa: PLC0415  # deltalake
 
-        return local_ledger.last_limits(
-            location, topics, run_id=run_id, may_be_missing=may_be_missing
-        )
+        try:
+            return local_ledger.last_limits(
+                location, topics, run_id=run_id, may_be_missing=may_be_missing
+            )
+        except StorageError as error:
+            _log.warning("%s: Spark reads the ledger: %s", location, error)
     try:
         rows = read_table(spark, location, LedgerTable.RESULTS)
     except AnalysisException:

@@ -5,13 +5,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.engines.engine import Engine, RowsT
-from pylog_spark.exit_code import exit_code_of
+from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
@@ -21,7 +22,8 @@ from pylog_spark.run.run_state import RunListener, RunState
 from pylog_spark.schemas import OPERATION, RESULT, STEPS, RunEvent
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.cells import slice_table
-from storage_core import __version__
+from pylog_spark.text import one_line
+from storage_core import __version__, interruption
 from storage_core.clock import Clock
 
 _log: Final = logging.getLogger(__name__)
@@ -35,6 +37,9 @@ _ROWS_AT_ONCE: Final = 1_000
 class Recorder:
     """Writes the rows of one run; without a ledger it writes nothing.
 
+    A ledger that fails in the middle of a run stops no work, and hides none: the table that failed
+    gets no more rows of this run, its error is kept for the report, and the END row says it.
+
     Attributes:
         ledger: Where to; None for nowhere.
         clock: For the times of the START and END rows.
@@ -42,6 +47,7 @@ class Recorder:
         unsaid: Reasons of result rows that are left out: another step has a row for the partition.
         outputs: Locations that the run writes.
         listeners: Are told what these two rows say, once they are written.
+        problems: The error of each table that failed after the START row.
     """
 
     ledger: Ledger | None
@@ -50,6 +56,7 @@ class Recorder:
     unsaid: frozenset[str] = frozenset()
     outputs: tuple[str, ...] = ()
     listeners: tuple[RunListener, ...] = ()
+    problems: dict[LedgerTable, Exception] = field(default_factory=dict)
     _appended: dict[LedgerTable, int] = field(default_factory=dict)
     _started: datetime | None = None
     _has_ended: bool = False
@@ -57,11 +64,13 @@ class Recorder:
     def start(self) -> None:
         """Write the START row, before anything is touched."""
         row = self._run_row({"event": RunEvent.START.value})
-        self._write_run(row)
+        if self.ledger is not None:
+            number = self._next(LedgerTable.RUNS)
+            self.ledger.append_row(LedgerTable.RUNS, row, number=number)
         self._tell(RunState(row=row, started=row["at"], outputs=self.outputs))
 
     def end(self, report: Report, *, summarise: Callable[..., RunSummary] = summarise) -> None:
-        """Write the END row.
+        """Write the END row; what fails is among the problems.
 
         Args:
             report: Of the run.
@@ -78,6 +87,7 @@ class Recorder:
                 "bytes_before": summary.bytes_before,
                 "bytes_after": summary.bytes_after,
                 "duration_ms": summary.duration_ms,
+                **self._problem_columns(),
             }
         )
         try:
@@ -87,10 +97,10 @@ class Recorder:
             raise
         self._tell_end(
             RunState(
-                row=row,
+                row={**row, **self._problem_columns()},
                 started=self._started or row["at"],
                 outputs=self.outputs,
-                exit_code=report.exit_code,
+                exit_code=ExitCode.FAILED if self.problems else report.exit_code,
                 report=report,
                 summarise=summarise,
             )
@@ -195,9 +205,12 @@ class Recorder:
             engine: That of the run.
             rows: The findings.
         """
-        if self.ledger is not None:
+        if (ledger := self.ledger) is not None:
             number = self._next(LedgerTable.FINDINGS)
-            self.ledger.append_rows(LedgerTable.FINDINGS, engine, rows, number=number)
+            self._write(
+                LedgerTable.FINDINGS,
+                lambda: ledger.append_rows(LedgerTable.FINDINGS, engine, rows, number=number),
+            )
 
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
         """Write the operations of commits, some at a time.
@@ -247,19 +260,59 @@ class Recorder:
         return {**self.facts, **columns, "at": at, "version": __version__}
 
     def _write_run(self, row: dict[str, Any]) -> None:
-        if self.ledger is not None:
+        if (ledger := self.ledger) is not None:
             number = self._next(LedgerTable.RUNS)
-            self.ledger.append_row(LedgerTable.RUNS, row, number=number)
+            self._write(
+                LedgerTable.RUNS, lambda: ledger.append_row(LedgerTable.RUNS, row, number=number)
+            )
 
     def _append(self, table: LedgerTable, rows: pa.Table) -> None:
-        if self.ledger is not None:
+        if (ledger := self.ledger) is not None:
             for part in slice_table(rows):
-                self.ledger.append(table, part, number=self._next(table))
+                write = partial(ledger.append, table, part, number=self._next(table))
+                self._write(table, write)
+
+    def _write(self, table: LedgerTable, write: Callable[[], None]) -> None:
+        """Write to a table unless it has failed; keep its error.
+
+        Work that was done, and its rows in the report, are not lost by it.
+        """
+        if table in self.problems:
+            return
+        try:
+            write()
+        except Exception as error:
+            # An interrupted call of Spark's fails in many ways: that is the end of the run.
+            if interruption.is_requested():
+                raise
+            self.problems[table] = error
+            text = one_line(str(error))
+            _log.error("the ledger's table %s gets no more rows of this run: %s", table, text)
+
+    def _problem_columns(self) -> dict[str, str]:
+        """Return the END row's columns about tables that failed."""
+        for table, error in self.problems.items():
+            return {
+                "error_class": type(error).__name__,
+                "error": f"table {table}: {one_line(str(error))}",
+            }
+        return {}
 
     def _next(self, table: LedgerTable) -> int:
         number = self._appended.get(table, 0)
         self._appended[table] = number + 1
         return number
+
+
+def ledger_problem_notes(problems: Mapping[LedgerTable, Exception]) -> Iterator[str]:
+    """Yield a note on each table that lacks rows of a run."""
+    for table, error in problems.items():
+        lacks = (
+            "the run's END row"
+            if table is LedgerTable.RUNS
+            else f"what this run wrote to its table {table} from then on"
+        )
+        yield f"the work above is done; the ledger lacks {lacks}: {one_line(str(error))}"
 
 
 def _table(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:

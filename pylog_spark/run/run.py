@@ -8,6 +8,7 @@ has ended, whatever ended it; then the record is closed.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ import pyarrow as pa
 from pylog_spark.discovery import count_directories, discover_partitions
 from pylog_spark.engines.choice import Place, open_engine, open_look_engine
 from pylog_spark.engines.engine import AnyEngine, run_apart
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.disks import Disks, find_disks
 from pylog_spark.run.exit_rule import exit_code_of
@@ -32,7 +34,7 @@ from pylog_spark.run.planning import (
     count_busy,
     pack_units,
 )
-from pylog_spark.run.recording import Recorder
+from pylog_spark.run.recording import Recorder, ledger_problem_notes
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.schemas import PARTITION
 from pylog_spark.structured_logs import log_fields
@@ -66,6 +68,7 @@ class Run:
         held: What is given back when the run has ended, the last first.
         roots: The roots under their locks and leases, by location; none in a dry run.
         notes: What a reader of the report should know of the run as a whole.
+        problems: What failed after the work was done, line by line; it makes the exit status 5.
         planned: What ``--plan-out`` is going to save.
         context: What its tasks were told first.
         refused: Directories that are not any more what a saved plan was made for.
@@ -89,6 +92,7 @@ class Run:
         self._said = ExitStack()
         self.roots: dict[str, HeldRoot] = {}
         self.notes: tuple[str, ...] = ()
+        self.problems: list[str] = []
         self.planned: list[PlannedPartition] = []
         self.context: RunContext | None = None
         self.refused: set[str] = set()
@@ -259,7 +263,7 @@ class Run:
             run_id=self.job.run_id,
             action=self.job.action,
             dry_run=self.job.options.dry_run,
-            notes=tuple(dict.fromkeys([*self.notes, *notes])),
+            notes=tuple(dict.fromkeys([*self.notes, *notes, *self.problems])),
             results=results,
             summary=summarise(results, duration_ms=duration_ms),
             exit_code=exit_code_of(
@@ -271,8 +275,14 @@ class Run:
             engine=self.engine.name,
             **tables,
         )
+        if self.problems or self.recorder.problems:
+            report = replace(report, exit_code=ExitCode.FAILED)
         self.recorder.end(report, summarise=summarise)
-        return report
+        if not self.recorder.problems:
+            return report
+        # The END row itself may have failed.
+        remarks = ledger_problem_notes(self.recorder.problems)
+        return replace(report.with_notes(remarks), exit_code=ExitCode.FAILED)
 
     def write_context(self, context: RunContext) -> WriteContext:
         """Return what tasks need to write."""

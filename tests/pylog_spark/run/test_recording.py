@@ -107,9 +107,12 @@ def test_what_was_done_is_on_record_when_the_rest_is_interrupted():
 
 def test_rows_that_could_not_be_written_are_not_written_a_second_time():
     ledger = KeptRows(fails=True)
-    with pytest.raises(OSError, match="the answer was lost"):
-        recorder_of(ledger).each_result([row("a", 1)], action="purge")
+    recorder = recorder_of(ledger)
+    for topic in ("a", "b"):
+        # What was done is returned all the same.
+        assert recorder.each_result([row(topic, 1)], action="purge")["topic"].to_pylist() == [topic]
     assert len(ledger.appends[LedgerTable.RESULTS]) == 1
+    assert str(recorder.problems[LedgerTable.RESULTS]) == "the answer was lost"
 
 
 def test_without_a_ledger_the_rows_are_returned_and_nothing_is_written():
@@ -162,14 +165,21 @@ def test_listeners_are_told_what_the_two_rows_of_the_ledger_say():
 
 def test_a_run_whose_end_cannot_be_written_has_failed_and_that_is_told_once():
     ledger, told = KeptRows(fails=True), Told()
-    recorder = recorder_of(ledger)
-    recorder.listeners = (told,)
-    with pytest.raises(OSError, match="the answer was lost"):
-        recorder.end(run_on(None).report(RunReport, RESULT.empty_table()))
-    with pytest.raises(OSError, match="the answer was lost"):
-        recorder.fail(KeyboardInterrupt())
+    run = run_on(ledger)
+    run.recorder.listeners = (told,)
+    report = run.report(RunReport, RESULT.empty_table())
+    assert report.exit_code == 5
+    assert report.notes == (
+        "the work above is done; the ledger lacks the run's END row: the answer was lost",
+    )
+    run.recorder.fail(KeyboardInterrupt())
     (state,) = told.states
-    assert (state.exit_code, state.report, state.row["error_class"]) == (5, None, "OSError")
+    assert (state.exit_code, state.row["error_class"]) == (5, "OSError")
+
+
+def test_a_ledger_that_fails_at_the_start_stops_the_run():
+    with pytest.raises(OSError, match="the answer was lost"):
+        recorder_of(KeptRows(fails=True)).start()
 
 
 def test_what_a_listener_raises_is_a_warning_and_the_next_one_is_told(caplog):
