@@ -137,10 +137,14 @@ class Work:
             check_file_place(option.label, line.written(option))
         if not line[QUIET]:
             return self._run(line)
-        with redirect_stdout(io.StringIO()) as answer:
-            status = self._run(line)
-        if status:
-            sys.stdout.write(answer.getvalue())
+        answer, status = io.StringIO(), None
+        try:
+            with redirect_stdout(answer):
+                status = self._run(line)
+        finally:
+            # A page that cannot be written is no reason to hide what was done.
+            if status != 0:
+                sys.stdout.write(answer.getvalue())
         return status
 
     def _run(self, line: CommandLine) -> int:

@@ -141,11 +141,11 @@ class SparkEngine(Engine[SparkRows]):
             self._spark.removeTag(self._tag)
             self.describe(None)
             self.release()
-        except Exception:
+        except Exception as problem:  # noqa: BLE001  # what was done is done
             # What went wrong first is what the caller has to hear of.
             if error is None:
-                raise
-            _log.debug("Spark was not tidied up after an error", exc_info=True)
+                _log.warning("Spark was not tidied up after the run: %s", problem)
+            _log.debug("Spark was not tidied up", exc_info=True)
 
     def _interrupt(self) -> None:
         self._spark.interruptTag(self._tag)

@@ -16,6 +16,7 @@ from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, read_checkpoints
 from storage_core.commit.keep import is_same_filesystem
 from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun, hold_run
+from storage_core.errors import StorageError
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import write_record
@@ -33,13 +34,17 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
         PylogError: As what is done within it.
     """
     with Run(place, job) as run:
-        run.notes += (*dump_notes(job.options), *bucket_notes(job.roots))
+        run.notes += (*dump_notes(job.options, job.roots), *bucket_notes(job.roots))
         run.hold_roots(trash=run_trash(job))
         changed = [root for root in job.roots if not root.role.facts.keeps_generations]
         begin_trash(job, [root.location for root in changed], run.held)
         run.notes += tuple(trash_notes(job))
         yield run
-        write_planned(run)
+        try:
+            write_planned(run)
+        except StorageError as error:
+            # The answer of the dry run is known, and is shown.
+            run.problems.append(f"{job.options.plan_out}: the plan was not saved: {error}")
     run.notes += tuple(
         f"{location}: the disk failed, and the run did no more there: the directory has no "
         f"marker of a clean shutdown, the next run finishes what had begun: {failure}"

@@ -344,7 +344,9 @@ class HeldBrokerRoot:
             raise
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        # A run whose work is done ends anyhow: its report says what the disk failed with.
+        self.is_alone = self.is_alone and error is not None
         with ExitStack() as last:
             last.callback(self._lock.release)
             last.callback(self._set_claims_aside)

@@ -85,9 +85,10 @@ class BrokerPurge:
         """Yield the sub-directories as one stretch."""
         yield [self._directories]
 
-    def end(self, *, is_whole: bool, now_ms: int) -> None:
+    def end(self, *, is_whole: bool, now_ms: int) -> Sequence[str]:
         """Do nothing: there is nothing beside the sub-directories."""
         del is_whole, now_ms
+        return ()
 
     @cached_property
     def _directories(self) -> list[DirectoryPurge]:

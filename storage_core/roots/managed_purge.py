@@ -131,14 +131,19 @@ class ManagedPurge:
         for first in range(0, len(stretches), _AT_ONCE):
             yield stretches[first : first + _AT_ONCE]
 
-    def end(self, *, is_whole: bool, now_ms: int) -> None:
-        """Delete what attempts have left; remember what was seen."""
-        if self._held is not None:
-            self._held.begin_writing()
-            grace_start_ms = self._facts.grace_start_ms
-            delete_leftovers(self._objects, grace_start_ms=grace_start_ms)
-            if is_whole and self._are_all_asked:
-                record_purged(self._objects, grace_start_ms=grace_start_ms, now_ms=now_ms)
+    def end(self, *, is_whole: bool, now_ms: int) -> Sequence[str]:
+        """Delete what attempts have left; remember what was seen; return remarks."""
+        if self._held is None:
+            return ()
+        self._held.begin_writing()
+        grace_start_ms = self._facts.grace_start_ms
+        remarks = [
+            f"{self._location}: {remark}"
+            for remark in delete_leftovers(self._objects, grace_start_ms=grace_start_ms)
+        ]
+        if is_whole and self._are_all_asked:
+            record_purged(self._objects, grace_start_ms=grace_start_ms, now_ms=now_ms)
+        return remarks
 
 
 def _find_due(

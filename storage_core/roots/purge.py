@@ -97,8 +97,8 @@ class RootPurge(Protocol[PurgeT]):
         """
         ...
 
-    def end(self, *, is_whole: bool, now_ms: int) -> None:
-        """Remove what belongs to no partition.
+    def end(self, *, is_whole: bool, now_ms: int) -> Sequence[str]:
+        """Remove what belongs to no partition; return remarks.
 
         Args:
             is_whole: Whether all partitions that were looked at are purged.

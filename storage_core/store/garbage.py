@@ -20,7 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage_core.errors import ManifestError, ObjectNotFoundError, PartitionNotFoundError
+from storage_core.errors import (
+    ManifestError,
+    ObjectNotFoundError,
+    PartitionNotFoundError,
+    StorageError,
+)
 from storage_core.filenames import (
     DATA_DIRECTORY,
     HISTORY_DIRECTORY,
@@ -261,12 +266,24 @@ def find_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> list[ObjectI
     ]
 
 
-def delete_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> None:
-    """Delete the leftovers and the parts of unfinished uploads.
+def delete_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> list[str]:
+    """Delete the leftovers and the parts of unfinished uploads; return remarks.
 
-    Raises:
-        StorageError: The store failed.
+    No manifest names them: they only cost money. So a store that does not let them be listed or
+    deleted is a remark, and no failure of the run whose last step this is.
     """
-    objects.delete([info.key for info in find_leftovers(objects, grace_start_ms=grace_start_ms)])
+    remarks = []
+    try:
+        leftovers = find_leftovers(objects, grace_start_ms=grace_start_ms)
+        objects.delete([info.key for info in leftovers])
+    except StorageError as error:
+        remarks.append(f"remains of killed writes stay, and take space: {error}")
     if isinstance(objects, KeepsParts):
-        objects.abort_uploads(before_ms=grace_start_ms)
+        try:
+            objects.abort_uploads(before_ms=grace_start_ms)
+        except StorageError as error:
+            remarks.append(
+                "parts of unfinished uploads may stay, and cost money: a rule of the bucket can "
+                f"abort them (AbortIncompleteMultipartUpload): {error}"
+            )
+    return remarks

@@ -250,8 +250,8 @@ def test_a_purge_of_a_managed_root_does_not_walk_out_through_a_link(tmp_path):
     assert [info.key for info in objects.list("t-0/")] == []
     with pytest.raises(StorageError, match="is a link, expected a directory"):
         objects.delete(["t-0/data/old"])
-    with pytest.raises(StorageError, match="is a link, expected a directory"):
-        delete_leftovers(objects, grace_start_ms=1 << 60)
+    [remark] = delete_leftovers(objects, grace_start_ms=1 << 60)
+    assert "is a link, expected a directory" in remark
     with pytest.raises(StorageError, match="is a link, expected a directory"):
         find_leftovers(objects, grace_start_ms=1 << 60)
     assert sorted(path.name for path in elsewhere.rglob("*")) == ["data", "old", "old"]

@@ -29,7 +29,7 @@ from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import Action, Status
+from pylog_spark.schemas import Action, Failure, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.failures import error_of
 from pylog_spark.tasks.message import DirectoryResult
@@ -107,8 +107,6 @@ def purge_step(
         listed: Rows of ``schemas.PARTITION``: the directories of brokers in which there may be
             something; None to list them.
 
-    Raises:
-        StorageError: A managed root cannot be listed.
     """
     rows = chain(_purge_roots(run, catalogs, listed), _purge_trash(run))
     return run.recorder.each_result(rows, action=Action.PURGE.value)
@@ -140,8 +138,13 @@ def _purge_roots(
             grace_ms=options.purge_after_ms,
             names=names,
         )
-        purge = root.open().purge_of(request, run.roots.get(root.location))
-        yield from _purge_root(run, root.location, purge)
+        try:
+            purge = root.open().purge_of(request, run.roots.get(root.location))
+            yield from _purge_root(run, root.location, purge)
+        except PylogError as error:
+            # The last step of a night: the rows of the others are not lost by it.
+            ended = DirectoryResult(status=Status.FAILED.value, failure=Failure.of(error))
+            yield {"root": root.location, **ended.columns()}
 
 
 def _purge_root(run: Run, location: str, purge: RootPurge[PurgeT]) -> Iterator[dict[str, Any]]:
@@ -166,7 +169,7 @@ def _purge_root(run: Run, location: str, purge: RootPurge[PurgeT]) -> Iterator[d
         for each in ended:
             is_whole = is_whole and each.status == Status.DONE.value
             yield {"root": location, **each.columns()}
-    purge.end(is_whole=is_whole, now_ms=run.job.clock.now_ms())
+    run.notes += tuple(purge.end(is_whole=is_whole, now_ms=run.job.clock.now_ms()))
 
 
 def _purge_in_tasks(

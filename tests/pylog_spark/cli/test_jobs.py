@@ -9,6 +9,7 @@ import yaml
 
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.schemas import RESULT
+from storage_core.errors import StorageError
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
@@ -214,3 +215,32 @@ def test_exported_configs_do_as_well_as_said_ones_and_their_age_is_in_the_report
         assert len(noted) == ("--topic-dump" in source)
     assert plans[0] == plans[1]
     assert {status for status, _ in plans[1].values()} == {"planned"}
+
+
+def test_a_plan_that_cannot_be_saved_hides_no_answer(pylog, root, tmp_path, monkeypatch):
+    def fail(path: Path, _plan: object) -> None:
+        raise StorageError(str(path), "No space left on device")
+
+    monkeypatch.setattr("pylog_spark.run.saved_plans.write_plan_file", fail)
+    words = [*options_of(root, tmp_path), "--engine", "local", "--output", "json"]
+    result = pylog("compact", *words, "--dry-run", "--plan-out", tmp_path / "plan.json")
+    assert result.exit_code == ExitCode.FAILED
+    *rows, run = lines_of(result)
+    assert {row["status"] for row in rows} == {"planned"}
+    assert (run["planned"], run["exit_code"]) == (2, ExitCode.FAILED)
+    assert "the plan was not saved" in run["notes"][-1]
+
+
+def test_a_page_that_cannot_be_written_hides_no_answer_though_it_is_quiet(
+    pylog, root, tmp_path, monkeypatch
+):
+    def fail(path: Path, _page: object) -> None:
+        raise StorageError(str(path), "No space left on device")
+
+    monkeypatch.setattr("pylog_spark.cli.runner.write_page", fail)
+    words = [*options_of(root, tmp_path), "--engine", "local", "--output", "json", "--quiet"]
+    result = pylog("compact", *words, "--report", tmp_path / "page.html")
+    assert result.exit_code == ExitCode.FAILED
+    assert "No space left on device" in result.stderr
+    *rows, run = lines_of(result)
+    assert ({row["status"] for row in rows}, run["done"]) == ({"done"}, 2)

@@ -17,10 +17,12 @@ from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import RESULT
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.broker_files import CleanShutdown
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import ManualClock
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE
+from storage_core.roots.broker import HeldBrokerRoot
 from tests.pylog_spark.run.test_recording import KeptRows
 
 NOW_MS = 1_700_000_000_000
@@ -138,6 +140,23 @@ def test_a_directory_whose_disk_failed_makes_the_exit_status(roots):
         run.roots[str(roots[0])].give_up(StorageError("x", "Input/output error"))
     assert run.report(RunReport, results_of("done")).exit_code == 4
     assert list(run.failures) == [str(roots[0])]
+
+
+def test_a_disk_that_fails_when_the_only_root_is_given_back_hides_no_work(roots, monkeypatch):
+    def fail(self: HeldBrokerRoot, marker: CleanShutdown) -> None:
+        raise StorageError(self.location, f"Input/output error at {marker}")
+
+    ledger = Watched(roots[:1])
+    with run_over(roots[:1], ledger) as run:
+        run.hold_roots()
+        run.roots[str(roots[0])].begin_writing()
+        monkeypatch.setattr(HeldBrokerRoot, "_write_marker", fail)
+    report = run.report(RunReport, results_of("done"))
+    assert (report.summary.done, report.exit_code) == (1, 4)
+    assert "Input/output error" in str(run.failures[str(roots[0])])
+    assert (ledger.runs()[1]["event"], ledger.runs()[1]["exit_code"]) == ("END", 4)
+    assert ledger.locked == [False]
+    assert not (roots[0] / CLEAN_SHUTDOWN_FILE).exists()
 
 
 def test_an_empty_root_is_named_and_one_with_rows_is_not(roots):

@@ -226,7 +226,7 @@ def test_leftovers_of_probes_and_writes_go_when_they_are_old(objects, clock):
     found = [info.key for info in find_leftovers(objects, grace_start_ms=clock.now_ms())]
     assert found == [".pylog-probe/1", ".pylog-tmp/2"]
     objects.put(".pylog-tmp/3", b"")
-    delete_leftovers(objects, grace_start_ms=clock.now_ms())
+    assert delete_leftovers(objects, grace_start_ms=clock.now_ms()) == []
     assert [info.key for info in objects.list()] == [".pylog-tmp/3"]
 
 
