@@ -56,9 +56,10 @@ CLUSTER_SNAPSHOT_SUFFIX: Final = ".checkpoint"
 BOOTSTRAP_SNAPSHOT_FILE: Final = "bootstrap.checkpoint"
 # A node's last knowledge and vote in elections of the metadata log's leader.
 QUORUM_STATE_FILE: Final = "quorum-state"
-# Names in a managed root: its marker, its lease, the record of its purges; of each partition the
-# manifest, former manifests and data; see docs/managed-format.md.
+# Names in a managed root: its marker, its lease, the record of its purges, the configs of its
+# topics; of each partition the manifest, former manifests and data; see docs/managed-format.md.
 MANAGED_ROOT_FILE: Final = "pylog-root.json"
+TOPIC_CONFIGS_FILE: Final = "pylog-topics.json"
 LEASE_FILE: Final = "lease.json"
 PURGED_FILE: Final = "purged.json"
 MANIFEST_FILE: Final = "manifest.json"

@@ -13,9 +13,8 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from pylog_spark.ledger.local_ledger import read_runs
 from tests.kit.golden_broker import unpack_broker
-from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
-from tests.pylog_spark.managed_roots import managed_twin
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
 
 ROOT = Path(__file__).parents[1]
@@ -96,11 +95,11 @@ def hosted(spark, monkeypatch):
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "client.4.0")
     monkeypatch.setattr(SparkSession, "active", lambda: session)
 
-    def call(name: str, more: tuple[str, ...] = (), **values: Path | str) -> None:
+    def call(name: str, **values: Path | str) -> None:
         words = only_task(name)["python_wheel_task"]["parameters"]
         for key, value in values.items():
             words = [w.replace(f"{{{{job.parameters.{key}}}}}", str(value)) for w in words]
-        monkeypatch.setattr("sys.argv", ["pylog", *words, *more])
+        monkeypatch.setattr("sys.argv", ["pylog", *words])
         [entry] = entry_points(group="console_scripts", name="pylog")
         assert entry.load()() is None
         assert spark.range(1).count() == 1
@@ -117,12 +116,17 @@ def test_the_look_runs_in_a_serverless_session(hosted, tmp_path, capfd):
 
 
 @pytest.mark.spark
-def test_the_nightly_runs_in_the_session_that_is_there(hosted, tmp_path):
-    origin = broker_directory(tmp_path / "log", ["clean-headers-none-s101"])
-    twin = managed_twin(origin, tmp_path / "managed")
-    more = ("--assume-defaults", "*", "--now-ms", str(FIRST_ROUNDS_MS))
-    hosted("pylog_nightly", more, root=twin.location, ledger=tmp_path / "ledger")
-    assert (tmp_path / "ledger" / "runs").is_dir()
+def test_the_nightly_runs_as_shipped_over_a_root_of_an_ingest(hosted, pylog, tmp_path):
+    mirror, managed = unpack_broker(tmp_path / "mirror"), tmp_path / "managed"
+    # Its records are years old: by the limits of its own metadata all of them would go.
+    config = tmp_path / "topics.yaml"
+    config.write_text('topics:\n  "*": {retention.ms: "-1"}\n')
+    words = ("--sync-stopped", "--settle", "0s", "--engine", "local", "--config", config)
+    assert pylog("ingest", mirror, managed, *words).exit_code == 0
+    hosted("pylog_nightly", root=managed, ledger=tmp_path / "ledger")
+    [start, end] = sorted(read_runs(str(tmp_path / "ledger")), key=lambda row: row["at"])
+    assert (start["event"], end["event"], end["exit_code"]) == ("START", "END", 0)
+    assert end["partitions_done"] > 0
 
 
 @pytest.mark.spark

@@ -53,6 +53,7 @@ def test_every_file_of_a_directory_and_of_a_partition_is_named():
         filenames.LEASE_FILE,
         filenames.MANAGED_ROOT_FILE,
         filenames.PURGED_FILE,
+        filenames.TOPIC_CONFIGS_FILE,
     }
     assert elsewhere < names
     assert [name for name in names - elsewhere if name not in TEXT] == []

@@ -3,6 +3,9 @@
 To be copied into Airflow's folder of DAGs beside ``pylog_operator.py``; what is yours stands in
 ``PARAMS``, and can be said anew at each trigger.
 
+A run needs the configs of topics. A managed root carries them from its ingest on, a broker's
+directory has its cluster's metadata; else ``config`` names a file that every worker can read.
+
 A nightly and a retention lock the root. They are apart in time here; where they may meet, give both
 a pool of one slot, for the second one is refused (exit status 3). The root of a broker that runs is
 locked by that broker: only the verification may look at it, with ``--live``.
@@ -21,6 +24,11 @@ PARAMS = {
     "role": Param("managed", enum=["managed", "broker"], description="What it is"),
     "ledger": Param("s3://archive/ledger", type="string", description="Where runs are recorded"),
     "engine": Param("auto", enum=["auto", "local", "spark"], description="Who does the tasks"),
+    "config": Param(
+        "",
+        type="string",
+        description="Configs of topics (--config); empty: those that the root has from its ingest",
+    ),
 }
 COMMON = {
     "start_date": datetime(2026, 1, 1, tzinfo=UTC),
@@ -33,17 +41,21 @@ COMMON = {
 }
 WHERE = ["{{ params.root }}", "--role", "{{ params.role }}"]
 RECORDED = ["--ledger", "{{ params.ledger }}", "--engine", "{{ params.engine }}"]
+# Without a file both words are empty, and are left out.
+CONFIGS = ["{{ params.config and '--config' }}", "{{ params.config }}"]
 PROGRAM = "{{ params.program }}"
 
 with DAG("pylog_nightly", schedule="0 2 * * *", **COMMON):
     PylogOperator(
         task_id="run",
         program=PROGRAM,
-        arguments=["run", *WHERE, *RECORDED, "--max-duration", "4h"],
+        arguments=["run", *WHERE, *RECORDED, *CONFIGS, "--max-duration", "4h"],
     )
 
 with DAG("pylog_retention", schedule="30 8,14,20 * * *", **COMMON):
-    PylogOperator(task_id="retain", program=PROGRAM, arguments=["retain", *WHERE, *RECORDED])
+    PylogOperator(
+        task_id="retain", program=PROGRAM, arguments=["retain", *WHERE, *RECORDED, *CONFIGS]
+    )
 
 with DAG("pylog_verify", schedule="0 12 * * 0", **COMMON):
     PylogOperator(

@@ -36,7 +36,8 @@ class PylogOperator(BaseOperator):
     its run in order.
 
     Args:
-        arguments: The command and its options, templated.
+        arguments: The command and its options, templated; words that render to nothing are left
+            out.
         program: The program, by name or path.
         env: The environment of the process; None for that of the worker.
     """
@@ -64,7 +65,8 @@ class PylogOperator(BaseOperator):
             AirflowFailException: A person has to decide; there is no retry.
             AirflowException: Another try may help.
         """
-        result = self._process.run_command([self.program, *self.arguments], env=self.env)
+        words = [word for word in self.arguments if word]
+        result = self._process.run_command([self.program, *words], env=self.env)
         status = result.exit_code
         if status == _FINDINGS:
             self.log.warning("pylog %s: there are findings, see above", self.arguments[0])

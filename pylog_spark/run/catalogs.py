@@ -15,6 +15,7 @@ from storage_core.catalog.cluster_metadata import (
     read_broker_metadata,
 )
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
@@ -25,6 +26,7 @@ from storage_core.config.broker_config import spell_directories
 from storage_core.errors import GuardRefusedError, PylogError
 from storage_core.filenames import META_PROPERTIES_FILE
 from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.carried_configs import read_carried_configs
 from storage_core.roots.open_root import LogRoot
 from storage_core.wording import time_text
 
@@ -37,7 +39,7 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
     two copies that differ, count for nothing: the catalogue then says so, and knows no config.
 
     Raises:
-        CheckpointError: A root's ``meta.properties`` is malformed.
+        CheckpointError: A root's ``meta.properties``, or what a managed root carries, is malformed.
         StorageError: A file cannot be read.
     """
     properties = {root.location: read_meta_properties(root.location) for root in roots}
@@ -75,7 +77,7 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
             directories = configured or spell_directories(named)
         catalogs[root.location] = build_topic_catalog(
             metadata=metadata,
-            dump=options.topic_dump,
+            dumps=[dump for dump in (_carried(root), options.topic_dump) if dump is not None],
             node_id=None if own is None else own.node_id,
             explicit=options.topic_configs,
             assume_defaults=options.assume_defaults,
@@ -88,11 +90,27 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
     return catalogs
 
 
-def dump_notes(options: JobOptions) -> tuple[str, ...]:
-    """Return notes on exported topic configs: how old they are."""
-    dump = options.topic_dump
-    if dump is None:
-        return ()
+def _carried(root: LogRoot) -> TopicDump | None:
+    """Return the topic configs that a managed root carries since its ingest."""
+    is_managed = root.role.facts.keeps_generations
+    return read_carried_configs(root.location) if is_managed else None
+
+
+def dump_notes(options: JobOptions, roots: Sequence[LogRoot] = ()) -> tuple[str, ...]:
+    """Return notes on exported topic configs: how old they are.
+
+    Args:
+        options: Of the run.
+        roots: Its log directories; of managed ones with what they carry since their ingest.
+
+    Raises:
+        PylogError: What a managed root carries cannot be read.
+    """
+    dumps = [options.topic_dump, *map(_carried, roots)]
+    return tuple(_dump_note(dump, options) for dump in dumps if dump is not None)
+
+
+def _dump_note(dump: TopicDump, options: JobOptions) -> str:
     age_ms = options.now_ms - dump.taken_ms
     age = humanize.naturaldelta(timedelta(milliseconds=abs(age_ms)))
     note = (
@@ -101,7 +119,7 @@ def dump_notes(options: JobOptions) -> tuple[str, ...]:
     )
     if age_ms > options.topic_dump_max_age_ms:
         note = f"WARNING: {note}: older than topic_dump_max_age, export them again"
-    return (note,)
+    return note
 
 
 def require_known(catalogs: Mapping[str, TopicCatalog]) -> None:

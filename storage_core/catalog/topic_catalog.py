@@ -1,8 +1,8 @@
 """The config and id of each topic, and the source of each.
 
-Sources, the weakest first: Kafka's defaults where the owner allows to assume them, configs that
-were exported from the cluster, the cluster's own metadata, configs that were said explicitly (by
-name or glob), settings that override everything.
+Sources, the weakest first: Kafka's defaults where the owner allows to assume them, configs that a
+managed root carries since its ingest, configs that were exported from the cluster, the cluster's
+own metadata, configs that were said explicitly (by name or glob), settings that override all.
 Behind all of them stand the broker-wide settings. A topic that no source knows has no config, and
 without a config nothing of it is modified.
 Kafka's internal topics have Kafka's internal configs where the cluster itself does not say theirs:
@@ -226,7 +226,7 @@ class TopicCatalog:
 def build_topic_catalog(  # noqa: PLR0913  # one argument a source
     *,
     metadata: ClusterMetadata | None = None,
-    dump: TopicDump | None = None,
+    dumps: Sequence[TopicDump] = (),
     node_id: int | None = None,
     explicit: Mapping[str, Mapping[str, str]] | None = None,
     assume_defaults: Sequence[str] = (),
@@ -243,7 +243,7 @@ def build_topic_catalog(  # noqa: PLR0913  # one argument a source
 
     Args:
         metadata: The cluster's metadata, None if there is none.
-        dump: A dump of topics, for those missing from the metadata.
+        dumps: Dumps of topics, for those missing from the metadata; the weakest first.
         node_id: The broker whose own settings count, None for none.
         explicit: Settings of topics said explicitly, by name or glob.
         assume_defaults: Globs of topics that may have Kafka's defaults.
@@ -270,7 +270,7 @@ def build_topic_catalog(  # noqa: PLR0913  # one argument a source
         )
     return TopicCatalog(
         topics={
-            **({} if dump is None else _dump_entries(dump)),
+            **{topic: entry for dump in dumps for topic, entry in _dump_entries(dump).items()},
             **({} if metadata is None else _cluster_entries(metadata)),
         },
         explicit=dict(explicit or {}),

@@ -88,6 +88,12 @@ def parse_topic_dump(content: bytes, *, file: str, modified_ms: int) -> TopicDum
     return _dump(topics, file=file, taken_ms=taken_ms)
 
 
+def encode_topic_dump(topics: Mapping[str, Mapping[str, str]], *, taken_ms: int) -> bytes:
+    """Return configs of topics as JSON that ``parse_topic_dump`` reads."""
+    in_order = {name: dict(sorted(topics[name].items())) for name in sorted(topics)}
+    return _DUMP.encode(_Document(taken_ms=taken_ms, topics=in_order))
+
+
 def _parse_text(content: bytes, file: str) -> dict[str, dict[str, str]]:
     try:
         text = content.decode()

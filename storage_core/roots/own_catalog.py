@@ -1,4 +1,8 @@
-"""Read the topics from a log directory's own cluster metadata log."""
+"""Read the topics that a log directory knows of itself.
+
+A broker's directory, or a copy of one, may have its cluster's metadata log; a managed root carries
+configs.
+"""
 
 from collections.abc import Iterable
 from contextlib import closing
@@ -21,6 +25,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import log_file, offset_of, parse_cluster_snapshot
+from storage_core.roots.carried_configs import read_carried_configs
 from storage_core.roots.root import Root
 from storage_core.store import LogStore, open_store
 from storage_core.temporary_folder import temporary_folder
@@ -29,15 +34,18 @@ _CHUNK_BYTES: Final = 8 << 20
 
 
 def read_own_catalog(root: Root, *, node_id: int | None = None) -> TopicCatalog:
-    """Return the topics of a root's own metadata; none without a copy.
+    """Return the topics that a root itself knows.
 
     Args:
         root: The log directory.
         node_id: Whose settings count beside those of all nodes; None for nobody's.
 
     Raises:
-        PylogError: The metadata cannot be read.
+        PylogError: The metadata, or what a managed root carries, cannot be read.
     """
+    if root.has_manifests:
+        carried = read_carried_configs(root.location)
+        return build_topic_catalog(dumps=() if carried is None else (carried,))
     metadata = read_own_metadata(root)
     if metadata is None:
         return TopicCatalog()

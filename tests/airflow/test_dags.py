@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +59,8 @@ def test_airflow_reads_the_files_and_renders_the_commands(airflow):
         "pylog_verify": "0 12 * * 0",
     }
     assert seen["commands"] == {
-        "pylog_nightly": ["pylog", "run", *WHERE, *RECORDED, "--max-duration", "4h"],
-        "pylog_retention": ["pylog", "retain", *WHERE, *RECORDED],
+        "pylog_nightly": ["pylog", "run", *WHERE, *RECORDED, "", "", "--max-duration", "4h"],
+        "pylog_retention": ["pylog", "retain", *WHERE, *RECORDED, "", ""],
         "pylog_verify": ["pylog", "verify", *WHERE, *RECORDED, "--deep", "--fail-on", "error"],
     }
     assert seen["retries"] == [2]
@@ -83,6 +84,27 @@ def test_a_task_ends_as_the_exit_status_means(airflow, tmp_path: Path, statuses,
             assert said == {"exit_code": status, "findings": status == 1}
         else:
             assert said.startswith(f"exit status {status}: ")
+
+
+@pytest.mark.parametrize("said", ["by the root", "by a file"])
+def test_the_dags_run_as_shipped_over_a_root_of_an_ingest(airflow, tmp_path: Path, said: str):
+    mirror, managed = unpack_broker(tmp_path / "mirror"), tmp_path / "managed"
+    # Its records are years old: by the limits of its own metadata all of them would go.
+    config = tmp_path / "topics.yaml"
+    config.write_text('topics:\n  "*": {cleanup.policy: delete, retention.ms: "-1"}\n')
+    words = ["--sync-stopped", "--settle", "0s", "--engine", "local"]
+    if said == "by the root":
+        words += ["--config", str(config)]
+    else:
+        shutil.rmtree(mirror / "__cluster_metadata-0")
+    subprocess.run([PYLOG, "ingest", mirror, managed, *words], check=True, capture_output=True)
+    # What is not the owner's own is as shipped.
+    conf = {"program": str(PYLOG), "root": str(managed), "ledger": str(tmp_path / "ledger")}
+    if said == "by a file":
+        conf["config"] = str(config)
+    for dag, task in (("nightly", "run"), ("retention", "retain"), ("verify", "verify")):
+        ended = airflow("run", f"pylog_{dag}", json.dumps(conf))
+        assert ended == {"state": "success", "tasks": {task: "success"}}, dag
 
 
 def test_a_night_runs_under_airflow_and_the_ledger_has_it(airflow, tmp_path: Path):

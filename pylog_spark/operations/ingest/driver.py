@@ -11,6 +11,7 @@ partition, each by one conditional PUT.
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -28,17 +29,21 @@ from pylog_spark.operations.ingest.task import (
 )
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
+from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import INGEST, Action, Status
 from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock
-from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.roots.carried_configs import carry_configs
 from storage_core.roots.guards import check_off_switch
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import LogRoot
+from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.bucket_settings import inspect_bucket
 from storage_core.store.lease import LeaseProof
@@ -93,6 +98,8 @@ def ingest(
             lease=lease,
         )
         details = _take(run, source, context)
+        if lease is not None:
+            run.notes += tuple(_carry(run, source, target, details))
         results = _results(details, job)
         run.recorder.results(results)
     return run.report(TransferReport, results, notes=_notes(details), details=details)
@@ -179,6 +186,39 @@ def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
     results = engine.collect(spread, INGESTED, f"{job.title}: take what is new into {context.root}")
     others = details.filter(pc.invert(planned))
     return sort_details(pa.concat_tables([results, others]), "taken_bytes")
+
+
+def _carry(run: Run, source: LogRoot, target: LogRoot, details: pa.Table) -> Iterator[str]:
+    """Write the configs of the topics into the managed root.
+
+    What the mirror's own metadata, or a ``--config``, says: a night on the managed root needs it.
+
+    Yields:
+        Notes for the report.
+    """
+    topics = {*pc.unique(details["topic"]).to_pylist()} - {CLUSTER_METADATA_TOPIC}
+    try:
+        catalogs = build_catalogs([source], run.job.options)
+        require_known(catalogs)
+        catalog = catalogs[source.location]
+        if local_path(source.location) is None:
+            own = read_own_catalog(source.open())
+            topics_of_both = {**catalog.topics, **own.topics}
+            catalog = replace(
+                catalog, topics=topics_of_both, broker={**catalog.broker, **own.broker}
+            )
+        run.roots[target.location].begin_writing()
+        objects = open_object_store(target.location)
+        count, missing = carry_configs(objects, catalog, topics, now_ms=run.job.clock.now_ms())
+    except PylogError as error:
+        # The segments are taken; runs of the managed root say which configs they lack.
+        yield f"{target.location}: the configs of its topics were not written: {error}"
+        return
+    if missing:
+        yield (
+            f"{target.location}: carries configs of {count:,} topics; of {missing:,} neither the "
+            "mirror nor --config says any, and runs leave them alone (CONFIG_UNKNOWN)"
+        )
 
 
 def _results(details: pa.Table, job: Job) -> pa.Table:

@@ -250,7 +250,7 @@ def _catalog(
         older = replace(older, topics=topics)
     return build_topic_catalog(
         metadata=older,
-        dump=options.topic_dump,
+        dumps=() if options.topic_dump is None else (options.topic_dump,),
         explicit=options.topic_configs,
         assume_defaults=options.assume_defaults,
         broker=options.broker_settings,

@@ -1,5 +1,6 @@
 """``pylog ingest`` and ``pylog materialize`` over whole roots: rows, refusals, reruns, requests."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from pylog_spark.operations.materialize.driver import materialize
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError, LeaseHeldError, StorageError
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import TOPIC_CONFIGS_FILE, TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.garbage import find_garbage
@@ -98,9 +99,13 @@ def test_a_second_ingest_reads_manifests_and_nothing_else(spark, mirror, tmp_pat
     assert "done" not in {status for status, _ in statuses(second).values()}
     assert not any(second.details["get_requests"].to_pylist())
     after = files_of(managed)
-    assert {name: after[name] for name in before if name != "lease.json"} == {
-        name: content for name, content in before.items() if name != "lease.json"
+    # The configs were seen again: their time is new.
+    renewed = {"lease.json", TOPIC_CONFIGS_FILE}
+    assert {name: after[name] for name in before if name not in renewed} == {
+        name: content for name, content in before.items() if name not in renewed
     }
+    topics = [json.loads(files[TOPIC_CONFIGS_FILE])["topics"] for files in (before, after)]
+    assert topics[0] == topics[1] != {}
 
 
 def test_what_was_taken_counts_though_the_lease_cannot_be_given_back(

@@ -109,7 +109,7 @@ def test_an_export_counts_for_topics_that_the_metadata_does_not_know():
     )
     catalog = build_topic_catalog(
         metadata=cluster({"t": {"retention.ms": "1"}}),
-        dump=dump,
+        dumps=[dump],
         broker={"log.retention.ms": "9", "log.roll.ms": "5"},
         explicit={"only-*": {"flush.ms": "2"}},
     )
@@ -245,7 +245,7 @@ OF_ALL_TOPICS = {
     "assumed, with --set": {"assume_defaults": ["*"], "settings": SHORT},
     "said of a glob": {"explicit": {"*": SHORT, "__*": SHORT}},
     "in a dump that leaves the defaults out": {
-        "dump": TopicDump(file="dump", taken_ms=0, topics={name: {} for name in INTERNAL_TOPICS})
+        "dumps": [TopicDump(file="dump", taken_ms=0, topics={name: {} for name in INTERNAL_TOPICS})]
     },
     "known to the cluster, with --set": {"metadata": cluster(INTERNAL_TOPICS), "settings": SHORT},
 }
