@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from pylog_spark.cli.program import app
+from storage_core.filenames import TOPIC_CONFIGS_FILE
 from tests.kit.golden_broker import broker_origin, unpack_broker
 from tests.kit.golden_data import GOLDEN, Golden
 
@@ -65,6 +66,10 @@ class Answers:
         rows = [json.loads(line) for line in result.stdout.splitlines()]
         self._last_run = next((row["run_id"] for row in rows[::-1] if row.get("run_id")), "")
         self._keep({"command": command, "exit_code": result.exit_code}, rows)
+
+    def remove(self, name: str) -> None:
+        """Delete a file of the folder."""
+        (self._folder / name).unlink()
 
     def read_ledger(self, name: str) -> None:
         """Read all tables of a ledger; their rows have no order."""
@@ -202,6 +207,9 @@ def test_a_managed_root(answers, closed):
     places = "{}/log {}/managed --sync-stopped --settle 1s"
     answers.ask(f"ingest {places} --dry-run --output json")
     answers.ask(f"ingest {places} --ledger {{}}/ledger --output json")
+    # As an earlier release left it. With its configs the names of new objects and their age, which
+    # differ each time, would be among the answers: cli/test_carried_configs.py.
+    answers.remove(f"managed/{TOPIC_CONFIGS_FILE}")
     answers.ask(f"survey {{}}/managed {root}")
     answers.ask(f"verify {{}}/managed {root}")
     answers.ask(f"explain {{}}/managed {root}")
