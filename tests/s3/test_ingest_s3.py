@@ -5,11 +5,12 @@ import json
 import pytest
 
 from storage_core.errors import ChangedWhileReadError
-from storage_core.filenames import log_file
+from storage_core.filenames import TOPIC_CONFIGS_FILE, log_file
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store.copying import copy_object, is_server_side
 from storage_core.store.listing import open_listing
 from storage_core.store.s3_objects import S3ObjectStore
+from tests.kit.golden_broker import broker_origin, unpack_broker
 from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
@@ -92,3 +93,18 @@ def test_a_broker_directory_goes_through_a_bucket_and_back(
     for name in ("events-1", "compacted-0", "payments.txn-1"):
         found = {path.name: path.read_bytes() for path in (out / name).iterdir()}
         assert found == {path.name: path.read_bytes() for path in (broker / name).iterdir()}
+
+
+def test_the_configs_of_a_mirror_in_a_bucket_go_along(pylog, bucket, tmp_path):
+    origin, mirror = unpack_broker(tmp_path / "log"), S3ObjectStore(f"{bucket}/mirror")
+    for folder in ("__cluster_metadata-0", "orders-by-id-0"):
+        for path in (origin / folder).iterdir():
+            mirror.put_file(f"{folder}/{path.name}", str(path))
+    words = ("--sync-stopped", "--settle", "0s", "--engine", "local", "--high-watermark", "log-end")
+    result = pylog("ingest", mirror.url, f"{bucket}/managed", *words)
+    assert result.exit_code == 0, result.stderr
+    content = S3ObjectStore(f"{bucket}/managed").get(TOPIC_CONFIGS_FILE)
+    topics = json.loads(content)["topics"]
+    own = broker_origin()["topics"]["orders-by-id"]["config"]
+    assert own.items() <= topics["orders-by-id"].items()
+    assert topics.keys() == {"orders-by-id"}
