@@ -31,6 +31,7 @@ from storage_core.maintenance.replication.stray_adoption import StrayReason
 from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.retention.plan import Predicate
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
+from storage_core.maintenance.verification.verdict import Advice
 from storage_core.messages.internal_records import Problem
 from storage_core.store.bucket_settings import RemarkCode
 
@@ -579,6 +580,30 @@ REMARKS: Final[Mapping[str, Refusal]] = {
     UnknownPart.STRAY: Refusal(
         means="a directory that was set aside before is no replica",
         way="`pylog metadata adopt`, once there is metadata that has its topic id",
+    ),
+    # The verdict of `pylog doctor`.
+    Advice.IN_USE: Refusal(
+        means="a process holds a log directory's lock", way="leave it alone, or stop that process"
+    ),
+    Advice.DO_NOT_START: Refusal(
+        means="a broker would stop at its start, or delete a log",
+        way="the commands and findings of `pylog doctor`, then ask again",
+    ),
+    Advice.LOOK_BEFORE_START: Refusal(
+        means="a broker would start, and lose records or leave errors",
+        way="the commands and findings of `pylog doctor`, then ask again",
+    ),
+    Advice.RECOVER: Refusal(
+        means="a broker would recover for long", way="`pylog recover ROOT --role broker` is faster"
+    ),
+    Advice.START_BROKER: Refusal(means="nothing keeps the broker from starting whole"),
+    Advice.COPY_DAMAGED: Refusal(
+        means="a copy has damage", way="compare it with its source before it is needed"
+    ),
+    Advice.COPY_WHOLE: Refusal(means="a copy is complete, but for files that are still synced"),
+    Advice.NO_PARTITION: Refusal(
+        means="no directory that was given has a partition",
+        way="give the log directories themselves (log.dirs)",
     ),
     # Of a mirror's segments that `pylog ingest` leaves there.
     LeftReason.OPEN: Refusal(

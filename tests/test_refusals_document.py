@@ -1,16 +1,21 @@
 """``docs/refusals.md`` and ``pylog explain CODE`` say of every code what the program says of it."""
 
+import enum
+import importlib
 import json
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
+import pylog_spark
+import storage_core
 from pylog_spark.cli.explain import all_codes
 from pylog_spark.exit_code import MEANINGS, ExitCode
 from pylog_spark.operations.audit.remarks import Remark
 from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, REMARKS, way_out_of, ways_out
-from pylog_spark.schemas import ALLOWED_BY, Reason
+from pylog_spark.schemas import ALLOWED_BY, Reason, RunEvent
 from storage_core.coordinators.offsets_audit import CommitFinding
 from storage_core.coordinators.transactions import TransactionEnding
 from storage_core.maintenance.ingest.observe import LeftReason
@@ -20,6 +25,7 @@ from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.retention.plan import Hold, Predicate
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.verdict import Advice
 from storage_core.messages.internal_records import Problem
 from storage_core.store.bucket_settings import RemarkCode
 
@@ -59,6 +65,29 @@ def test_every_guard_is_explained():
     codes |= set(re.findall(r"^class (\w+)\(\w*Error\):", own, re.MULTILINE))
     assert {"StorageError", "ContradictedAgeError"} <= codes
     assert sorted(codes - set(all_codes())) == []
+
+
+def subclasses(kind: type) -> set[type]:
+    return {kind, *(each for sub in kind.__subclasses__() for each in subclasses(sub))}
+
+
+def test_every_code_of_the_product_is_explained():
+    """All enumerations of codes, those that come later too."""
+    for package in (pylog_spark, storage_core):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    ours = [
+        kind
+        for kind in subclasses(enum.StrEnum)
+        if kind.__module__.partition(".")[0] in {"pylog_spark", "storage_core"}
+    ]
+    # Words in front of a predicate, and what a run's two rows are.
+    kinds = [kind for kind in ours if kind not in {Predicate, RunEvent}]
+    codes = {str(code) for kind in kinds for code in kind}
+    codes = {code for code in codes if re.fullmatch(r"[A-Z][A-Z0-9]+(_[A-Z0-9]+)*", code)}
+    assert {"OPEN", "PARTS_STAY", "LEADER_EPOCH_FENCED"} <= codes
+    codes |= {*Advice}
+    assert sorted(codes - set(all_codes()) - {str(hold) for hold in Hold}) == []
 
 
 def test_every_predicate_of_explain_is_explained():

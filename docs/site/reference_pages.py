@@ -275,7 +275,7 @@ def _refusals() -> Iterator[str]:
     yield from ("", "## Remarks", "")
     yield from (
         "Codes that refuse nothing: of what [`pylog heal`](healing.md) can fill, of rebuilt",
-        "[metadata](metadata.md), segments of a mirror, buckets, [audits](audit.md),",
+        "[metadata](metadata.md), verdicts, segments of a mirror, buckets, [audits](audit.md),",
         "[commits and transactions](groups.md). `pylog explain` also knows each error by its name.",
         "",
     )
