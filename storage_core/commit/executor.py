@@ -1,6 +1,7 @@
 """The one place that changes the files of a partition."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from storage_core.commit.fingerprint import FINGERPRINTS, fingerprint_files
 from storage_core.commit.plan import (
@@ -25,6 +26,10 @@ from storage_core.commit.plan import (
 )
 from storage_core.errors import StorageError
 from storage_core.store.base import DirectoryStore, LogStore
+from storage_core.store.local import is_without_room
+
+# Epochs of a log without any, as Kafka writes them.
+_NO_ENTRIES: Final = b"0\n0\n"
 
 
 def commit(plan: CommitPlan, store: LogStore) -> None:
@@ -54,7 +59,7 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
 def _apply(operation: Operation, store: LogStore, outside: DirectoryStore | None) -> None:
     match operation:
         case WriteFile():
-            store.write_file(operation.name, operation.content, modified_ms=operation.modified_ms)
+            _write(operation, store)
         case CreateEmptyFile():
             store.create_empty(operation.name)
         case PromoteFile():
@@ -79,6 +84,17 @@ def _apply(operation: Operation, store: LogStore, outside: DirectoryStore | None
             store.sync_directory()
         case _:
             _apply_outside(operation, store.location, outside)
+
+
+def _write(operation: WriteFile, store: LogStore) -> None:
+    try:
+        store.write_file(operation.name, operation.content, modified_ms=operation.modified_ms)
+    except StorageError as error:
+        if operation.content != _NO_ENTRIES or not is_without_room(error):
+            raise
+        # A checkpoint without a byte has no entries either, and needs no room.
+        store.delete(operation.name)
+        store.create_empty(operation.name)
 
 
 def _apply_outside(

@@ -8,6 +8,10 @@ whatever a killed run leaves behind cannot stop a broker: in a folder beside the
 another has left that came by a link. Where there is no such place (the log directory
 is a mount point, or its parent cannot be written) the files lie inside the partition directories,
 under names that Kafka's loader ignores.
+
+On a disk without room not even a claim can be written, and what frees room needs claims. Then a
+run's claims and its note of the marker lie on another disk, in a folder named by the log directory
+in a place for temporary files; its other files lie inside the partition directories.
 """
 
 import fnmatch
@@ -15,7 +19,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -61,6 +65,11 @@ _UNFINISHED_FILES: Final = frozenset(
         *(CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE),
     )
 )
+# Beginning of the name of a folder on another disk.
+_ELSEWHERE_PREFIX: Final = "pylog-claims-"
+_TEMPORARY_PLACES: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # our folders in there
+# With less room on a disk, claims of a run and its note lie on another one.
+LEAST_ROOM_BYTES: Final = 1 << 20
 
 
 def scratch_home(log_directory: Path, prefix: str = SCRATCH_PREFIX) -> Path | None:
@@ -97,23 +106,72 @@ def create_scratch(log_directory: Path, run_id: str) -> Path | None:
     Raises:
         StorageError: The disk failed.
     """
+    if not _has_room(log_directory, LEAST_ROOM_BYTES):
+        folder = _create_elsewhere(log_directory, run_id)
+        if folder is not None:
+            return folder
     home = scratch_home(log_directory)
     if home is None:
         return None
     try:
-        with suppress(FileExistsError):
-            home.mkdir(mode=0o700)
-        # The broker's user may own the folder, and could replace it by a link: so it is opened
-        # first. Another user may have made it where all may write: that is refused, since its
-        # files become part of a log.
-        with open_folder(home) as opened:
-            require_ours(os.fstat(opened), log_directory.stat().st_uid)
-            os.mkdir(run_id, mode=0o700, dir_fd=opened)
+        return _create_run_folder(home, log_directory, run_id)
     except PermissionError:
         return None
     except OSError as error:
         raise StorageError(str(home), error.strerror or str(error)) from error
+
+
+def _create_run_folder(home: Path, log_directory: Path, run_id: str) -> Path:
+    with suppress(FileExistsError):
+        home.mkdir(mode=0o700)
+    # The broker's user may own the folder, and could replace it by a link: so it is opened first.
+    # Another user may have made it where all may write: that is refused, since its files become
+    # part of a log.
+    with open_folder(home) as opened:
+        require_ours(os.fstat(opened), log_directory.stat().st_uid)
+        os.mkdir(run_id, mode=0o700, dir_fd=opened)
     return home / run_id
+
+
+def _has_room(folder: Path, room_bytes: int) -> bool:
+    """Return whether a folder's disk has so many bytes free."""
+    with storage_errors(folder):
+        disk = os.statvfs(folder)
+    has_inode = not disk.f_files or disk.f_favail > 0
+    return has_inode and disk.f_bavail * disk.f_frsize >= room_bytes
+
+
+def _elsewhere(log_directory: Path) -> Iterator[Path]:
+    """Yield places on other disks for a log directory's claims."""
+    with storage_errors(log_directory):
+        real = log_directory.resolve(strict=True)
+        device = real.stat().st_dev
+    digest = hashlib.blake2b(os.fsencode(real), digest_size=16).hexdigest()
+    for place in dict.fromkeys((os.environ.get("TMPDIR", ""), *_TEMPORARY_PLACES)):
+        with suppress(OSError):
+            if place and Path(place).stat().st_dev != device:
+                yield Path(place, f"{_ELSEWHERE_PREFIX}{digest}")
+
+
+def _create_elsewhere(log_directory: Path, run_id: str) -> Path | None:
+    """Create a run's folder on another disk, None without one."""
+    for home in _elsewhere(log_directory):
+        with suppress(OSError, StorageError):
+            if _has_room(home.parent, LEAST_ROOM_BYTES):
+                return _create_run_folder(home, log_directory, run_id)
+    return None
+
+
+def _homes(log_directory: Path) -> list[Path]:
+    """Return the folders with files of runs outside of a log directory."""
+    beside = scratch_home(log_directory)
+    homes = [] if beside is None else [beside]
+    # Where all may write, the folder of another user says nothing of ours.
+    for home in _elsewhere(log_directory):
+        with suppress(OSError), open_folder(home) as opened:
+            require_ours(os.fstat(opened), log_directory.stat().st_uid)
+            homes.append(home)
+    return homes
 
 
 def find_inside(log_directory: Path) -> list[Path]:
@@ -151,17 +209,18 @@ def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) 
     Raises:
         StorageError: The disk failed.
     """
-    home = scratch_home(log_directory)
     orphans = find_inside(log_directory) if inside is None else list(inside)
     try:
         for path in orphans:
             LocalStore(path.parent).delete(path.name)
-        if home is None or not is_there(home, may_be_link=True):
-            return len(orphans)
-        count = len(orphans) + len(_inside_home(home, "*")) + len(scan_folder(home))
-        shutil.rmtree(home)  # which follows no link
+        count = len(orphans)
+        for home in _homes(log_directory):
+            if is_there(home, may_be_link=True):
+                count += len(_inside_home(home, "*")) + len(scan_folder(home))
+                shutil.rmtree(home)  # which follows no link
     except OSError as error:
-        raise StorageError(str(error.filename or home), error.strerror or str(error)) from error
+        place = str(error.filename or log_directory)
+        raise StorageError(place, error.strerror or str(error)) from error
     return count
 
 
@@ -208,18 +267,18 @@ def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) ->
     Raises:
         StorageError: The disk failed.
     """
-    home = scratch_home(log_directory)
     paths = find_inside(log_directory) if inside is None else inside
     try:
-        beside = _inside_home(home, f"{SCRATCH_PREFIX}*{_CLAIM_SUFFIX}")
+        glob = f"{SCRATCH_PREFIX}*{_CLAIM_SUFFIX}"
+        beside = [path for home in _homes(log_directory) for path in _inside_home(home, glob)]
         return sorted([*(path for path in paths if path.name.endswith(_CLAIM_SUFFIX)), *beside])
     except OSError as error:
         raise StorageError(str(log_directory), error.strerror or str(error)) from error
 
 
-def _inside_home(home: Path | None, glob: str) -> list[Path]:
+def _inside_home(home: Path, glob: str) -> list[Path]:
     """Return files with matching names in run folders, none without a home."""
-    if home is None or not is_there(home, may_be_link=True):
+    if not is_there(home, may_be_link=True):
         return []
     return [
         home / folder.name / name
@@ -242,9 +301,10 @@ def _names_if_open_to_us(folder: Path) -> list[str]:
 
 def find_remembered_markers(log_directory: Path) -> list[Path]:
     """Return killed runs' notes on the clean shutdown marker, under the lock."""
-    home = scratch_home(log_directory)
     with storage_errors(log_directory):
-        return _inside_home(home, REMEMBERED_MARKER)
+        return [
+            path for home in _homes(log_directory) for path in _inside_home(home, REMEMBERED_MARKER)
+        ]
 
 
 def scratch_folder(shared: str | None, partition_directory: Path) -> Path:
@@ -254,7 +314,14 @@ def scratch_folder(shared: str | None, partition_directory: Path) -> Path:
         shared: The run's folder for the partition's log directory, None without one.
         partition_directory: The partition.
     """
-    return partition_directory if shared is None else Path(shared)
+    if shared is None or is_elsewhere(shared):
+        return partition_directory
+    return Path(shared)
+
+
+def is_elsewhere(shared: str) -> bool:
+    """Return whether a run's folder is on another disk, for claims alone."""
+    return Path(shared).parent.name.startswith(_ELSEWHERE_PREFIX)
 
 
 def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Path:
@@ -266,7 +333,7 @@ def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Pa
     if len(name) > _MOST_CLAIM_NAME:
         digest = hashlib.blake2b(os.fsencode(partition_directory.name), digest_size=16).hexdigest()
         name = f"{SCRATCH_PREFIX}{run_id}-{digest}{_CLAIM_SUFFIX}"
-    return scratch_folder(shared, partition_directory) / name
+    return (partition_directory if shared is None else Path(shared)) / name
 
 
 def keep_scratch(operations: Iterable[Operation], run_id: str) -> tuple[Operation, ...]:

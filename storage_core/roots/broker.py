@@ -42,6 +42,7 @@ from storage_core.commit.scratch import (
     claim_path,
     create_scratch,
     find_inside,
+    is_elsewhere,
     remove_unfinished,
     scratch_folder,
     sweep_scratch,
@@ -55,7 +56,13 @@ from storage_core.errors import (
     StorageError,
     describe_failure,
 )
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, LOG_START_FILE, TopicPartition
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+)
 from storage_core.local_files import folder_names, is_there
 from storage_core.roots.broker_purge import BrokerPurge
 from storage_core.roots.broker_undo import BrokerUndo
@@ -69,7 +76,7 @@ from storage_core.roots.purge import PurgeRequest
 from storage_core.roots.root import TOUCHED, HeldRoot, Prepare
 from storage_core.store import LocalStore, LogStore
 from storage_core.store.gaps import CopiedRange
-from storage_core.store.local import storage_errors
+from storage_core.store.local import is_without_room, storage_errors
 
 _log: Final = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -526,7 +533,9 @@ class HeldBrokerRoot:
             # An undo has to know of those whose commits did not begin before a kill.
             named = {str(partition): start for partition, start in starts.items()}
             write_raised(self._trash, {self.location: named})
-        self.write_checkpoints({LOG_START_FILE: starts})
+        if self._scratch is None or not is_elsewhere(self._scratch):
+            self.write_checkpoints({LOG_START_FILE: starts})
+        # Else there is no room for it before segments go. A log begins at its first segment then.
 
     def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
         """Put log starts into their checkpoint, once the segments are gone."""
@@ -585,7 +594,13 @@ class HeldBrokerRoot:
             self._write_marker(self._marker)
 
     def _write_marker(self, marker: CleanShutdown) -> None:
-        self._store.write_file(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(marker.broker_epoch))
+        try:
+            self._store.write_file(CLEAN_SHUTDOWN_FILE, encode_clean_shutdown(marker.broker_epoch))
+        except StorageError as error:
+            if not is_without_room(error):
+                raise
+            # An empty one needs no room, and says that no broker epoch is known.
+            self._store.create_empty(CLEAN_SHUTDOWN_FILE)
 
     @_unless_failed
     def _give_back(self) -> None:
@@ -614,7 +629,7 @@ class HeldBrokerRoot:
 
         None: every partition has to be asked.
         """
-        return None if self._scratch is None else ()
+        return None if self._scratch is None or is_elsewhere(self._scratch) else ()
 
     def _observe_all(self) -> None:
         """Record digests of all partitions, for a run after a kill.
@@ -664,8 +679,17 @@ class HeldBrokerRoot:
             return
         checkpoint = read.entries.get(name, {})
         merged = merge_entries(checkpoint, entries)
-        if merged != checkpoint:
-            self._store.write_file(name, encode_offset_checkpoint(merged))
+        if merged == checkpoint:
+            return
+        content = encode_offset_checkpoint(merged)
+        try:
+            self._store.write_file(name, content)
+        except StorageError as error:
+            if name != RECOVERY_POINT_FILE or not is_without_room(error):
+                raise
+            # Its own block is room enough. A start without the file reads every log.
+            self._store.delete(name)
+            self._store.write_file(name, content)
 
     def _revoke_claims(self) -> None:
         """Wait for commits under way, and let no more begin."""

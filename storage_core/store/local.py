@@ -61,6 +61,9 @@ from storage_core.store.base import (
 )
 from storage_core.turns import sync, waiting
 
+_SECTOR_BYTES: Final = 512
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 
 class storage_errors:  # noqa: N801  # reads like the context managers of contextlib
     """Turn an OSError of the block into a StorageError with its path.
@@ -85,6 +88,32 @@ class storage_errors:  # noqa: N801  # reads like the context managers of contex
         if isinstance(error, OSError):
             reason = error.strerror or str(error)
             raise StorageError(str(self._path / self._name), reason) from error
+
+
+def is_without_room(error: StorageError) -> bool:
+    """Return whether a disk, or a user's quota, had no room."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM
+
+
+def _is_overwritten(folder: int, name: str, content: bytes) -> bool:
+    """Return whether a file now has this content, in its own blocks.
+
+    A disk writes one sector whole or not at all. A file with a second name, as one in the trash,
+    is left as it is.
+    """
+    try:
+        with os.fdopen(open_in(folder, name, os.O_RDWR), "r+b", buffering=0) as file:
+            if file.read(len(content) + 1) != content:
+                facts = os.fstat(file.fileno())
+                is_whole = 0 < facts.st_size <= _SECTOR_BYTES and len(content) <= _SECTOR_BYTES
+                if not is_whole or facts.st_nlink != 1:
+                    return False
+                os.pwrite(file.fileno(), content, 0)
+                os.ftruncate(file.fileno(), len(content))
+            sync(file.fileno())
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class _Opened:
@@ -373,17 +402,29 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file durably and atomically.
 
-        It writes and syncs a temporary file beside it, renames that, and syncs the folder.
+        It writes and syncs a temporary file beside it, renames that, and syncs the folder. On a
+        disk without room a file that has the content stays, and one sector is written in place.
         """
         temporary = name + TEMPORARY_SUFFIX
         with storage_errors(self.directory, name), self._folder_to_change() as folder:
-            with os.fdopen(create_in(folder, temporary), "wb") as file:
-                file.write(content)
-                file.flush()
-                _adopt_ownership(file.fileno(), folder, _kin_of(folder, name))
-                if modified_ms is not None:
-                    _set_modified(file.fileno(), modified_ms)
-                sync(file.fileno())
+            is_written = False
+            try:
+                with os.fdopen(create_in(folder, temporary), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    is_written = True
+                    _adopt_ownership(file.fileno(), folder, _kin_of(folder, name))
+                    if modified_ms is not None:
+                        _set_modified(file.fileno(), modified_ms)
+                    sync(file.fileno())
+            except OSError as error:
+                if is_written or error.errno not in NO_ROOM:
+                    raise
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                if not _is_overwritten(folder, name, content):
+                    raise
+                return
             _rename(folder, temporary, folder, name)
             sync(folder)
 

@@ -789,7 +789,10 @@ KINDS: Final[dict[Code, FindingKind]] = {
             "The disk of a log directory has no room: a broker stops as soon as it writes a "
             "checkpoint or an index."
         ),
-        fix="make room first",
+        fix=(
+            "make room before the start: move what is not Kafka's off the disk, or let retention "
+            "do it, which needs no new byte of this disk"
+        ),
         command=_FREE,
         elsewhere=(
             "error where some blocks are free, and the start recovers logs, for which it writes "

@@ -1,5 +1,6 @@
 """A partition directory on a local disk: the contract of all stores, owners, links and crashes."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -123,6 +124,45 @@ def test_a_write_that_fails_leaves_the_old_content(directory, store, monkeypatch
     assert (directory / NAME).read_bytes() == b"old"
     store.write_file(NAME, b"new")
     assert [info.name for info in store.list_files()] == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_linked", "is_written"),
+    [
+        (b"0\n1\n0 0\n", b"0\n1\n0 130\n", False, True),
+        (b"0\n1\n0 130\n", b"0\n1\n0 0\n", False, True),
+        (b"x" * 4000, b"x" * 4000, True, True),
+        (b"x" * 500, b"y" * 513, False, False),
+        (b"x" * 513, b"y", False, False),
+        (b"x", b"y", True, False),
+        (b"", b"y", False, False),
+        (None, b"y", False, False),
+    ],
+)
+def test_without_room_a_small_file_is_written_in_place(
+    directory, store, monkeypatch, old, new, is_linked, is_written
+):
+    if old is not None:
+        (directory / "small").write_bytes(old)
+    if is_linked:
+        (directory / "second").hardlink_to(directory / "small")
+    create = local.create_in
+
+    def full(folder: int, name: str) -> int:
+        create(folder, name)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(local, "create_in", full)
+    if is_written:
+        store.write_file("small", new)
+    else:
+        with pytest.raises(StorageError) as raised:
+            store.write_file("small", new)
+        assert local.is_without_room(raised.value)
+    expected = new if is_written else old
+    assert (directory / "small").exists() == (expected is not None)
+    assert expected is None or (directory / "small").read_bytes() == expected
+    assert not list(directory.glob("*.tmp"))
 
 
 def test_a_write_is_on_disk_before_it_takes_its_name(directory, store, monkeypatch):
