@@ -302,6 +302,11 @@ def _compactions(report: RunReport) -> Iterator[FreeStep]:
     rows = report.plans.select([*names, "peak_extra_bytes", "segment_bytes"]).to_pylist()
     going = {(row["root"], row["directory"]): row["deleted_segments"] for row in _going(report)}
     is_exact = EXACT_NOTE in report.notes
+    refused = {
+        (row["root"], row["topic"]): row["reason"]
+        for row in report.results.to_pylist()
+        if row["reason"] == Reason.RECORDS_WITHOUT_KEY
+    }
     by_topic: dict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)
     for row in rows:
         if row["status"] != Status.PLANNED.value:
@@ -329,6 +334,7 @@ def _compactions(report: RunReport) -> Iterator[FreeStep]:
             frees_bytes=sum(sure),
             frees_at_most_bytes=sum(most),
             needs_bytes=max(needs),
+            refused_by=refused.get((root, topic)),
         )
 
 

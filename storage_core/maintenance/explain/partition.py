@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
+    ContradictedAgeError,
     NegativeTimestampError,
     PylogError,
     RecoveryRequiredError,
@@ -30,7 +31,11 @@ from storage_core.maintenance.explain.answers import (
 from storage_core.maintenance.explain.cleaning import explain_cleaning
 from storage_core.maintenance.explain.deletion import explain_deletion
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.maintenance.retention.observe import SweepRequest, observe_retention
+from storage_core.maintenance.retention.observe import (
+    SweepRequest,
+    check_ages,
+    observe_retention,
+)
 from storage_core.maintenance.retention.plan import RetentionRules, plan_retention
 from storage_core.store.base import FileInfo, LogStore
 from storage_core.wording import count_text
@@ -108,12 +113,25 @@ def explain_partition(
     state = observe_retention(store, config, cleaner, sweep)
     plan = plan_retention(state, rules, now_ms=request.now_ms)
     deletion, more = explain_deletion(state, plan, rules, now_ms=request.now_ms)
+    removable_bytes = plan.removed_bytes
+    try:
+        check_ages(store, state.names, rules, plan, now_ms=request.now_ms, is_closed=is_closed)
+    except ContradictedAgeError as error:
+        age = blocks(
+            About.DELETION,
+            "AGE_CONTRADICTED",
+            f"{error}; a broker deletes the segment all the same",
+            until="its time index is rebuilt",
+        )
+        # What would go is no statement then.
+        more = [age, *(each for each in more if each.code != "REMOVABLE")]
+        deletion, removable_bytes = held_back(age), 0
     sizes = _explain_size(
         listing,
         loaded,
         config,
         first_dirty_offset=cleanable.first_dirty_offset if config.is_compacted else None,
-        removable_bytes=plan.removed_bytes,
+        removable_bytes=removable_bytes,
     )
     return Explanation(answers=(cleaning, deletion), statements=(*statements, *more, *sizes))
 

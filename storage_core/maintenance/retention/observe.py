@@ -192,6 +192,7 @@ def check_ages(
     plan: RetentionPlan,
     *,
     now_ms: int,
+    is_closed: bool = True,
 ) -> None:
     """Refuse to delete segments for an age that their records contradict.
 
@@ -204,6 +205,8 @@ def check_ages(
         rules: Its topic's.
         plan: Which segments would go.
         now_ms: The run's clock, epoch milliseconds.
+        is_closed: As `SweepRequest`; the time index of an active segment that was not closed lacks
+            its newest records, and a report alone is made of it.
 
     Raises:
         ContradictedAgeError: A batch is younger than the limit, or has another timestamp than its
@@ -211,6 +214,8 @@ def check_ages(
         StorageError: The store failed.
     """
     aged = [each.segment for each in plan.removals if each.predicate is Predicate.TIME]
+    if not is_closed and plan.roll_offset is not None:
+        aged = aged[:-1]
     check_segment_ages(store, names, aged, limit_ms=now_ms - rules.retention_ms)
 
 

@@ -90,7 +90,14 @@ def plan_sweep(
     rules = RetentionRules.of(config)
     state = observe_retention(store, config, cleaner, request)
     decision = plan_retention(state, rules, now_ms=request.now_ms)
-    check_ages(store, state.names, rules, decision, now_ms=request.now_ms)
+    check_ages(
+        store,
+        state.names,
+        rules,
+        decision,
+        now_ms=request.now_ms,
+        is_closed=request.is_closed,
+    )
     steps = plan_steps(state, decision, unlink=unlink)
     before: tuple[Operation, ...] = ()
     if decision.removals and LEADER_EPOCH_FILE in state.names:

@@ -22,6 +22,12 @@ def row_of(pylog: Any, topic: str, *words: object) -> dict[str, Any]:
     return row
 
 
+def row_of_explain(pylog: Any, *words: object) -> dict[str, Any]:
+    [line] = pylog(*words, "--output", "json").stdout.splitlines()
+    row: dict[str, Any] = json.loads(line)
+    return row
+
+
 def logs_of(roots: list[Path], partition: str) -> dict[str, bytes]:
     paths = [path for root in roots for path in root.glob(f"{partition}/*.log")]
     return {path.name: path.read_bytes() for path in paths}
@@ -40,6 +46,10 @@ def test_zeros_in_time_indexes_delete_nothing_and_are_named(pylog, tmp_path):
     assert (row["status"], row["reason"]) == ("skipped", "AGE_CONTRADICTED")
     assert "00000000000000000000.timeindex" in row["error"]
     assert logs_of(roots, "timed-0") == before
+    words = ("explain", *roots, "--topics", "timed", "--now-ms", NOW_MS)
+    [deletion] = [a for a in row_of_explain(pylog, *words)["answers"] if a["about"] == "deletion"]
+    assert (deletion["is_due"], deletion["held_by"]) == (False, "AGE_CONTRADICTED")
+    assert "pylog recover" in deletion["way_out"]
     # The printed command makes the ages right: nothing is too old.
     for command in said["commands"]:
         shell.run(command)
@@ -112,6 +122,10 @@ def test_records_without_a_key_are_counted_and_most_of_a_log_is_kept(pylog, tmp_
     row = row_of(pylog, "turned", *night(roots))
     assert (row["status"], row["reason"]) == ("skipped", "RECORDS_WITHOUT_KEY")
     assert logs_of(roots, "turned-0") == before
+    words = ("free", *roots, "--exact", "--now-ms", NOW_MS, "--engine", "local")
+    steps = map(json.loads, pylog(*words, "--output", "json").stdout.splitlines())
+    [step] = [each for each in steps if each.get("topic") == "turned"]
+    assert (step["frees_bytes"], step["refused_by"]) == (0, "RECORDS_WITHOUT_KEY")
     allowed = night(roots, "--override", "RECORDS_WITHOUT_KEY")
     planned = row_of(pylog, "turned", *allowed, "--dry-run=exact")
     assert (planned["status"], planned["records_without_key"]) == ("planned", 206)

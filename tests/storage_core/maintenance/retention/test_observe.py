@@ -158,6 +158,16 @@ def test_a_time_index_that_the_records_contradict_deletes_nothing(tmp_path, cont
         sweep(LocalStore(directory), retention_ms=9 * DAY - 1)
 
 
+def test_the_active_segment_of_a_copy_is_not_closed(tmp_path):
+    directory = write_log(tmp_path / "t-0", active=False)
+    with (directory / segment_file(50, ".timeindex")).open("ab") as file:
+        file.write(bytes(24))
+    copy = sweep(LocalStore(directory), retention_ms=DAY, is_closed=False)
+    assert copy.decision.roll_offset == 51
+    with pytest.raises(ContradictedAgeError, match=r"0050\.timeindex"):
+        sweep(LocalStore(directory), retention_ms=DAY)
+
+
 def test_an_old_time_of_a_file_without_entries_deletes_no_young_record(tmp_path):
     directory = write_log(tmp_path / "t-0")
     (directory / segment_file(0, ".timeindex")).write_bytes(b"")
