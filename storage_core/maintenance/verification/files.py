@@ -144,7 +144,7 @@ def check_names(files: PartitionFiles, findings: FindingCollector) -> None:
 
 def base_of_renamed(name: str) -> int | None:
     """Return the base offset of a renamed segment, else None."""
-    stem, _, suffix = name.partition(f"{LOG_SUFFIX}.")
+    stem, _, suffix = name.partition(LOG_SUFFIX)  # .1.gz, .zst, or -20261128.gz behind it
     base = offset_of(f"{stem}{LOG_SUFFIX}") if suffix and not _is_ours_or_kafkas(name) else None
     return base if base is not None and stem == segment_file(base, "") else None
 

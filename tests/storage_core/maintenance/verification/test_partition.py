@@ -557,7 +557,7 @@ def test_of_a_log_deleted_up_to_its_end_no_producer_is_forgotten(root):
     assert Code.SNAPSHOT_MISSING not in root.codes()
 
 
-@pytest.mark.parametrize("name", ["{}.log.1.gz", "{}.log.zst", "{}.log.bak"])
+@pytest.mark.parametrize("name", ["{}.log.1.gz", "{}.log.zst", "{}.log-20261128.gz", "{}.log.bak"])
 def test_a_segment_of_another_name_is_missed_unless_it_lies_below_the_log_start(root, name):
     path = root.file(10)
     renamed = path.rename(path.with_name(name.format(path.stem)))
