@@ -7,7 +7,7 @@ key of ours. Here each finds its place.
 import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from storage_core.config.broker_config import BROKER_KEYS, CORDONED_KEY, BrokerConfig
 from storage_core.config.cleaner_config import CLEANER_KEYS, CleanerConfig
@@ -283,11 +283,10 @@ def _refusal(
             find_broker_default(key, settings)
         CleanerConfig.from_settings(cleaner)
         if directories is not None and CORDONED_KEY in settings:
+            key_type = BROKER_KEYS[CORDONED_KEY].type
+            cordoned: Any = key_type.parse(CORDONED_KEY, settings[CORDONED_KEY])
             BrokerConfig(
-                log_dirs=tuple(directories),
-                cordoned_log_dirs=BROKER_KEYS[CORDONED_KEY].type.parse(
-                    CORDONED_KEY, settings[CORDONED_KEY]
-                ),
+                log_dirs=tuple(directories), cordoned_log_dirs=cordoned
             ).validate_cordoned()
     except ConfigError as error:
         return error
