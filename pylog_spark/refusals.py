@@ -167,13 +167,13 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     Reason.COMPACTED: Refusal(
         means="the topic is compacted: `pylog compact` works on it, and takes what has expired"
     ),
-    Reason.INPUTS_CHANGED: Refusal(
-        means="a file changed since the plan was made",
-        way="make the plan anew with --dry-run --plan-out, and apply that",
-    ),
     Reason.COMMIT_UNFINISHED: Refusal(
         means="a run was killed in the middle of its commit here, which the next run finishes",
         way="apply this plan, which finishes it, then plan again",
+    ),
+    Reason.INPUTS_CHANGED: Refusal(
+        means="a file changed since the plan was made",
+        way="make the plan anew with --dry-run --plan-out, and apply that",
     ),
     Reason.CHANGED_SINCE_RUN: Refusal(
         means="a file is not what the run left, so that undoing would lose what came after",
