@@ -54,7 +54,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills interruptions locks fuzz long brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills rescues interruptions locks fuzz long brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -111,6 +111,9 @@ nights: $(VENV)/.for-all ## Stop whole nightlies at every change of theirs; need
 
 kills: $(VENV)/.for-all ## N=30 nightlies on a cluster that lose their driver, an executor or a worker (half an hour)
 	PYLOG_KILL_ROUNDS=$(or $(N),30) $(RUN) pytest tests/crash/test_killed_nightlies.py -s $(PYTEST)
+
+rescues: $(VENV)/.for-all ## Kill transplant, heal, promote, adopt, rebuild N=60 times; a repeat or undo follows, and a real cluster's start; SEED=1 (half an hour)
+	PYLOG_RESCUE_ROUNDS=$(or $(N),60) PYLOG_RESCUE_SEED=$(or $(SEED),1) $(RUN) pytest -m oracle -s tests/crash/test_killed_rescues.py $(PYTEST)
 
 interruptions: $(VENV)/.for-all ## SIGTERM or Ctrl-C N=500 times to each command, at any moment (hours); ONLY=compact
 	PYLOG_INTERRUPTIONS=$(or $(N),500) $(RUN) pytest -s tests/crash/test_interrupted_commands.py $(if $(ONLY),-k '$(ONLY)') $(PYTEST)
