@@ -54,7 +54,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills rescues interruptions locks fuzz long brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills rescues interruptions locks fuzz long commits brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -128,6 +128,9 @@ fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-ra
 
 long: $(VENV)/.for-all ## Further variants of what make test tries once: real clusters, killed executors, kernels compiled anew (five minutes)
 	$(RUN) pytest -m long $(SHARED) $(PYTEST)
+
+commits: $(VENV)/.for-all ## Kill a broker N=30 times among commits: what it had acknowledged is readable after transplant, recover, heal; SEED=44 (twenty minutes)
+	PYLOG_PREPARED_ROUNDS=$(or $(N),30) PYLOG_PREPARED_SEED=$(or $(SEED),44) $(RUN) pytest -m oracle -s tests/oracle/test_prepared_transactions.py $(PYTEST)
 
 brokers: $(VENV)/.for-all ## Brokers of 2.8 to 4.4: doctor on what they leave, and after damage (ten minutes)
 	$(RUN) pytest -m brokers tests/brokers $(PYTEST)

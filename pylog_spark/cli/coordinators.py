@@ -175,6 +175,12 @@ def _transaction_blocks(rows: dict[str, list[Row]]) -> Iterator[Block]:
     yield Table(kind=_HOLDING_TABLE, rows=holding)
     yield f"{len(holding)} open transactions" if holding else "no transaction is open in a log"
     yield from (Verbatim(f"  {row['command']}") for row in holding if row["command"])
+    if any(row["command"] and row["outcome"] == TransactionOutcome.UNDECIDED for row in holding):
+        yield Sentence(
+            "undecided ones were committed perhaps: before you abort one, read its records with "
+            "`pylog cat ROOT --topic TOPIC --from OFFSET`",
+            "yellow",
+        )
     if ids:
         yield ""
         yield Table(kind=_TRANSACTION_TABLE, rows=ids)

@@ -91,6 +91,7 @@ def _view(call: Call, exported: Exported) -> View:
         return View(lines=(), blocks=(), errors=errors, status=ExitCode.PARTLY_FAILED)
     numbers = call.line[PARTITIONS]
     missing = [] if numbers else missing_partitions(call.line[ROOTS], topics)
+    open_ends = list(find_open_ends(call.line))
     row = {
         "topic": ",".join(topics),
         "roots": list(call.line[ROOTS]),
@@ -101,6 +102,7 @@ def _view(call: Call, exported: Exported) -> View:
         "size_bytes": exported.size_bytes,
         "missing_partitions": sorted({each.partition for each in missing}),
         "missing": list(map(str, missing)),
+        "open_ends": open_ends,
     }
     files = count_text(exported.files, "file")
     records = f"{count_text(exported.records, 'record')} of {', '.join(topics)}"
@@ -110,7 +112,7 @@ def _view(call: Call, exported: Exported) -> View:
             f"{Isolation.READ_UNCOMMITTED}: records of aborted transactions are among them if "
             f"there are any; {ISOLATION.label} {Isolation.READ_COMMITTED} leaves them out"
         )
-    sentences += find_open_ends(call.line)
+    sentences += open_ends
     if missing:
         absent = count_text(len(missing), "partition")
         names = ", ".join(map(str, missing[:_MOST_NAMED]))

@@ -177,17 +177,20 @@ def _transactions(rows: Sequence[Row]) -> Iterator[Block]:
         for name in ("committed", "aborted", "undecided")
     )
     if committed:
-        records = count_text(committed, "record")
-        yield f"{records} in open transactions are committed: their coordinators had decided so"
+        yield f"{_records_text(committed)} committed: their coordinators had decided so"
     if aborted - undecided:
-        records = count_text(aborted - undecided, "record")
-        yield f"{records} in open transactions are aborted: no commit of them was decided"
+        yield f"{_records_text(aborted - undecided)} aborted: no commit of them was decided"
     if undecided:
         yield Sentence(
-            f"{count_text(undecided, 'record')} in open transactions are aborted by "
-            f"{ALLOW_ABORT.label}, whether they were committed or not: committed reads lack them",
+            f"{_records_text(undecided)} aborted by {ALLOW_ABORT.label}, committed or not: "
+            "committed reads lack them",
             "bold yellow",
         )
+
+
+def _records_text(count: int) -> str:
+    """Return a number of records in open transactions, with a verb."""
+    return f"{count_text(count, 'record')} in open transactions {'is' if count == 1 else 'are'}"
 
 
 def _retention(call: Call, report: TransplantReport, rows: Sequence[Row]) -> Iterator[Block]:

@@ -310,8 +310,8 @@ def _outcome(
     if producer_id == entry.producer_id and partition in entry.partitions:
         if state is TransactionState.PREPARE_COMMIT and later == bump:
             return TransactionOutcome.COMMIT
-        # A coordinator that fences the producer takes the next epoch for it.
-        if state in _ABORTING and 0 <= later <= bump + 1:
+        # A coordinator that fences the producer takes the next epoch for it, and no further one.
+        if state in _ABORTING and later in {0, 1}:
             return TransactionOutcome.ABORT
         is_two_phase = entry.timeout_ms == _TWO_PHASE_TIMEOUT_MS
         if state is TransactionState.ONGOING and later == 0 and not is_two_phase:

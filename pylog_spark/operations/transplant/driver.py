@@ -576,8 +576,8 @@ def _read_offsets(
     if undecided:
         groups = ", ".join(sorted({key.group for key in undecided})[:_MOST_GROUPS])
         notes.append(
-            f"{count_text(len(undecided), 'offset')} of groups ({groups}) in open transactions "
-            f"are left out, committed perhaps: {commits.reason}"
+            f"left out, committed perhaps: {count_text(len(undecided), 'offset')} of groups "
+            f"({groups}) in open transactions: {commits.reason}"
         )
     return offsets, notes
 

@@ -288,6 +288,8 @@ def test_a_coordinator_of_another_broker_decides_too(pylog, brokers: list[Path])
         rows = lines_of(pylog("transactions", *roots, "--output", "json"), "open_transaction")
         told = {(row["topic"], row["verdict"], row["outcome"]) for row in rows}
         assert told == {(name, verdict, outcome) for name in ("orders", "__consumer_offsets")}
+        text = " ".join(pylog("transactions", *roots).stdout.split())
+        assert ("were committed perhaps: before you abort" in text) == (outcome == "undecided")
         result = pylog("groups", *roots, "--output", "json")
         (pending,) = lines_of(result, "pending_commit")
         assert (pending["producer_epoch"], pending["outcome"]) == (2, outcome)
@@ -309,13 +311,17 @@ def test_a_committed_read_says_where_an_open_transaction_ends_it(
         said = f"{log}: committed records of orders-0 end at offset {first} of {END}: "
         read = pylog("cat", *roots, *words)
         assert read.exit_code == 0
-        exported = pylog(
-            "export", *roots, *words, "--to", "jsonl", "--out", tmp_path / f"out-{number}"
-        )
+        to = ["--to", "jsonl", "--out"]
+        exported = pylog("export", *roots, *words, *to, tmp_path / f"out-{number}")
         assert exported.exit_code == 0, exported.stderr
         for told in (caplog.text, exported.stdout):
             assert said in told
             assert text in told
+        as_json = pylog(
+            *("export", *roots, *words, *to, tmp_path / f"json-{number}", "--output", "json")
+        )
+        (sentence,) = json.loads(as_json.stdout)["open_ends"]
+        assert sentence.startswith(said)
         caplog.clear()
     for more in (["--until", "5"], ["--max", "1"], ["--isolation", "read_uncommitted"]):
         assert pylog("cat", *brokers, *words, *more).exit_code == 0

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
 from storage_core.maintenance.transplant import replica
 from storage_core.maintenance.transplant.transplant_reason import TransplantReason
-from tests.kit.builders import BatchSpec, RecordSpec, segment_bytes, some_batches
+from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, segment_bytes, some_batches
 from tests.kit.directories import SegmentSpec
 from tests.storage_core.catalog import metadata_bytes as md
 from tests.storage_core.maintenance.transplant.clusters import (
     CLUSTER,
     END,
+    OPEN_PRODUCER,
     PRODUCER_IDS,
     Target,
     write_properties,
@@ -149,7 +151,7 @@ def test_an_open_transaction_is_aborted_with_consent_alone(pylog, source: Path, 
     assert (row["undecided_transactions"], row["undecided_records"]) == (1, 1)
     done = pylog(*words_of(source, disks))
     assert done.exit_code == ExitCode.DONE, done.stderr
-    said = "1 record in open transactions are aborted by --allow-abort, whether they were committed"
+    said = "1 record in open transactions is aborted by --allow-abort, committed or not"
     assert said in " ".join(done.stdout.split())
 
 
@@ -166,11 +168,44 @@ def test_an_open_transaction_ends_as_its_coordinator_has_decided(
     assert (row["aborted_transactions"], row["undecided_transactions"]) == (int(not is_commit), 0)
     text = " ".join(pylog(*words).stdout.split())
     ending = "committed: their coordinators" if is_commit else "aborted: no commit of them"
-    assert f"1 record in open transactions are {ending}" in text
+    assert f"1 record in open transactions is {ending}" in text
     visible = pylog(
         "cat", disks[1], "--topic", "orders", "--isolation", "read_committed", "-f", "%s\n"
     )
     assert ("open" in visible.stdout.splitlines()) == is_commit
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["decided", "undecided"])
+def test_offsets_in_an_open_transaction_go_once_its_commit_is_decided(
+    pylog, source: Path, disks, tmp_path: Path, is_known: bool
+):
+    key = b"\0\1" + b"\0\5group" + b"\0\6orders" + bytes(4)
+    batches = [
+        BatchSpec(records=(RecordSpec(key=key, value=b"\0\3" + commit(9)),)),
+        BatchSpec(
+            records=(RecordSpec(key=key, value=b"\0\3" + commit(11)),),
+            producer_id=OPEN_PRODUCER,
+            producer_epoch=2,
+            base_sequence=0,
+            is_transactional=True,
+        ),
+    ]
+    starts = (source / "log-start-offset-checkpoint").read_bytes()
+    shutil.rmtree(source / "__consumer_offsets-0")
+    (source / CLEAN_SHUTDOWN_FILE).unlink()
+    segment = SegmentSpec(base_offset=0, batches=in_a_row(batches))
+    write_source(source, [segment], name="__consumer_offsets-0", is_clean=False)
+    (source / "log-start-offset-checkpoint").write_bytes(starts)
+    if is_known:
+        places = [{"topic": n, "partition_ids": [0]} for n in ("orders", "__consumer_offsets")]
+        write_states(source, {"transaction_partitions": places})
+    offsets = tmp_path / "offsets.csv"
+    done = pylog(*words_of(source, disks), "--offsets-out", offsets)
+    assert done.exit_code == ExitCode.DONE, done.stdout
+    assert offsets.read_text() == f"group,orders,0,{11 if is_known else 9}\n"
+    text = " ".join((done.stdout + done.stderr).split())
+    said = "left out, committed perhaps: 1 offset of groups (group) in open transactions: no part"
+    assert (said in text) == (not is_known)
 
 
 def test_a_coordinators_replica_that_was_not_in_sync_decides_nothing(
