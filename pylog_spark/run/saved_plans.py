@@ -256,7 +256,7 @@ def _planned(row: Row, look: Fingerprint | None, action: str) -> PlannedPartitio
         action=action,
         **{name: row[name] for name in _NAMES},
         figures=_plain(figures_of(row)) if is_planned else {},
-        plan=_plain(decided_of(row) | {_IDENTITY: identity or {}}) if is_planned else {},
+        plan=_plain({**decided_of(row), _IDENTITY: identity or {}}) if is_planned else {},
         files=decode_files(look.files) if is_planned and look is not None else (),
     )
 

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.filenames import LOG_SUFFIX
-from tests.oracle.broker_clients import Message, Producer, Topic, consume_topics, create_topics
+from storage_core.filenames import LEADER_EPOCH_FILE, LOG_SUFFIX
+from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
+from tests.oracle.broker_clients import (
+    Message,
+    Producer,
+    Topic,
+    consume_topics,
+    create_topics,
+    in_sync_replicas,
+)
 from tests.oracle.cluster import NODE_IDS, Cluster
 
 pytestmark = [
@@ -62,6 +70,19 @@ def noise_at_the_end(directory: Path) -> None:
     last = [path for path in segments(directory) if path.stat().st_size][-1]
     content = last.read_bytes()
     last.write_bytes(content[: len(content) // 2] + b"\x5a" * 5000)
+
+
+FLIPPED = 1_000_000
+
+
+def flip_epoch(directory: Path) -> None:
+    """Give the fourth batch of the first segment an epoch that no leader had."""
+    content, position = bytearray(segments(directory)[0].read_bytes()), 0
+    for _ in range(3):
+        position += 12 + int.from_bytes(content[position + 8 : position + 12])
+    at = position + LEADER_EPOCH_AT
+    content[at : at + 4] = FLIPPED.to_bytes(4)
+    segments(directory)[0].write_bytes(content)
 
 
 ACCIDENTS: list[Callable[[Path], None]] = [
@@ -139,3 +160,44 @@ def test_brokers_start_on_a_healed_disk_and_serve_all_that_was_acknowledged(
         assert [record.key for record in records["bought", 0]] == bought
         for name in names:
             assert log_bytes(damaged / name).startswith(whole[name]), name
+
+
+@pytest.mark.long
+def test_a_flipped_epoch_keeps_a_replica_out_of_sync_until_it_is_healed(tmp_path: Path, pylog):
+    """Kafka's recovery believes the epoch, and no leader knows it when the replica fetches."""
+    with Cluster(tmp_path, settings=SETTINGS, has_own_controller=True) as cluster:
+        cluster.format()
+        cluster.start()
+        servers = cluster.bootstrap_servers
+        create_topics(servers, {"plain": Topic(partitions=1, config=CONFIG, replicas=3)})
+        with Producer(servers, {"batch.size": "65536"}) as producer:
+            for number in range(40):
+                producer.send(Message(topic="plain", key=b"%d" % number, value=b"x" * 40_000))
+        cluster.wait_until_in_sync(["plain"])
+        cluster.wait_until_equal("plain", 0)
+        (topic,) = [each for each in cluster.metadata().topics.values() if each.name == "plain"]
+        follower, *others = sorted(NODE_IDS, key=lambda each: each == topic.partitions[0].leader)
+        node = cluster.node(follower)
+        node.kill()
+        directory = node.log_directory / "plain-0"
+        whole = log_bytes(directory)
+        flip_epoch(directory)
+        node.start()
+        time.sleep(20)
+        assert in_sync_replicas(servers, ["plain"])["plain", 0] == set(others)
+        # The fourth batch has one record, as each of them.
+        assert (directory / LEADER_EPOCH_FILE).read_text() == f"0\n2\n0 0\n{FLIPPED} 3\n"
+        for each in NODE_IDS:
+            cluster.node(each).stop()
+        cluster.controller.kill()
+        donors = [str(cluster.node(each).log_directory) for each in others]
+        words = [word for root in donors for word in ("--donor", root)]
+        plan = tmp_path / "plan.json"
+        result = pylog("heal", node.log_directory, *words, "--role", "broker", "--plan-out", plan)
+        assert result.exit_code == 0, result.stdout + result.stderr
+        applied = pylog("apply", plan)
+        assert applied.exit_code == 0, applied.stdout + applied.stderr
+        assert log_bytes(directory) == whole
+        assert str(FLIPPED) not in (directory / LEADER_EPOCH_FILE).read_text()
+        cluster.start()
+        cluster.wait_until_in_sync(["plain"])

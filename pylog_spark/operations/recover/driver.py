@@ -159,7 +159,12 @@ def recover_step(
         worst_cut=logs.worst_cut(),
         has_missing_tail=not options.allow_truncate and logs.has_missing_tail(),
         unrecovered=logs.unrecovered(),
-        notes=(*notes, *logs.readable_cut_notes(options.salvage), *logs.low_end_notes(context)),
+        notes=(
+            *notes,
+            *logs.readable_cut_notes(options.salvage),
+            *logs.low_end_notes(context),
+            *logs.doubtful_epoch_notes(),
+        ),
     )
 
 

@@ -27,6 +27,7 @@ from pylog_spark.schemas import (
     Status,
 )
 from pylog_spark.tasks.run_context import RunContext
+from storage_core.filenames import LEADER_EPOCH_FILE
 from storage_core.json_values import from_json
 from storage_core.maintenance.recovery.salvage import Salvage
 from storage_core.maintenance.verification.findings import Severity
@@ -356,6 +357,18 @@ class RecoveredLogs:
                         )
                 number = count_text(sum(cut.values()), "record")
                 yield f"{number} that can be read {what}: {_named(list(cut))}; {keeper}"
+
+    def doubtful_epoch_notes(self) -> Iterator[str]:
+        """Yield a note about wrong leader epochs that recovery wrote down."""
+        for ordinal, outcome in sorted(self.outcomes.items()):
+            doubtful = outcome.columns.get("doubtful_epoch")
+            if doubtful is not None:
+                name = self._name(ordinal)
+                yield (
+                    f"{name.topic}-{name.partition}: {doubtful} is not believed, and goes into the "
+                    f"epoch file as a broker's own recovery writes it; keep the former "
+                    f"{LEADER_EPOCH_FILE}. `pylog explain EPOCH_DOUBTFUL` says what to do"
+                )
 
     def guessed_config_notes(self, context: RunContext) -> Iterator[str]:
         """Yield a note about topics recovered with Kafka's default config.

@@ -7,7 +7,7 @@ log ends in) is a fold over the scans of one partition, in one task, which then 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import groupby
@@ -43,6 +43,7 @@ from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
 from storage_core.commit import CommitPlan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
+from storage_core.errors import CheckpointError
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -54,7 +55,10 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.json_values import from_json, to_json
+from storage_core.log.believed_epochs import find_last_epoch, read_epoch_runs
+from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import FollowerEnd, LoadedLog
+from storage_core.log.loading_log import read_epochs
 from storage_core.log.log_loader import find_former_end
 from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
@@ -131,6 +135,7 @@ class RecoveredLog(TaskMessage):
     cuts: Text = column("what is lost, as JSON: file, position, bytes, records, reason")
     salvage: Text = column("where the cuts were set aside, as JSON; null if nowhere")
     is_repaired: Truth = column("whether anything is cut, split or built anew")
+    doubtful_epoch: Text = column("epoch in the new epoch file that is not believed, null if none")
     next_offset: Number = column("entry of the cleaner checkpoint afterwards, null if it stays")
     steps: Number = column("operations on files")
     operations: Text = column("the operations, as JSON")
@@ -444,11 +449,11 @@ def _healed(store: LogStore, work: RecoveryWork) -> HealedPartition | None:
     """Return a partition with its new segments; None without any."""
     if work.healing is None:
         return None
-    segments = from_json(Healing, work.healing).segments
+    healing = from_json(Healing, work.healing)
     own = read_identity(store)
-    for donor in {piece.directory for each in segments for piece in each.pieces} - {""}:
+    for donor in {piece.directory for each in healing.segments for piece in each.pieces} - {""}:
         read_identity(open_store(donor)).require(own, donor)
-    return HealedPartition(store, segments)
+    return HealedPartition(store, healing.segments, healing.wrong_epochs)
 
 
 def _place_segments(
@@ -500,9 +505,28 @@ def _describe(
         "cuts": json.dumps(cuts),
         "next_offset": min(points) if len(points) > 1 else None,
         "is_repaired": bool(repairs.cuts or repairs.rebuilt or repairs.split),
+        "doubtful_epoch": _find_doubtful_epoch(source, log),
         "steps": len(steps.operations),
         "operations": json.dumps(list(steps.describe())),
     }
+
+
+def _find_doubtful_epoch(source: LogStore, log: LoadedLog) -> str | None:
+    """Return a wrong epoch that recovery believes, as Kafka does.
+
+    Batches are read for that only where the epoch file does not say the same before and after.
+    """
+    before = LeaderEpochCache()
+    # A file that cannot be parsed says nothing about the log.
+    with suppress(CheckpointError):
+        before = read_epochs(source)
+    after = LeaderEpochCache(log.epochs)
+    if before.entries and before.first_difference(after, log.log_end_offset) is None:
+        return None
+    runs = read_epoch_runs(source.open_file, [segment.base_offset for segment in log.segments])
+    doubtful = find_last_epoch(runs, [before.entries]).doubtful
+    is_written = doubtful is not None and any(doubtful.epoch == each.epoch for each in log.epochs)
+    return str(doubtful) if is_written else None
 
 
 def _refuse_beginning(

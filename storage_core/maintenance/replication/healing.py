@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import MAGIC_V2
-from storage_core.json_values import SystemText
+from storage_core.json_values import OMITTED, SystemText
 from storage_core.log.believed_epochs import are_batches_believed
 from storage_core.log.directory_view import DirectoryView, SliceReader
 from storage_core.log.pieced_store import FilePiece, PiecedSegment, find_crc
@@ -75,10 +75,13 @@ class Healing:
     Attributes:
         all_damage: All of it, in order.
         segments: The segments that become others, rising; one without pieces goes.
+        wrong_epochs: Epochs in the epoch file that only a damaged batch has: a start has believed
+            them.
     """
 
     all_damage: tuple[DamageAnswer, ...] = ()
     segments: tuple[PiecedSegment, ...] = ()
+    wrong_epochs: Annotated[tuple[int, ...], OMITTED] = ()
 
 
 class _DonorPiece(NamedTuple):
@@ -167,6 +170,8 @@ def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int =
     if log.view is None or not log.base_offsets:
         return Healing()
     scan = find_damage(log.view, log.base_offsets, cleaner_offset=log.checkpoints.cleaner_offset)
+    wrong = _find_wrong_entries(log, scan.all_damage)
+    log = replace(log, epochs=tuple(entry for entry in log.epochs if entry not in wrong))
     marks = [each.checkpoints.high_watermark for each in (log, *donors)]
     patient = _Patient(
         log=log,
@@ -199,7 +204,20 @@ def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int =
     return Healing(
         all_damage=tuple(answer for answer, _ in answers),
         segments=tuple(_assemble(patient, fillings)),
+        wrong_epochs=tuple(entry.epoch for entry in wrong),
     )
+
+
+def _find_wrong_entries(log: RestingLog, all_damage: Sequence[LogDamage]) -> list[EpochEntry]:
+    """Return the entries of a log's epoch file that a damaged batch has brought in."""
+    return [
+        entry
+        for entry in log.epochs
+        for damage in all_damage
+        if damage.after is not None
+        and damage.first_offset <= entry.start_offset < damage.after.base_offset
+        and entry.epoch > damage.after.leader_epoch >= 0
+    ]
 
 
 def _lacks_end(damage: LogDamage, patient: _Patient) -> bool:

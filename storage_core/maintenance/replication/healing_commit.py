@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from storage_core.checkpoint.checkpoint_files import encode_leader_epochs
 from storage_core.commit import (
     CreateEmptyFile,
     DeleteFile,
@@ -23,12 +24,19 @@ from storage_core.filenames import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
     SWAP_SUFFIX,
+    kind_of,
     log_file,
+    offset_of,
     segment_file,
 )
+from storage_core.log.believed_epochs import read_epoch_runs
 from storage_core.log.directory_view import DirectoryView
+from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.leftovers import settle_leftovers
+from storage_core.log.loading_log import parse_epochs, read_epochs
 from storage_core.log.pieced_store import (
     PiecedSegment,
     PiecedStore,
@@ -48,6 +56,7 @@ class HealedPartition:
     Args:
         store: The partition directory.
         segments: The segments.
+        wrong_epochs: Epochs that its epoch file loses.
 
     Attributes:
         store: The partition as it will be; the segments have no indexes there yet.
@@ -57,11 +66,14 @@ class HealedPartition:
         StorageError: The directory cannot be listed.
     """
 
-    def __init__(self, store: LogStore, segments: Sequence[PiecedSegment]) -> None:
+    def __init__(
+        self, store: LogStore, segments: Sequence[PiecedSegment], wrong_epochs: Sequence[int] = ()
+    ) -> None:
         self._view = DirectoryView(store)
         settle_leftovers(self._view)
         self._settled = PlannedStore(self._view)
         self._segments = segments
+        self._wrong_epochs = frozenset(wrong_epochs)
         self.store = PiecedStore(self._settled, segments)
 
     def plan(self, operations: Sequence[Operation]) -> tuple[Operation, ...]:
@@ -87,15 +99,48 @@ class HealedPartition:
                 indexes[step.name] = b""
             else:
                 others.append(step)
+        content = self._epoch_file(others) if self._wrong_epochs else None
+        if content is not None:
+            others = [step for step in others if getattr(step, "name", "") != LEADER_EPOCH_FILE]
         swap = list(self._view.operations)
         if swap:
             swap.append(SyncDirectory(reason="the log as it was found"))
+        if content is not None:
+            # First: once the batch is healed, nothing shows that its epoch has to go.
+            reason = "epochs that no leader had"
+            swap.append(WriteFile(name=LEADER_EPOCH_FILE, content=content, reason=reason))
         for segment in self._segments:
             swap += self._appear(segment, indexes)
         swap.append(SyncDirectory(reason="the healed segments are complete"))
         for segment in self._segments:
             swap += self._swap(segment, indexes)
         return (*swap, *others)
+
+    def _epoch_file(self, steps: Sequence[Operation]) -> bytes:
+        """Return the epoch file without wrong epochs, with those of the healed batches.
+
+        A wrong one has removed the true ones behind it.
+        """
+        entries = read_epochs(self.store).entries
+        for step in steps:
+            if isinstance(step, WriteFile) and step.name == LEADER_EPOCH_FILE:
+                entries = parse_epochs(step.content).entries
+        bases = sorted(
+            offset
+            for file in self.store.list_files()
+            if kind_of(file.name) == LOG_SUFFIX and (offset := offset_of(file.name)) is not None
+        )
+        runs = read_epoch_runs(self.store.open_file, bases)
+        lowest = min((entry.start_offset for entry in entries), default=0)
+        pairs = [
+            (max(run.first_offset, lowest), run.epoch) for run in runs if run.last_offset >= lowest
+        ]
+        pairs += [(entry.start_offset, entry.epoch) for entry in entries]
+        cache = LeaderEpochCache()
+        for start_offset, epoch in sorted(pairs):
+            if epoch > cache.latest_epoch and epoch not in self._wrong_epochs:
+                cache.assign(epoch, start_offset)
+        return encode_leader_epochs(cache.entries)
 
     def write(self, operations: Sequence[Operation], scratch: Path) -> tuple[Operation, ...]:
         """Write the logs to scratch files; return the final operations.

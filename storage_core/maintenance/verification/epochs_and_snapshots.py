@@ -92,11 +92,11 @@ def _check_belief(
     for run, is_so in zip(runs, believed, strict=True):
         if not is_so and run.last_offset >= log_start_offset:
             cache = LeaderEpochCache(entries)
-            known = cache.epoch_for_offset(run.first_offset)
+            epoch = cache.epoch_for_offset(run.first_offset)
             findings.add(
                 Code.EPOCH_DOUBTFUL,
                 f"{count_text(run.batches, 'batch', 'batches')} with leader epoch {run.epoch}; "
-                f"the epoch file says {'nothing' if known is None else known}",
+                f"the epoch file says {'nothing' if epoch is None else epoch}",
                 file=run.file,
                 position=run.position if run.file else None,
                 offset=run.first_offset,

@@ -13,7 +13,8 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.run.progress import Progress
 from pylog_spark.schemas import CUT, RESULT
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE
+from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
 from tests.kit.compare import read_tree
 from tests.pylog_spark.crashed_roots import (
     MARKER_OF_OURS,
@@ -24,6 +25,7 @@ from tests.pylog_spark.crashed_roots import (
     logs_of,
     tear,
 )
+from tests.storage_core.maintenance.verification.log_root import log_root
 
 TORN, WHOLE = "clean-group-all-s211", "clean-epochs-mixed-s151"
 
@@ -197,3 +199,21 @@ def test_no_progress_is_drawn_where_no_terminal_is(capsys):
         time.sleep(0.01)
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+def test_a_flipped_epoch_is_written_as_a_broker_writes_it_and_named(pylog, tmp_path):
+    """``recover-flip-leader-epoch`` of the golden data is Kafka's answer: it believes the epoch."""
+    root = log_root(tmp_path / "log")
+    size = 12 + int.from_bytes(root.file(20).read_bytes()[8:12])
+    root.change(root.file(20), size + LEADER_EPOCH_AT, (1_000_000).to_bytes(4))
+    words = ("--role", "broker", "--from-start", "--engine", "local", "--wide")
+    named = "t-0: leader epoch 1000000 at offset 25 is not believed"
+    for more in (("--dry-run",), ()):
+        done = pylog("recover", root.path, *words, *more)
+        assert done.exit_code == ExitCode.DONE, done.output
+        assert named in " ".join(done.stdout.split())
+    epochs = (root.partition / LEADER_EPOCH_FILE).read_text()
+    assert epochs == "0\n3\n0 5\n3 15\n1000000 25\n"
+    # The neighbours say it still, when the file does not any more.
+    verified = pylog("verify", root.path, "--role", "broker", "--engine", "local", "--wide")
+    assert "EPOCH_DOUBTFUL" in verified.stdout

@@ -15,6 +15,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import CommitPlan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.filenames import LEADER_EPOCH_FILE
 from storage_core.json_values import from_json, to_json
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -73,7 +74,7 @@ def load(store, *, is_clean: bool) -> LoadedLog:
 def apply(directory: Path, healing: Healing, *, is_clean: bool = True) -> LoadedLog:
     """Apply a healing as a task does, and return the log."""
     store = LocalStore(directory)
-    healed = HealedPartition(store, healing.segments)
+    healed = HealedPartition(store, healing.segments, healing.wrong_epochs)
     log = load(healed.store, is_clean=is_clean)
     operations = healed.write(healed.plan(log.operations), directory.parent / "scratch")
     commit(CommitPlan(location=store.location, operations=operations), store)
@@ -306,6 +307,24 @@ def test_an_epoch_that_flipped_at_a_donor_is_not_healed_in(tmp_path, pair, flip,
     assert state_of(healing) is DamageState.FILLED
     apply(target, healing)
     assert log_of(target) == whole
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
+def test_an_epoch_that_a_start_has_believed_goes_out_of_the_epoch_file(tmp_path, is_clean):
+    """It has removed the true ones behind it."""
+    specs = [
+        replace(spec, leader_epoch=3 if number < 10 else 4) for number, spec in enumerate(batches())
+    ]
+    target, donor = (write_replica(tmp_path, broker, specs, rolls=ROLLS) for broker in (1, 2))
+    whole, epochs = log_of(donor), (donor / LEADER_EPOCH_FILE).read_text()
+    assert epochs == "0\n2\n3 0\n4 50\n"
+    epoch_jumps(target)
+    (target / LEADER_EPOCH_FILE).write_text("0\n2\n3 0\n1000000 30\n")
+    healing = plan_healing(rest_of(target), [rest_of(donor, 2, high_watermark=END)])
+    assert (state_of(healing), healing.wrong_epochs) == (DamageState.FILLED, (1_000_000,))
+    apply(target, healing, is_clean=is_clean)
+    assert log_of(target) == whole
+    assert (target / LEADER_EPOCH_FILE).read_text() == epochs
 
 
 def test_without_a_donor_damage_is_named(pair):
