@@ -139,6 +139,29 @@ def are_epochs_outside(epochs: NDArray[np.int64], before: int) -> NDArray[np.boo
     return outside
 
 
+def find_doubtful_entries(
+    entries: Sequence[EpochEntry],
+    others: Iterable[tuple[Sequence[EpochEntry], int]],
+    *,
+    leader_epoch: int,
+) -> list[EpochEntry]:
+    """Return the entries above the leader epoch that other replicas contradict.
+
+    Where these have the epoch, too, or end before it, only the metadata may be old.
+
+    Args:
+        entries: The entries.
+        others: The entries of other replicas, each with the end of its log.
+        leader_epoch: The partition's, as the metadata have it.
+    """
+    lineages = [[*each, EpochEntry(NO_EPOCH, end)] for each, end in others]
+    epochs = np.array([entry.epoch for entry in entries], np.int64)
+    offsets = np.array([entry.start_offset for entry in entries], np.int64)
+    _, is_contradicted = _look_up(offsets, epochs, lineages, set())
+    is_wrong = is_contradicted & (epochs > leader_epoch)
+    return [entry for entry, wrong in zip(entries, is_wrong.tolist(), strict=True) if wrong]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtfulEpoch:
     """A leader epoch that is not believed.

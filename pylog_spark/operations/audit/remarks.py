@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.formats.error_codes import KafkaErrorCode
+from storage_core.log.believed_epochs import find_doubtful_entries
 from storage_core.maintenance.replication.partition_registration import (
     PartitionRegistration,
     TopicIdPartition,
@@ -146,8 +148,26 @@ def _of_epochs(
     newest = -1 if state is None else state.leader_epoch
     for each in replicas:
         epochs = each.get("epochs") or []
+        others = [
+            (_entries(other), other.get("log_end", 0)) for other in replicas if other is not each
+        ]
+        doubtful = (
+            find_doubtful_entries(_entries(each), others, leader_epoch=state.leader_epoch)
+            if state
+            else []
+        )
         above = [(epoch, start) for epoch, start in epochs if state and epoch > state.leader_epoch]
-        if state is not None and above:
+        if state is not None and doubtful:
+            epoch, start = doubtful[0].epoch, doubtful[0].start_offset
+            text = (
+                f"broker {each['broker']} has epoch {epoch} from offset {start} on, above leader "
+                f"epoch {state.leader_epoch} of the metadata, and another one than other replicas "
+                "have there: these are older than the log, or a bit of the epoch flipped, which no "
+                "checksum covers; as a follower it then never catches up. `pylog verify` names the "
+                "batch, `pylog heal` takes it from another replica"
+            )
+            yield Remark.LEADER_EPOCH_UNKNOWN, each["broker"], text
+        elif state is not None and above:
             epoch, start = above[0]
             text = (
                 f"broker {each['broker']} has epoch {epoch} from offset {start} on, above leader "
@@ -158,6 +178,10 @@ def _of_epochs(
     if leader_epoch is not None and leader_epoch <= newest:
         text = f"leader epoch {leader_epoch} is not above epoch {newest}, which is known: fenced"
         yield Remark.LEADER_EPOCH_FENCED, None, text
+
+
+def _entries(replica: Mapping[str, Any]) -> list[EpochEntry]:
+    return [EpochEntry(*entry) for entry in replica.get("epochs") or []]
 
 
 def _of_replicas(replicas: Sequence[dict[str, Any]]) -> Iterator[_Found]:

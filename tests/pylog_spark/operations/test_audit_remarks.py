@@ -8,6 +8,7 @@ import pytest
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.audit.driver import audit
 from pylog_spark.options import JobOptions
+from storage_core.filenames import LEADER_EPOCH_FILE
 from tests.kit.cluster_truth import Cluster
 
 NOW_MS = 1_800_000_000_000
@@ -82,6 +83,21 @@ def test_a_high_watermark_below_the_last_epoch_is_stale(tmp_path: Path):
     assert found == expected
     # Of broker 2 the checkpoint is there.
     assert {broker for _, _, broker in found} == {1, 3}
+
+
+@pytest.mark.item("ERR-12")
+def test_an_epoch_that_other_replicas_contradict_is_named_as_a_flipped_bit(tmp_path: Path):
+    """A start has believed the epoch of one batch, and written it down."""
+    cluster = Cluster("clean", tmp_path)
+    path = cluster.roots[1] / "ledger-0" / LEADER_EPOCH_FILE
+    first, start = path.read_text().splitlines()[2], 5
+    path.write_text(f"0\n2\n{first}\n1000000 {start}\n")
+    every = remarks_of(cluster, state=state_file(cluster, tmp_path))
+    (remarks,) = [each for key, each in every.items() if key[:2] == ("ledger", 0)]
+    (found,) = [each for each in remarks if each["code"] == "LEADER_EPOCH_UNKNOWN"]
+    assert (found["broker"], found["kafka_code"]) == (2, 75)
+    assert f"epoch 1000000 from offset {start} on" in found["message"]
+    assert "or a bit of the epoch flipped" in found["message"]
 
 
 @pytest.mark.item("ERR-12")
