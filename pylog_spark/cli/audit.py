@@ -337,6 +337,8 @@ def _view(call: Call, report: _Report) -> View:
     verdict = _verdict(details)
     if report.starts is not None:
         verdict = _verdict_of_starts(report.starts, _unseen_brokers(details))
+    if report.unread_partitions:
+        verdict = _with_unread(verdict, report.unread_partitions)
     is_bad = is_as_bad(_SEVERITIES.get(verdict.style), call.line[FAIL_ON].severity)
     status = ExitCode.FINDINGS if is_bad else ExitCode.DONE
     return View(
@@ -557,6 +559,15 @@ def _verdict_of_starts(starts: Starts, unseen: Collection[int]) -> Sentence:
     elif unseen or any(starts.least.loss) or any(starts.asked.loss):
         style = "bold yellow"
     return Sentence(verdict[0].upper() + verdict[1:], style)
+
+
+def _with_unread(verdict: Sentence, partitions: int) -> Sentence:
+    """Return a verdict with the partitions of directories that were not named."""
+    count = count_text(partitions, "partition")
+    text = f"No log of {count} lies in the directories that were named: these are not counted."
+    if verdict.style == "bold green":
+        return Sentence(f"{text} Of the others nothing is lost, whoever leads.", "bold yellow")
+    return Sentence(f"{text} {verdict.text}", verdict.style)
 
 
 def _verdict(rows: Sequence[Row]) -> Sentence:

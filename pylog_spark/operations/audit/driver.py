@@ -40,6 +40,7 @@ from pylog_spark.schemas import AUDIT, Action, AuditRow
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import local_path
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import CleanShutdown, validate_one_cluster
 from storage_core.checkpoint.lock import query_lock
 from storage_core.config import merge_broker_layers
@@ -105,6 +106,8 @@ class Audit:
         brokers: Node ids of which it can be asked whom the controller elects; none where nothing
             is known of partitions.
         election_files: Names of these files.
+        unread_partitions: How many partitions of the brokers have no log in a log directory that
+            was named, while their broker registered more of them.
     """
 
     rows: pa.Table
@@ -117,6 +120,7 @@ class Audit:
     leaders: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     brokers: Sequence[int] = ()
     election_files: Sequence[str] = ()
+    unread_partitions: int = 0
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield all that is known of each partition, under ``ANSWER_KEYS``."""
@@ -193,13 +197,19 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             leaders = find_manual_leaders(partition_answers)
             live = starts.manual.start.brokers
             files = write_election_files(election_out, leaders, beside.states, live)
+        unnamed = list(_unnamed_directories(observed, places, cluster, job.topics))
         texts = [None if answer is None else json.dumps(answer) for answer in answers]
         column = rows.schema.get_field_index("answer")
         rows = rows.set_column(column, rows.schema.field(column), pa.array(texts, pa.string()))
         return Audit(
             rows=rows,
             belief=cluster.belief,
-            notes=[*cluster.notes, *_uncounted(partition_answers, beside.states)],
+            notes=[
+                *cluster.notes,
+                *_uncounted(partition_answers, beside.states),
+                *map(_unnamed_note, unnamed),
+            ],
+            unread_partitions=sum(each.partitions for each in unnamed),
             unread=cluster.unread,
             markers=[
                 _marker_of(root, cluster.metadata)
@@ -287,6 +297,48 @@ def _broker_ids(observed: Sequence[ObservedRoot], metadata: ClusterMetadata | No
         if node is not None and (metadata is None or node in metadata.brokers or has_log):
             brokers.add(node)
     return sorted(brokers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UnnamedDirectories:
+    """A broker's unnamed log directories, and its partitions without a log."""
+
+    broker: int
+    registered: int
+    named: int
+    partitions: int
+
+
+def _unnamed_directories(
+    observed: Sequence[ObservedRoot],
+    places: Sequence[PartitionPlaces],
+    cluster: "ClusterFacts",
+    topics: TopicFilter,
+) -> Iterator[_UnnamedDirectories]:
+    present = {(each.topic, each.partition, each.topic_id) for each in places}
+    nodes = Counter(
+        root.meta_properties.node_id for root in observed if root.meta_properties is not None
+    )
+    brokers = {} if cluster.metadata is None else cluster.metadata.brokers
+    for node, named in nodes.items():
+        registered = len(brokers[node].log_directories) if node in brokers else 0
+        if node is not None and named < registered:
+            count = sum(
+                node in state.replicas and state.key not in present and topics.admits(state.topic)
+                for state in cluster.states
+            )
+            if count:
+                yield _UnnamedDirectories(
+                    broker=node, registered=registered, named=named, partitions=count
+                )
+
+
+def _unnamed_note(unnamed: _UnnamedDirectories) -> str:
+    return (
+        f"broker {unnamed.broker} registered {unnamed.registered} log directories, here "
+        f"{unnamed.named}: without the others a start makes "
+        f"{count_text(unnamed.partitions, 'partition')} anew, empty"
+    )
 
 
 def _uncounted(

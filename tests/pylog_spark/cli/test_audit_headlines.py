@@ -4,6 +4,8 @@ import shutil
 
 from pylog_spark.exit_code import ExitCode
 from tests.kit.cluster_truth import Cluster
+from tests.kit.golden_data import GOLDEN, unpack_archive
+from tests.kit.start_accidents import Disks
 
 
 def text_of(result) -> str:
@@ -41,6 +43,19 @@ def test_the_way_to_leaders_that_lose_least_is_written_in_its_order(pylog, tmp_p
     ]
     assert places == sorted(places)
     assert "restore.json" in text
+
+
+def test_partitions_of_a_directory_that_was_not_named_are_no_good_news(pylog, tmp_path):
+    first, last = Disks(unpack_archive(GOLDEN / "two-disks" / "before.tar.gz", tmp_path)).roots
+    text = text_of(pylog("audit", first))
+    assert text.startswith("No log of 4 partitions lies in the directories that were named: these")
+    assert "no committed record is lost" not in text
+    note = "broker 1 registered 2 log directories, here 1: without the others a start makes 4"
+    assert note in text
+    assert note not in text_of(pylog("audit", first, "--topics", "quiet"))
+    assert text_of(pylog("audit", first, last)).startswith(
+        "Whoever leads, no committed record is lost."
+    )
 
 
 def test_copies_of_no_broker_name_what_each_would_lose(pylog, tmp_path):
