@@ -179,7 +179,8 @@ def missing_partitions(roots: Sequence[str], topics: Collection[str]) -> list[To
     for view in views:
         if view.metadata is not None:
             with suppress(PylogError):  # what is wrong with it is no matter of these records
-                of_cluster = read_cluster_metadata(view.metadata).topics_by_name()
+                metadata = read_cluster_metadata(view.metadata, is_recovered=True)
+                of_cluster = metadata.topics_by_name()
                 wanted |= {
                     TopicPartition(topic, number)
                     for topic in topics

@@ -495,7 +495,8 @@ def _partition_count(
     metadata = next((view.metadata for view in views if view.metadata is not None), None)
     if metadata is not None:
         try:
-            topic_metadata = read_cluster_metadata(metadata).topics_by_name().get(topic)
+            topics = read_cluster_metadata(metadata, is_recovered=True).topics_by_name()
+            topic_metadata = topics.get(topic)
         except PylogError:
             topic_metadata = None  # the view has the error
         if topic_metadata is not None:

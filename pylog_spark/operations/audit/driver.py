@@ -37,7 +37,11 @@ from pylog_spark.run.planning import (
 )
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import AUDIT, Action, AuditRow
-from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
+from storage_core.catalog.cluster_metadata import (
+    ClusterMetadata,
+    read_broker_metadata,
+    read_cluster_metadata,
+)
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_filter import TopicFilter
@@ -527,7 +531,10 @@ def _find_metadata(
     broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
     copies: list[_StateCopy] = []
     broken: list[str] = []
+    of_broker: dict[tuple[str | None, int | None], list[Path]] = {}
     for root in roots:
+        owner = root.meta_properties
+        node = (None, None) if owner is None else (owner.cluster_id, owner.node_id)
         for entry in root.entries:
             path = local_path(entry.path)
             if entry.kind is not DirectoryKind.METADATA or entry.is_link or path is None:
@@ -538,10 +545,16 @@ def _find_metadata(
             except PylogError as error:
                 broken.append(f"{entry.path}: {error}")
                 continue
+            of_broker.setdefault(node, []).append(path)
             # A snapshot with which a quorum is to begin ends before offset 0, whatever it has.
             if metadata.end_offset or metadata.topics:
                 copies.append(_StateCopy(directory=entry.path, metadata=metadata, states=states))
             else:
                 notes = metadata.notes or ("it has no topic",)
                 broken += [f"{entry.path}: {note}" for note in notes]
+    for directories in of_broker.values():
+        try:
+            read_broker_metadata(directories)
+        except PylogError as error:
+            broken.append(f"{error}: ISR, epochs and assignment may be others by now")
     return max(copies, key=lambda copy: copy.metadata.end_offset, default=None), broken

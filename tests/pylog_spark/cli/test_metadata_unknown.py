@@ -12,8 +12,7 @@ from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from tests.kit.golden_data import GOLDEN, unpack_archive
 
-# Eight days after the records: by the limit that was taken away most of them go, by its successor
-# none.
+# Hours after the records: by the limit that was taken away most of them go, by age none.
 NOW_MS = 1_795_908_600_000
 # Where in the log of meta_flip the damaged batch lies.
 DAMAGED_AT = 3_402
@@ -327,3 +326,9 @@ def test_a_stray_log_has_its_name_and_the_two_lines_of_its_file(tmp_path: Path, 
     assert name == "audit-0"
     assert f"keep a copy of {roots[0]}/audit-0," in fix
     assert f"{roots[0]}/audit-0/partition.metadata anew: two lines, `version: 0` and" in fix
+
+
+def test_an_audit_says_that_its_metadata_are_damaged(state: tuple[list[Path], str], pylog: Any):
+    roots, problem = state
+    text = " ".join(pylog("audit", *roots).stdout.split())
+    assert problem in text
