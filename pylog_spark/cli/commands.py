@@ -190,7 +190,8 @@ _FAIL_ON_CUT: Final = replace(
 )
 _FAIL_ON_LOSS: Final = replace(
     FAIL_ON,
-    help="Exit with 1 for losses: error for those under any leader, warn for those under one.",
+    shown=None,  # so that it is known whether somebody says it
+    help="Exit with 1 for losses: error (the default) under any leader, warn under one.",
 )
 _TRASH_OF_RUNS: Final = replace(
     TRASH, panel=CHOICE, help="The folder in which runs kept what they took away."

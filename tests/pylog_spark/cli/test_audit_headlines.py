@@ -93,3 +93,10 @@ def test_a_loss_under_the_wrong_leader_is_a_warning(pylog, tmp_path):
     assert pylog("audit", first, second, "--fail-on", "warn").exit_code == ExitCode.FINDINGS
     roots = Cluster("clean", tmp_path / "clean").roots
     assert pylog("audit", *roots, "--fail-on", "warn").exit_code == ExitCode.DONE
+
+
+def test_what_says_no_losses_needs_no_word_about_them(pylog, tmp_path):
+    roots = Cluster("clean", tmp_path).roots
+    for words in (("--level", "bytes"), ("--timeline",), ("--leader", "1")):
+        result = pylog("audit", *roots, *words)
+        assert result.exit_code in {ExitCode.DONE, ExitCode.FINDINGS}, result.stderr
