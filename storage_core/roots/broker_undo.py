@@ -317,7 +317,13 @@ class BrokerUndo:
             self._notes.append(_FAILED_NOTE.format(root=root.location, failure=root.failure))
         elif self._is_whole:
             # The marker is there: nobody has to remember any more that it was.
-            self._marker_file.unlink(missing_ok=True)
+            try:
+                self._marker_file.unlink(missing_ok=True)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                self._notes.append(
+                    f"{self._marker_file}: is of no use any more, and stays: {reason}"
+                )
         return self._notes
 
     def _raised_starts(self) -> dict[TopicPartition, RaisedStart]:

@@ -11,6 +11,7 @@ from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_root import create_root
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+from tests.pylog_spark.cli.test_jobs import options_of
 
 SMALL = "clean-headers-none-s101"
 
@@ -58,6 +59,26 @@ def test_a_glob_that_matches_no_topic_is_noted_by_purge(pylog, tmp_path):
         # There is such a topic, and nothing of it to purge.
         [run] = lines_of(pylog(*said, *dry, "--topics", "events"))
         assert run["notes"] == []
+
+
+def test_a_trash_that_cannot_be_written_at_last_hides_no_undo(pylog, tmp_path, monkeypatch):
+    root = broker_directory(tmp_path / "log", [SMALL])
+    trash, here = tmp_path / "trash", ("--engine", "local", "--output", "json")
+    said = (*options_of(root, tmp_path), "--trash", trash, *here)
+    run = lines_of(pylog("compact", *said))[-1]
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if trash in path.parents and "marker" in path.name:
+            raise OSError(30, "Read-only file system", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    result = pylog("undo", run["run_id"], "--trash", trash, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    row, end = lines_of(result)
+    assert (row["topic"], row["status"], end["done"]) == (SMALL, "done", 1)
+    assert any("Read-only file system" in note for note in end["notes"])
 
 
 @pytest.mark.parametrize(
