@@ -287,7 +287,9 @@ def _dump_entries(dump: TopicDump) -> dict[str, TopicEntry]:
             topic=topic,
             topic_id=None,
             config_overrides=settings,
-            source=TopicConfigSource.IMPORTED_DUMP,
+            source=TopicConfigSource.EXPLICIT
+            if topic in dump.second_hand
+            else TopicConfigSource.IMPORTED_DUMP,
             ignored_keys=dump.ignored_keys.get(topic, ()),
             taken_ms=dump.taken_ms,
         )

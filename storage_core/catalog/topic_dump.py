@@ -21,14 +21,14 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 from storage_core.config.log_config import TOPIC_KEYS
 from storage_core.config.values import render
 from storage_core.errors import CheckpointError, InvalidNameError, ManifestError
 from storage_core.filenames import validate_topic
-from storage_core.json_values import JsonFile, MismatchError, whole
+from storage_core.json_values import OMITTED, JsonFile, MismatchError, whole
 
 # All settings of 20,000 topics as the tool prints them.
 MAX_DUMP_BYTES: Final = 256 * 1024 * 1024
@@ -54,12 +54,14 @@ class TopicDump:
             was written.
         topics: Settings of each topic that Kafka 4.4 knows; equal ones are one object.
         ignored_keys: Names of other settings, by topic, sorted.
+        second_hand: Topics whose settings are not all the cluster's own: a person said some.
     """
 
     file: str
     taken_ms: int
     topics: Mapping[str, Mapping[str, str]]
     ignored_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    second_hand: frozenset[str] = frozenset()
 
 
 def parse_topic_dump(content: bytes, *, file: str, modified_ms: int) -> TopicDump:
@@ -77,21 +79,26 @@ def parse_topic_dump(content: bytes, *, file: str, modified_ms: int) -> TopicDum
         raise CheckpointError(file, 0, f"is larger than {MAX_DUMP_BYTES} bytes")
     content = content.removeprefix(codecs.BOM_UTF8)
     topics: Mapping[str, Mapping[str, str]]
+    second_hand: tuple[str, ...] = ()
     if _JSON.match(content):
         with _malformed():
             document = _DUMP.parse(content, file)
         taken_ms, topics = document.taken_ms, document.topics
+        second_hand = document.second_hand
         for topic in topics:
             _check_topic(topic, (), file, 0)
     else:
         taken_ms, topics = modified_ms, _parse_text(content, file)
-    return _dump(topics, file=file, taken_ms=taken_ms)
+    return replace(_dump(topics, file=file, taken_ms=taken_ms), second_hand=frozenset(second_hand))
 
 
-def encode_topic_dump(topics: Mapping[str, Mapping[str, str]], *, taken_ms: int) -> bytes:
+def encode_topic_dump(
+    topics: Mapping[str, Mapping[str, str]], *, taken_ms: int, second_hand: Collection[str]
+) -> bytes:
     """Return configs of topics as JSON that ``parse_topic_dump`` reads."""
     in_order = {name: dict(sorted(topics[name].items())) for name in sorted(topics)}
-    return _DUMP.encode(_Document(taken_ms=taken_ms, topics=in_order))
+    names = tuple(sorted(second_hand))
+    return _DUMP.encode(_Document(taken_ms=taken_ms, topics=in_order, second_hand=names))
 
 
 def _parse_text(content: bytes, file: str) -> dict[str, dict[str, str]]:
@@ -149,6 +156,7 @@ class _Document:
 
     taken_ms: Annotated[int, whole(most=_LATEST_MS)]
     topics: Mapping[str, Mapping[str, Annotated[str, _read_setting]]]
+    second_hand: Annotated[tuple[str, ...], OMITTED] = ()
 
 
 _DUMP: Final = JsonFile(_Document, "pylog-topics")

@@ -68,7 +68,9 @@ def carry_configs(
     if fresh:
         is_older = before is not None and bool(former.keys() - fresh.keys())
         taken_ms = before.taken_ms if is_older and before is not None else now_ms
-        content = encode_topic_dump(carried, taken_ms=taken_ms)
+        second_hand = {name for name in fresh if _is_second_hand(catalog, name)}
+        second_hand |= set() if before is None else before.second_hand - fresh.keys()
+        content = encode_topic_dump(carried, taken_ms=taken_ms, second_hand=second_hand)
         if etag:
             objects.put_if_match(TOPIC_CONFIGS_FILE, content, etag)
         else:
@@ -90,6 +92,13 @@ def _in_force(catalog: TopicCatalog, topic: str) -> Mapping[str, str] | None:
         return entry.config_overrides  # each run says what is wrong with them
     of_broker = {each.key: each.value for each in settings if each.origin is Origin.BROKER}
     return {**of_broker, **entry.config_overrides}
+
+
+def _is_second_hand(catalog: TopicCatalog, topic: str) -> bool:
+    """Whether a person said some of a topic's settings: retention doubts these."""
+    entry = catalog.find(topic)
+    is_said = entry is not None and entry.source is TopicConfigSource.EXPLICIT
+    return is_said or bool(catalog.explicit_settings(topic))
 
 
 def _read(objects: ObjectStore) -> tuple[TopicDump | None, str]:

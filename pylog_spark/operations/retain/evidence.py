@@ -55,6 +55,8 @@ class RunEvidence:
         if key in catalog.explicit_settings(topic):
             return "is what --set or a --config file says"
         if entry.source is TopicConfigSource.EXPLICIT:
+            if key in entry.config_overrides:
+                return "is what a --config file said at the ingest"
             return "is a default of a topic that only a --config file knows"
         if entry.source is TopicConfigSource.IMPORTED_DUMP and self._is_old(entry.taken_ms):
             return "is of a --topic-dump that is older than topic_dump_max_age"

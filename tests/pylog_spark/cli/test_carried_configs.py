@@ -51,6 +51,7 @@ def test_a_night_needs_no_config_and_does_what_it_does_to_the_broker(pylog, take
     mirror, managed = unpack_broker(tmp_path / "mirror"), tmp_path / "managed"
     take(mirror)
     said = carried(managed)
+    assert "second_hand" not in json.loads((managed / TOPIC_CONFIGS_FILE).read_text())
     # What its owner set of each topic, as the cluster's own metadata has it.
     for topic, origin in broker_origin()["topics"].items():
         assert origin["config"].items() <= said[topic].items(), topic
@@ -95,6 +96,8 @@ def test_topics_without_configs_are_counted_and_keep_what_was_said_once(
     file.write_text('topics:\n  "*": {cleanup.policy: delete, retention.ms: "-1"}\n')
     assert [note for note in take(mirror, "--config", file) if "CONFIG_UNKNOWN" in note] == []
     before = json.loads((managed / TOPIC_CONFIGS_FILE).read_text())
+    # Retention doubts them, as it doubts a --config of its own.
+    assert set(before["second_hand"]) == set(before["topics"])
     own = {name for name in before["topics"] if not name.startswith("__")}
     assert own
     assert all(before["topics"][name]["retention.ms"] == "-1" for name in own)
@@ -128,3 +131,17 @@ def test_what_others_wrote_decides_nothing(pylog, take, tmp_path: Path):
     file.unlink()
     file.symlink_to(tmp_path / "elsewhere.json")
     assert pylog("run", managed, *NIGHT).exit_code == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("said", ["by the cluster", "by a file"])
+def test_a_limit_of_an_ingests_config_file_is_one_at_second_hand(
+    pylog, take, tmp_path: Path, said: str
+):
+    mirror, managed = unpack_broker(tmp_path / "mirror"), tmp_path / "managed"
+    config = tmp_path / "topics.yaml"
+    config.write_text("topics:\n  clickstream: {retention.bytes: 40000}\n")
+    take(mirror, *(("--config", config) if said == "by a file" else ()))
+    words = ("--role", "managed", "--topics", "clickstream", *HERE)
+    found = reasons(pylog("retain", managed, *words))
+    refused = {name for name, reason in found.items() if reason == "DELETES_TOO_MUCH"}
+    assert bool(refused) == (said == "by a file")
