@@ -14,7 +14,7 @@ _CLOCK = re.compile(r"\$\(date \+%s000\)")
 # How a command begins that stands behind the prose of a fix.
 _COMMAND = re.compile(r"(?:^|: )((?:rm|mv|pylog) .*)$")
 # Findings whose commands only look.
-ONLY_LOOKS = {Code.SEGMENTS_OVERLAP, Code.CHANGED_WHILE_READ}
+ONLY_LOOKS = {Code.SEGMENTS_OVERLAP, Code.CHANGED_WHILE_READ, Code.DISK_FULL}
 
 
 class NoAnswerError(Exception):

@@ -83,6 +83,12 @@ FOR_PEOPLE = {
     Code.META_PROPERTIES_BROKEN,
     Code.META_PROPERTIES_INCOMPLETE,
     Code.DIRECTORIES_INCONSISTENT,
+    Code.BROKER_CONFIG_IGNORED,
+    Code.CLUSTER_METADATA_CUT,
+    Code.LOG_DIRECTORY_ABSENT,
+    Code.NODE_ID_WRONG,
+    Code.TIERED_EPOCHS_MISSING,
+    Code.TOPIC_CONFIG_REFUSED,
 }
 # Milder than a warning: nothing has to be done, whatever could be.
 MILD = {code for code in Code if KINDS[code].severity.rank < LEAST} - {Code.ZERO_TAIL}
