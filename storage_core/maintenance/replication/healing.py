@@ -167,15 +167,16 @@ def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int =
     Raises:
         PylogError: The log, or a donor, cannot be read.
     """
-    if log.view is None or not log.base_offsets:
+    view = log.view
+    if view is None or not log.base_offsets:
         return Healing()
-    scan = find_damage(log.view, log.base_offsets, cleaner_offset=log.checkpoints.cleaner_offset)
+    scan = find_damage(view, log.base_offsets, cleaner_offset=log.checkpoints.cleaner_offset)
     wrong = _find_wrong_entries(log, scan.all_damage)
     log = replace(log, epochs=tuple(entry for entry in log.epochs if entry not in wrong))
     marks = [each.checkpoints.high_watermark for each in (log, *donors)]
     patient = _Patient(
         log=log,
-        view=log.view,
+        view=view,
         has_transactions=scan.has_transactions,
         committed=max((mark for mark in marks if mark is not None), default=None),
         lineages=tuple(each.epochs for each in (log, *donors)),
