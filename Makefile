@@ -129,7 +129,7 @@ fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-ra
 long: $(VENV)/.for-all ## Further variants of what make test tries once: real clusters, killed executors, kernels compiled anew (five minutes)
 	$(RUN) pytest -m long $(SHARED) $(PYTEST)
 
-commits: $(VENV)/.for-all ## Kill a broker N=30 times among commits: what it had acknowledged is readable after transplant, recover, heal; SEED=44 (twenty minutes)
+commits: $(VENV)/.for-all ## Kill a broker N=30 times among commits: what it had acknowledged is readable after transplant, recover, heal; SEED=44 (half an hour)
 	PYLOG_PREPARED_ROUNDS=$(or $(N),30) PYLOG_PREPARED_SEED=$(or $(SEED),44) $(RUN) pytest -m oracle -s tests/oracle/test_prepared_transactions.py $(PYTEST)
 
 brokers: $(VENV)/.for-all ## Brokers of 2.8 to 4.4: doctor on what they leave, and after damage (ten minutes)
