@@ -325,7 +325,8 @@ def _unnamed_directories(
     )
     brokers = {} if cluster.metadata is None else cluster.metadata.brokers
     for node, named in nodes.items():
-        registered = len(brokers[node].log_directories) if node in brokers else 0
+        own = None if node is None else brokers.get(node)
+        registered = 0 if own is None else len(own.log_directories)
         if node is not None and named < registered:
             count = sum(
                 node in state.replicas and state.key not in present and topics.admits(state.topic)
