@@ -778,7 +778,7 @@ _ERROR_WAYS: Final[Mapping[type[PylogError], str]] = {
 
 
 def explain_errors() -> dict[str, Refusal]:
-    """Return meaning and way out of each error, by the name in rows and logs."""
+    """Return meaning and way out of each error by its name."""
     errors: dict[str, Refusal] = {}
     kinds: list[type[PylogError]] = [PylogError]
     for kind in kinds:

@@ -500,7 +500,7 @@ class RecoveryRequiredError(PylogError):
 
 
 class KeylessRecordsError(PylogError):
-    """Most records of a compaction round have no key, and would be dropped."""
+    """Most records of a compaction round have no key."""
 
     template = (
         "{path}: {keyless} of the {records} records that a round reads have no key: Kafka's "

@@ -246,7 +246,7 @@ def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Ite
 
 
 def _plan_notes(plan: FreePlan) -> Iterator[str]:
-    """Yield the plan's notes; one that promises exact figures only where all are."""
+    """Yield the plan's notes, promising exact figures only where all are."""
     has_range = any(step.frees_bytes < step.frees_at_most_bytes for step in plan.steps)
     for note in plan.notes:
         yield _RANGES_NOTE if has_range and note == EXACT_NOTE else note

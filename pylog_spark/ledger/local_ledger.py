@@ -210,7 +210,7 @@ def _delta_errors(place: str) -> Iterator[None]:
 
 
 def _reason(place: str, error: Exception) -> str:
-    """Return an error of ``deltalake`` in one line, with the way out where we know one."""
+    """Return an error of ``deltalake`` in one line, with its way out."""
     text = " ".join(_ESCAPES.sub("", str(error)).split())
     if _OF_ITS_OWNER.search(text):
         return (

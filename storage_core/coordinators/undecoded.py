@@ -33,7 +33,7 @@ class Undecoded:
     reason: str
 
     def stops_load(self, topic: str) -> bool:
-        """Whether a coordinator of Kafka 4.4 stops its load of a partition there.
+        """Whether a coordinator of Kafka 4.4 stops its load there.
 
         Types that it does not know it ignores, and of ``__transaction_state`` unknown versions too.
         Sources: ``CoordinatorLoaderImpl``, ``TransactionStateManager``.

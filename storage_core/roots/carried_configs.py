@@ -1,4 +1,4 @@
-"""Carry the configs of topics in a managed root, from its ingest on.
+"""Carry the configs of topics in a managed root.
 
 They lie in ``pylog-topics.json``, as the last ingest found them: a dump of topics
 (``catalog/topic_dump.py``) with the values in force.

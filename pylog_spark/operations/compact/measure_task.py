@@ -59,7 +59,7 @@ def count_records(store: LogStore, files: Iterable[str]) -> int:
 def refuse_keyless(
     location: str, overrides: Collection[str], *, keyless: int, records: int
 ) -> None:
-    """Refuse a round that would drop most of what it reads, for lack of a key.
+    """Refuse a round that would drop most records for lacking a key.
 
     Kafka drops records without a key. A log that was written under the policy delete consists of
     them.

@@ -233,7 +233,7 @@ def _run_folder(run_id: str, trash: str | None) -> Path:
 
 
 def _unknown_run(run_id: str, trash: Path) -> str:
-    """Return why a trash does not have a run, as far as the trash tells."""
+    """Return why a trash lacks a run, as far as it tells."""
     if not trash.is_dir():
         return f"there is no trash {trash}: name the one that the run was given (--trash DIR)"
     runs = [folder.name for folder in find_runs(trash)]

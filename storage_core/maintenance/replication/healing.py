@@ -210,7 +210,7 @@ def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int =
 
 
 def _find_wrong_entries(log: RestingLog, all_damage: Sequence[LogDamage]) -> list[EpochEntry]:
-    """Return the entries of a log's epoch file that a damaged batch has brought in."""
+    """Return the entries of an epoch file that damaged batches brought in."""
     return [
         entry
         for entry in log.epochs

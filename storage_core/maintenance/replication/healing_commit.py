@@ -117,7 +117,7 @@ class HealedPartition:
         return (*swap, *others)
 
     def _epoch_file(self, steps: Sequence[Operation]) -> bytes:
-        """Return the epoch file without wrong epochs, with those of the healed batches.
+        """Return the epoch file with the healed batches' epochs alone.
 
         A wrong one has removed the true ones behind it.
         """

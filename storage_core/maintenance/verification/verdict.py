@@ -562,11 +562,11 @@ def _losing_headline(
     if low:
         number = count_text(sum(low.values()), "offset")
         return f"The broker would start and end {_names(low)} {number} below the high watermark."
-    made = {entry.name: 1 for entry in partitions if entry.start is Start.CREATED}
-    if made and errors:
-        number = count_text(len(made), "empty partition")
+    news = {entry.name: 1 for entry in partitions if entry.start is Start.CREATED}
+    if news and errors:
+        number = count_text(len(news), "empty partition")
         return (
-            f"The broker would start and make {number} in place of {_names(made)}; find their logs "
+            f"The broker would start and make {number} in place of {_names(news)}; find their logs "
             "first."
         )
     what = [count_text(low_ends, "log ends", "logs end") + " below the high watermark"]

@@ -29,6 +29,9 @@ from tests.storage_core.maintenance.transplant.clusters import (
     write_source,
 )
 
+# The source has an open transaction, and no records of its coordinator.
+CONSENT = TransplantOptions(aborts_undecided=True)
+
 
 class _TargetWithTrash(WorkOfRun):
     """Two disks of a target: on one lies the empty log that its broker has made."""
@@ -58,9 +61,7 @@ class _TargetWithTrash(WorkOfRun):
 
     def _transplant(self) -> None:
         with tasks_done_here():
-            report = transplant(
-                Local(1), [self._source], self._disks, self._options, TransplantOptions()
-            )
+            report = transplant(Local(1), [self._source], self._disks, self._options, CONSENT)
         assert report.summary.done == 1
 
     def _undo(self) -> None:

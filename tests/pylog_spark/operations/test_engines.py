@@ -195,9 +195,9 @@ def give_away(stage: Stage) -> Report:
         write_properties(disk, node)
     metadata = target.folder / CLUSTER_METADATA_DIRECTORY
     metadata.rename(target.disks[0] / metadata.name)
-    return transplant(
-        stage.place, [stage.path("log")], target.disks, stage.options, TransplantOptions()
-    )
+    # Of the open transactions no coordinator's records are here.
+    consent = TransplantOptions(aborts_undecided=True)
+    return transplant(stage.place, [stage.path("log")], target.disks, stage.options, consent)
 
 
 DEEP = VerifyRequest(is_deep=True)
