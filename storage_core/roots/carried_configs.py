@@ -50,7 +50,7 @@ def carry_configs(
         objects: The managed root.
         catalog: What an ingest knows of the mirror's topics.
         topics: The topics of the root.
-        now_ms: The clock, epoch milliseconds.
+        now_ms: The run's clock, epoch milliseconds.
 
     Returns:
         (known, unknown): how many topics the root carries a config of now, and of how many not.

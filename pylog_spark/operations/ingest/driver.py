@@ -209,7 +209,7 @@ def _carry(run: Run, source: LogRoot, target: LogRoot, details: pa.Table) -> Ite
             )
         run.roots[target.location].begin_writing()
         objects = open_object_store(target.location)
-        count, missing = carry_configs(objects, catalog, topics, now_ms=run.job.clock.now_ms())
+        count, missing = carry_configs(objects, catalog, topics, now_ms=run.job.options.now_ms)
     except PylogError as error:
         # The segments are taken; runs of the managed root say which configs they lack.
         yield f"{target.location}: the configs of its topics were not written: {error}"
