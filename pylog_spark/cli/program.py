@@ -217,13 +217,10 @@ class CommandTable(TyperGroup):
                 raise _no_exact_dry_run(error) from error
             raise
         except SystemExit as end:  # rich's word for a reader that went away in mid-table
-            _discard_output()
             raise typer.Exit(ExitCode.READER_GONE) from end
         except BaseException as error:  # the one place where errors end
             cause = interruption.cause_of(error)
             report_error(cause, debug=ctx.params["debug"])
-            if isinstance(cause, BrokenPipeError):
-                _discard_output()
             raise typer.Exit(exit_code_of(cause)) from error
 
 
@@ -313,19 +310,19 @@ def run(arguments: Sequence[str]) -> int:
         status = end.code if isinstance(end.code, int) else unknown
     except BaseException as error:  # noqa: BLE001  # while arguments are read, before a command runs
         report_error(error, debug=bool(os.environ.get(_DEBUG_VARIABLE)))
+        _discard_unwritten()
         return exit_code_of(error)
     else:
         status = ExitCode.DONE
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard_output()
-        return ExitCode.READER_GONE
+        status = ExitCode.READER_GONE
     except OSError as error:  # a file on a disk that is full
-        _discard_output()
         if status in {ExitCode.DONE, ExitCode.FINDINGS}:
             report_error(error, debug=bool(os.environ.get(_DEBUG_VARIABLE)))
-            return exit_code_of(error)
+            status = exit_code_of(error)
+    _discard_unwritten()
     return int(status)
 
 
@@ -340,14 +337,15 @@ def _report_usage(error: Any) -> None:
         write_line(f"{text} (see: {path} --help)")
 
 
-def _discard_output() -> None:
-    """Discard further output, so the interpreter's last flush succeeds.
-
-    Nobody reads it any more.
-    """
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    os.close(devnull)
+def _discard_unwritten() -> None:
+    """Discard output that cannot be written: the interpreter's last flush would set the status."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, stream.fileno())
+            os.close(devnull)
 
 
 def signature_of(options: tuple[Option[Any], ...]) -> inspect.Signature:

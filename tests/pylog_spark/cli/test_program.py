@@ -450,10 +450,12 @@ def test_the_largest_retention_of_records_of_the_future_is_no_error(
         ("inspect /nonexistent", "2>&-", 2, ""),
     ],
 )
+@pytest.mark.parametrize("unbuffered", ["", "-u "], ids=["buffered", "unbuffered"])
 def test_streams_that_are_full_or_closed_end_no_command_with_1(
-    arguments: str, streams: str, status: int, said: str, broker_dir: Path
+    arguments: str, streams: str, status: int, said: str, unbuffered: str, broker_dir: Path
 ):
-    command = f"{sys.executable} -m pylog_spark {arguments.replace('{}', str(broker_dir))}"
+    program = f"{sys.executable} {unbuffered}-m pylog_spark"
+    command = f"{program} {arguments.replace('{}', str(broker_dir))}"
     done = subprocess.run(
         ["/bin/sh", "-c", f"{command} {streams}"], capture_output=True, text=True, check=False
     )
