@@ -523,7 +523,10 @@ def _find_doubtful_epoch(source: LogStore, log: LoadedLog) -> str | None:
     after = LeaderEpochCache(log.epochs)
     if before.entries and before.first_difference(after, log.log_end_offset) is None:
         return None
-    runs = read_epoch_runs(source.open_file, [segment.base_offset for segment in log.segments])
+    names = {file.name for file in source.list_files()}
+    # A segment that the load makes is not there yet.
+    bases = [each.base_offset for each in log.segments if log_file(each.base_offset) in names]
+    runs = read_epoch_runs(source.open_file, bases)
     doubtful = find_last_epoch(runs, [before.entries]).doubtful
     is_written = doubtful is not None and any(doubtful.epoch == each.epoch for each in log.epochs)
     return str(doubtful) if is_written else None
