@@ -56,7 +56,7 @@ BELIEVED = {
         {},
         {"metadata": cluster({"t": {}}, {"": {"log.retention.ms": "2"}})},
     ),
-    "a new export": ({}, {"dump": dump(7 * DAY_MS, {KEY: "1"})}),
+    "a new export": ({}, {"dumps": [dump(7 * DAY_MS, {KEY: "1"})]}),
 }
 SAID = "is what --set or a --config file says"
 DEFAULT = "is Kafka's default: the broker's own is in no --server-properties"
@@ -81,10 +81,10 @@ DOUBTED = {
     "an old export": (
         "is of a --topic-dump that is older than topic_dump_max_age",
         {},
-        {"dump": dump(7 * DAY_MS + 1, {KEY: "1"})},
+        {"dumps": [dump(7 * DAY_MS + 1, {KEY: "1"})]},
     ),
     "a default that a broker's file may change": (DEFAULT, {}, {"metadata": cluster({"t": {}})}),
-    "left out by a new export": (DEFAULT, {}, {"dump": dump(0, {})}),
+    "left out by a new export": (DEFAULT, {}, {"dumps": [dump(0, {})]}),
 }
 
 

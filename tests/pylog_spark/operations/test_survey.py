@@ -7,6 +7,7 @@ import pytest
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.survey.driver import survey
 from pylog_spark.options import JobOptions
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from tests.bench.bench_scale import plan_once
 from tests.bench.synthetic_catalogue import NOW_MS, write_inventory
@@ -58,6 +59,8 @@ def test_results_stand_in_the_order_of_what_is_due(listed):
 def test_a_local_mirror_is_surveyed_without_opening_a_file(spark, tmp_path):
     root = Golden("broker-dir").unpack(tmp_path)
     for path in root.rglob("*.log"):
+        if path.parent.name == CLUSTER_METADATA_DIRECTORY:
+            continue  # configs behind damage decide nothing
         path.write_bytes(b"x" * path.stat().st_size)
     options = JobOptions(
         now_ms=NOW_MS,
