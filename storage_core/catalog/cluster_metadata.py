@@ -6,9 +6,10 @@ limits lie in the matter: the copy may be behind the cluster's, and where there 
 controllers, the last records of it may never have been committed; neither can be seen in the files.
 
 A node's start cuts its log at the first batch that is none. ``read_cluster_metadata`` refuses a log
-that has records behind such a place: they were committed, and may change any config. Only bytes
-that a crash leaves at the end of a log that was not closed are passed over. A look that wants to
-know what the start goes on with says ``is_recovered``.
+that has records behind such a place: they were committed, and may change any config. Zeros alone up
+to the log's end are passed over, and bytes that a crash leaves there in a log that was not closed:
+the snapshot of its producers says where a closed log ends. A look that wants to know what the start
+goes on with says ``is_recovered``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -596,19 +597,24 @@ def _last_offset_at(file: MetadataFile) -> int:
 
 
 def _is_torn_end(file: MetadataFile, directory: Path) -> bool:
-    """Whether bytes behind the last whole batch are what a crash leaves.
+    """Whether nothing behind the last whole batch was ever committed.
 
-    That is the beginning of a batch, or blocks of zeros that were never written. A log that was
-    closed has neither.
+    That is the space of a preallocated segment, all of it zeros; or what a crash leaves: the
+    beginning of a batch, with blocks of zeros that were never written. A log that was closed has
+    only the first.
     """
     position = file.torn_at
-    if position is None or LocalStore(directory.parent).has_file(CLEAN_SHUTDOWN_FILE):
+    if position is None:
         return False
     with closing(file.open()) as reader:
         size = reader.size_bytes
         zeros = find_zeros(reader, position, size)
+        if zeros == position:
+            return True
+        if LocalStore(directory.parent).has_file(CLEAN_SHUTDOWN_FILE):
+            return False
         header = np.zeros(1, BATCH_HEADER)
-        if reader.read_into(position, header.view(np.uint8)) < HEADER_BYTES or zeros == position:
+        if reader.read_into(position, header.view(np.uint8)) < HEADER_BYTES:
             return True
     length = int(header["batch_length"][0])
     if header["magic"][0] != MAGIC_V2 or length < HEADER_BYTES - LENGTH_OVERHEAD:

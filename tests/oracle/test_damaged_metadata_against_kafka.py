@@ -1,5 +1,6 @@
 """What a start of Kafka makes of a damaged metadata log is what we say it goes on with."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from storage_core.catalog.cluster_metadata import (
     read_cluster_metadata,
 )
 from storage_core.errors import CorruptClusterMetadataError
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.oracle.started_broker import Starter
 
@@ -68,6 +70,24 @@ def test_damage_below_a_snapshot_costs_all_records_behind_the_snapshot(
     assert broker.is_up, broker.error
     assert min(int(path.stem) for path in directory.glob("*.log")) == 384
     assert state_of(read_cluster_metadata(directory)) == state_of(rest)
+
+
+def test_it_goes_on_by_all_records_in_front_of_a_preallocated_space(
+    starter: Starter, tmp_path: Path
+):
+    roots = unpack("metadata_trimmed", tmp_path)
+    directory = roots[0] / CLUSTER_METADATA_DIRECTORY
+    whole = read_cluster_metadata(directory)
+    log = max(directory.glob("*.log"))
+    os.truncate(log, log.stat().st_size + (1 << 20))
+    assert (roots[0] / CLEAN_SHUTDOWN_FILE).exists()
+    padded = read_cluster_metadata(directory)
+    assert (state_of(padded), padded.end_offset) == (state_of(whole), whole.end_offset)
+    broker = starter.start(roots)
+    assert broker.is_up, broker.error
+    after = read_cluster_metadata(directory)
+    assert state_of(after) == state_of(whole)
+    assert after.end_offset > whole.end_offset
 
 
 def test_it_does_not_start_with_two_copies(starter: Starter, tmp_path: Path):

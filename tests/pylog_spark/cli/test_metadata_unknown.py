@@ -1,6 +1,7 @@
 """Nothing is deleted by configs behind damage of the metadata, or of one of two copies."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,20 @@ def cut_inside(roots: list[Path]) -> None:
     log.write_bytes(log.read_bytes()[: DAMAGED_AT + 70])
 
 
+def zeros_from(roots: list[Path], position: int) -> None:
+    log = metadata_of(roots) / f"{0:020d}.log"
+    data = log.read_bytes()
+    log.write_bytes(data[:position] + bytes(len(data) - position))
+
+
+def zeros_for_batches(roots: list[Path]) -> None:
+    zeros_from(roots, DAMAGED_AT)
+
+
+def zeros_inside(roots: list[Path]) -> None:
+    zeros_from(roots, DAMAGED_AT + 40)
+
+
 def copy_of_another_state(roots: list[Path]) -> None:
     """Nothing tells that this copy is short, but that there is another one."""
     whole(roots)
@@ -73,6 +88,10 @@ STATES: dict[str, tuple[str, Callable[[list[Path]], None], str]] = {
     "one bit in a snapshot": ("meta_flip", flip_snapshot, ".checkpoint: position"),
     "cut between two batches": ("meta_flip", cut_between_batches, "records 47 to 65 are missing"),
     "cut inside a batch": ("meta_flip", cut_inside, "position 3402: expected a batch"),
+    "zeros for the last batches": (
+        *("meta_flip", zeros_for_batches, "records 47 to 65 are missing"),
+    ),
+    "zeros from inside a batch": (*("meta_flip", zeros_inside, "position 3402: expected a batch"),),
     "two copies": ("meta_stale_d2", nothing, "only one of them counts"),
     "two copies, one short": ("meta_flip", copy_of_another_state, "only one of them counts"),
 }
@@ -146,6 +165,22 @@ def test_the_same_commands_delete_where_the_metadata_are_whole(tmp_path: Path, p
     words = ("retain", *roots, "--role", "broker", "--now-ms", NOW_MS)
     assert pylog(*words, "--set", "retention.bytes=90000").exit_code == 0
     assert len(logs_of(roots)) < len(before)
+
+
+def test_zeros_behind_the_last_batch_hide_no_config(tmp_path: Path, pylog: Any):
+    """As a preallocated segment has them, in a directory that was closed."""
+    roots = unpack("meta_flip", tmp_path)
+    whole(roots)
+    log = metadata_of(roots) / f"{0:020d}.log"
+    os.truncate(log, log.stat().st_size + (1 << 16))
+    result = pylog("explain", *roots, "--now-ms", NOW_MS)
+    assert "METADATA_UNKNOWN" not in result.stdout
+    codes = {
+        finding["code"]
+        for row in rows_of(pylog("doctor", *roots, "--output", "json").stdout, "diagnosis")
+        for finding in row["findings"]
+    }
+    assert "CLUSTER_METADATA_CUT" not in codes
 
 
 def test_two_equal_copies_count(tmp_path: Path, pylog: Any):
