@@ -230,12 +230,11 @@ def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> N
 
 
 def _look(run: Run, rows: Sequence[Row], action: str) -> dict[int, Fingerprint]:
-    """Return how planned partitions look, and those of another topic."""
+    """Return how planned partitions, and those of a saved plan, look."""
     items = [
         WorkItem(value=(number, row["directory"]), size_bytes=0, disk=run.disks.of(row["root"]))
         for number, row in enumerate(rows)
-        if row["status"] == Status.PLANNED.value
-        or row["reason"] == Reason.INCONSISTENT_TOPIC_ID.value
+        if row["status"] == Status.PLANNED.value or run.job.saved is not None
     ]
     if not items:
         return {}
@@ -257,7 +256,7 @@ def _planned(row: Row, look: Fingerprint | None, action: str) -> PlannedPartitio
         **{name: row[name] for name in _NAMES},
         figures=_plain(figures_of(row)) if is_planned else {},
         plan=_plain({**decided_of(row), _IDENTITY: identity or {}}) if is_planned else {},
-        files=decode_files(look.files) if is_planned and look is not None else (),
+        files=() if look is None else decode_files(look.files),
     )
 
 
@@ -283,9 +282,11 @@ def _refuse(now: PlannedPartition, saved: PlannedPartition) -> str | None:
 
     A partition that differs is skipped.
     """
-    if now.status != Status.PLANNED.value:
-        return f"it was planned, and now is {now.status}: {now.reason}"
-    return _different_file(saved.files, now.files) or _different_plan(saved, now)
+    if now.status == Status.PLANNED.value:
+        return _different_file(saved.files, now.files) or _different_plan(saved, now)
+    # The files say why, where they can be listed.
+    difference = _different_file(saved.files, now.files) if now.files else None
+    return difference or f"it was planned, and now is {now.status}: {now.reason}"
 
 
 def _different_log(saved: PlannedPartition, look: Fingerprint | None, directory: str) -> str | None:

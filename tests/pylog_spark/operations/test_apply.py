@@ -125,6 +125,32 @@ def test_a_partition_that_changed_is_refused_by_file_and_the_others_are_done(
     assert differences_from_kafka(root.path, NAMES[2:], tmp_path) == []
 
 
+def test_a_plan_that_was_applied_is_refused_by_what_stands_there_now(tmp_path):
+    name, path = NAMES[0], tmp_path / "plan.json"
+    root = broker_directory(tmp_path / "log", [name])
+    directory = root.path / f"{name}-0"
+    metadata = directory / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: aaaaaaaaaaaaaaaaaaaaaQ\n")
+    compact(Local(), [root.path], root.options(FIRST_ROUNDS_MS, dry_run=True, plan_out=str(path)))
+    assert apply_plan(Local(), path, ApplyOptions()).summary.done == 1
+    after = read_tree(directory)
+
+    again = apply_plan(Local(), path, ApplyOptions())
+    row = rows_of(again)[name]
+    assert (again.exit_code, row["status"], row["reason"]) == (3, "skipped", "INPUTS_CHANGED")
+    file, said = row["error"].split(": changed since the plan was made: expected ")
+    found = said.rpartition("found ")[2]
+    there = directory / file
+    assert found.startswith(f"{there.stat().st_size} bytes" if there.exists() else "no such file")
+    # A topic that was made again is named by its id, though there is nothing to clean either.
+    metadata.write_text("version: 0\ntopic_id: aaaaaaaaaaaaaaaaaaaaag\n")
+    row = rows_of(apply_plan(Local(), path, ApplyOptions()))[name]
+    assert row["reason"] == "INPUTS_CHANGED"
+    assert row["error"].startswith("the plan is of another log: ")
+    metadata.write_text("version: 0\ntopic_id: aaaaaaaaaaaaaaaaaaaaaQ\n")
+    assert read_tree(directory) == after
+
+
 def test_a_checkpoint_that_moved_since_is_an_input_that_changed(spark, planned):
     root, path = planned
     lines = (root.path / "replication-offset-checkpoint").read_text()
