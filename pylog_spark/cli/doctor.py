@@ -35,6 +35,7 @@ from pylog_spark.options.declared import (
     REPORT,
     ROOTS,
     SHOW,
+    STARTED_RELEASE,
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
@@ -61,6 +62,7 @@ from pylog_spark.view import (
     View,
     lines_of,
 )
+from storage_core.catalog.release_features import FEATURE_LEVELS, Release
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.interruption import ending_in_order
@@ -133,6 +135,7 @@ _FORECAST_TABLE: Final = TableKind(
 def _prepare(line: CommandLine) -> Call:
     options = load_options(line)
     _refuse_no_brokers(line[ROOTS], options.role)
+    _refuse_unknown_release(line[STARTED_RELEASE])
     roots = resolve_roots(line[ROOTS], role=options.role, must_open=False)
     brokers, unread = split_by_broker(roots)
     if not brokers:
@@ -151,6 +154,13 @@ def _prepare(line: CommandLine) -> Call:
     return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
+def _refuse_unknown_release(release: Release) -> None:
+    if release.name not in FEATURE_LEVELS:
+        first, *_, last = FEATURE_LEVELS
+        reason = f"expected a release from {first} to {last}"
+        raise ConfigError(STARTED_RELEASE.label, release.version, reason)
+
+
 def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
     subject: _Brokers = call.subject
     needs = find_absent_voters(call.locations, call.options)
@@ -161,7 +171,11 @@ def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
             place,
             roots,
             call.options,
-            VerifyRequest(is_deep=call.line[DEEP], shown=_shown(call)),
+            VerifyRequest(
+                is_deep=call.line[DEEP],
+                shown=_shown(call),
+                release=call.line[STARTED_RELEASE].name,
+            ),
             broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
             needs=needs,
             on_findings=None if spool is None else partial(_spool, spool),

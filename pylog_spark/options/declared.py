@@ -55,9 +55,10 @@ from pylog_spark.options.kinds import (
     count,
 )
 from pylog_spark.options.option import Option
-from storage_core.catalog.release_features import Release
+from storage_core.catalog.release_features import Release, find_release
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
+from storage_core.config import NEWEST_RELEASE
 
 # Headings of the help; options under no heading say what to do.
 CHOICE: Final = "What it works on"
@@ -299,6 +300,15 @@ RELEASE_VERSION: Final = Option[Release](
     metavar="VERSION",
     help="Release of Kafka whose features the cluster begins with, like 4.4 or 4.1-IV0.",
     is_required=True,
+)
+STARTED_RELEASE: Final = Option[Release](
+    name="release_version",
+    flag="--release-version",
+    kind=RELEASE,
+    default=find_release(NEWEST_RELEASE),
+    metavar="VERSION",
+    help="Release of Kafka that is to start, 3.9 to 4.4: it may refuse what another one took.",
+    shown=NEWEST_RELEASE,
 )
 INITIAL_CONTROLLERS: Final = Option[str](
     name="initial_controllers",

@@ -2,7 +2,7 @@
 
 Kafka has a level for each release and for steps between releases, such as ``4.1-IV0``. The level
 also decides in which version a record is written. Sources: ``MetadataVersion`` and ``Feature`` of
-Kafka 4.4.
+Kafka 4.4, and those of 3.9.1 to 4.3.0 for the levels that these start with.
 """
 
 from collections.abc import Mapping
@@ -32,6 +32,39 @@ _BROKER_RECORDS: Final = {7: 1, 8: 2, 17: 3, 30: 4}
 _TRANSACTIONS_SINCE: Final = 13
 
 
+_LEVELS_OF_4_0: Final[Mapping[str, range]] = {
+    METADATA_VERSION: range(_FIRST_LEVEL, 26),
+    "kraft.version": range(2),
+    "transaction.version": range(3),
+    "group.version": range(2),
+    "eligible.leader.replicas.version": range(2),
+}
+_LEVELS_OF_4_2: Final[Mapping[str, range]] = {
+    **_LEVELS_OF_4_0,
+    METADATA_VERSION: range(_FIRST_LEVEL, 30),
+    "share.version": range(2),
+    "streams.version": range(2),
+}
+# By release, the levels of each feature that its brokers start with.
+FEATURE_LEVELS: Final[Mapping[str, Mapping[str, range]]] = {
+    "3.9": {
+        METADATA_VERSION: range(1, 22),
+        "kraft.version": range(2),
+        "transaction.version": range(1),
+    },
+    "4.0": _LEVELS_OF_4_0,
+    "4.1": {
+        **_LEVELS_OF_4_0,
+        METADATA_VERSION: range(_FIRST_LEVEL, 28),
+        "share.version": range(2),
+        "streams.version": range(1),
+    },
+    "4.2": _LEVELS_OF_4_2,
+    "4.3": {**_LEVELS_OF_4_2, METADATA_VERSION: range(_FIRST_LEVEL, 31)},
+    "4.4": {**_LEVELS_OF_4_2, METADATA_VERSION: METADATA_LEVELS, "share.version": range(3)},
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """A release of Kafka, or a step between two.
@@ -43,6 +76,11 @@ class Release:
 
     version: str
     metadata_level: int
+
+    @property
+    def name(self) -> str:
+        """The release without the step: ``4.1``."""
+        return self.version.partition("-")[0]
 
     @property
     def feature_levels(self) -> dict[str, int]:
@@ -81,7 +119,8 @@ def find_release(text: str) -> Release:
         ValueError: There is no such release.
     """
     for level, version in reversed([*zip(METADATA_LEVELS, _VERSIONS, strict=True)]):
-        if text in {version, version.partition("-")[0]}:
-            return Release(version=version, metadata_level=level)
+        release = Release(version=version, metadata_level=level)
+        if text in {version, release.name}:
+            return release
     first, last = _VERSIONS[0], _VERSIONS[-1]
     raise ValueError(f"expected a release from {first} to {last}, such as 4.4")

@@ -15,6 +15,7 @@ from storage_core.config.log_config import (
     MessageTimestampType,
 )
 from storage_core.config.settings import (
+    NEWEST_RELEASE,
     DynamicSettings,
     EffectiveSetting,
     ServerProperties,
@@ -26,11 +27,13 @@ from storage_core.config.settings import (
     merge_dynamic_configs,
     parse_java_properties,
     parse_server_properties,
+    refused_topic_settings,
     split_settings,
 )
 
 __all__ = [
     "KAFKA_DEDUPE_BUFFER_BYTES",
+    "NEWEST_RELEASE",
     "OFFSET_MAP_SLOT_BYTES",
     "BrokerCompressionType",
     "BrokerConfig",
@@ -55,5 +58,6 @@ __all__ = [
     "merge_dynamic_configs",
     "parse_java_properties",
     "parse_server_properties",
+    "refused_topic_settings",
     "split_settings",
 ]

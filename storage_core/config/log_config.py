@@ -8,7 +8,7 @@ Source: ``org.apache.kafka.storage.internals.log.LogConfig`` of Kafka 4.4, and `
 """
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -446,19 +446,6 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of(LogConfig)
 TOPIC_KEY_OF_BROKER_KEY: Final[Mapping[str, str]] = {
     broker_name.name: key.name for key in TOPIC_KEYS.values() for broker_name in key.broker_names
 }
-
-
-def refused_topic_settings(overrides: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield an error for each topic setting that stops a broker.
-
-    A broker ignores keys that it does not know, and compares no two of them with each other.
-    """
-    for name, text in sorted(overrides.items()):
-        if (key := TOPIC_KEYS.get(name)) is not None:
-            try:
-                key.type.parse(name, text)
-            except ConfigError as error:
-                yield error
 
 
 def resolve_topic_settings(

@@ -5,8 +5,8 @@ key of ours. Here each finds its place.
 """
 
 import io
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from storage_core.config.broker_config import BROKER_KEYS, CORDONED_KEY, BrokerConfig
@@ -43,6 +43,32 @@ _TYPES: Final[Mapping[str, ValueType]] = {
     **{name: key.type for name, key in {**CLEANER_KEYS, **BROKER_KEYS}.items()},
     **{name.name: name.type for key in TOPIC_KEYS.values() for name in key.broker_names},
     **_CHECKED_TOGETHER,
+}
+# The release whose keys and types these are.
+NEWEST_RELEASE: Final = "4.4"
+_NEW_IN_4_4: Final[Mapping[str, ValueType | None]] = dict.fromkeys(
+    (
+        *("errors.deadletterqueue.group.enable", "max.decompressed.message.bytes"),
+        *("remote.copy.lag.ms", "log.remote.copy.lag.ms"),
+        *("remote.copy.lag.bytes", "log.remote.copy.lag.bytes"),
+    )
+)
+_NEW_SINCE_4_3: Final[Mapping[str, ValueType | None]] = {**_NEW_IN_4_4, CORDONED_KEY: None}
+_OF_4_0: Final[Mapping[str, ValueType | None]] = {
+    **_NEW_SINCE_4_3,
+    "internal.segment.bytes": None,
+    "segment.bytes": int32(at_least=14),
+}
+# By release, the types of keys that it has otherwise; None where it does not know a key and ignores
+# it. Keys that 4.0 removed are not among them: 3.9 checked their values when they were set.
+# Sources: ``LogConfig`` and ``KafkaConfig`` of 3.9.1 to 4.4.0.
+OTHER_TYPES: Final[Mapping[str, Mapping[str, ValueType | None]]] = {
+    "3.9": {**_OF_4_0, "log.segment.bytes": int32(at_least=14)},
+    "4.0": _OF_4_0,
+    "4.1": _NEW_SINCE_4_3,
+    "4.2": _NEW_SINCE_4_3,
+    "4.3": _NEW_IN_4_4,
+    NEWEST_RELEASE: {},
 }
 _OF_ONE_NODE: Final = frozenset({CORDONED_KEY})
 
@@ -221,6 +247,7 @@ def merge_dynamic_configs(
     of_node: Mapping[str, str],
     *,
     directories: Collection[str] | None,
+    release: str = NEWEST_RELEASE,
 ) -> DynamicSettings:
     """Merge dynamic configs over a broker's file as its start does.
 
@@ -234,19 +261,20 @@ def merge_dynamic_configs(
         of_all: Dynamic configs of all nodes.
         of_node: Dynamic configs of the node.
         directories: log.dirs; None leaves ``cordoned.log.dirs`` unchecked.
+        release: The release of Kafka that starts, one of ``OTHER_TYPES``.
     """
     ignored: list[ConfigError] = []
     of_all = _valid_alone(
-        {name: text for name, text in of_all.items() if name not in _OF_ONE_NODE}, ignored
+        {name: text for name, text in of_all.items() if name not in _OF_ONE_NODE}, ignored, release
     )
-    of_node = _valid_alone(of_node, ignored)
+    of_node = _valid_alone(of_node, ignored, release)
     own = merge_broker_layers(file, of_node)
-    if of_node and (refusal := _refusal(own, directories)):
+    if of_node and (refusal := _refusal(own, directories, release)):
         return DynamicSettings(
             settings=dict(file), ignored=tuple(ignored), refusal=refusal, is_all_dropped=True
         )
     merged = merge_broker_layers(file, of_all, of_node)
-    refusal = _refusal(merged, directories) if of_all else None
+    refusal = _refusal(merged, directories, release) if of_all else None
     return DynamicSettings(
         settings=merged if refusal is None else own,
         ignored=tuple(ignored),
@@ -255,13 +283,40 @@ def merge_dynamic_configs(
     )
 
 
-def _valid_alone(settings: Mapping[str, str], ignored: list[ConfigError]) -> dict[str, str]:
+def refused_topic_settings(
+    overrides: Mapping[str, str], release: str = NEWEST_RELEASE
+) -> Iterator[ConfigError]:
+    """Yield an error for each topic setting that stops a broker.
+
+    A broker ignores keys that it does not know, and compares no two of them with each other.
+
+    Args:
+        overrides: Settings of a topic.
+        release: The release of Kafka that starts, one of ``OTHER_TYPES``.
+    """
+    types = {**{key.name: key.type for key in TOPIC_KEYS.values()}, **OTHER_TYPES[release]}
+    for name, text in sorted(overrides.items()):
+        if (value_type := types.get(name)) is not None:
+            try:
+                value_type.parse(name, text)
+            except ConfigError as error:
+                yield error
+
+
+def _valid_alone(
+    settings: Mapping[str, str], ignored: list[ConfigError], release: str
+) -> dict[str, str]:
     """Return the settings that are valid alone; note the others."""
     valid = {}
+    types: Mapping[str, ValueType | None] = {**_TYPES, **OTHER_TYPES[release]}
     for name, text in settings.items():
+        value_type = types.get(name)
+        if name in types and value_type is None:
+            ignored.append(ConfigError(name, text, f"Kafka {release} does not know this key"))
+            continue
         try:
-            if name in _TYPES:
-                _TYPES[name].parse(name, text)
+            if value_type is not None:
+                value_type.parse(name, text)
         except ConfigError as error:
             ignored.append(error)
         else:
@@ -270,7 +325,7 @@ def _valid_alone(settings: Mapping[str, str], ignored: list[ConfigError]) -> dic
 
 
 def _refusal(
-    settings: Mapping[str, str], directories: Collection[str] | None
+    settings: Mapping[str, str], directories: Collection[str] | None, release: str
 ) -> ConfigError | None:
     """Return why a broker refuses settings together, None if it takes them."""
     cleaner = {
@@ -280,7 +335,11 @@ def _refusal(
     }
     try:
         for key in TOPIC_KEYS.values():
-            find_broker_default(key, settings)
+            names = (
+                replace(name, type=OTHER_TYPES[release].get(name.name) or name.type)
+                for name in key.broker_names
+            )
+            find_broker_default(replace(key, broker_names=tuple(names)), settings)
         CleanerConfig.from_settings(cleaner)
         if directories is not None and CORDONED_KEY in settings:
             key_type = BROKER_KEYS[CORDONED_KEY].type

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from storage_core.catalog.release_features import FEATURE_LEVELS
 from storage_core.checkpoint.kafka_uuid import encode_uuid
+from storage_core.config import NEWEST_RELEASE
 from storage_core.errors import MalformedMessageError
 from storage_core.formats.control import ControlType
-from storage_core.maintenance.verification.one_broker import FEATURE_LEVELS
 from storage_core.messages.control_records import CONTROL_RECORDS
 from storage_core.messages.field_reader import FieldReader
 from storage_core.messages.field_writer import FieldWriter
@@ -519,4 +520,4 @@ def test_levels_of_features_are_those_that_kafka_starts_with():
     levels = {"metadata.version": range(int(versions.VERSIONS[0].featureLevel()), newest + 1)}
     for feature in java(common + "Feature").PRODUCTION_FEATURES:
         levels[str(feature.featureName())] = range(int(feature.latestProduction()) + 1)
-    assert levels == FEATURE_LEVELS
+    assert levels == FEATURE_LEVELS[NEWEST_RELEASE]

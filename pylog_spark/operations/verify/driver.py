@@ -132,7 +132,7 @@ def observe_targets(run: Run, request: VerifyRequest) -> VerifiedRoots:
         StorageError: A root cannot be listed.
     """
     roots = [(root.location, root.role) for root in run.job.roots]
-    return observe_roots(roots, run.job.topics, is_live=request.is_live)
+    return observe_roots(roots, run.job.topics, is_live=request.is_live, release=request.release)
 
 
 @log_fields(step=Action.VERIFY.value)

@@ -7,6 +7,7 @@ from pylog_spark.engines.engine import HandedOver
 from pylog_spark.operations.verify.verified_roots import VerifiedRoots
 from pylog_spark.run.run_report import Report
 from pylog_spark.schemas import FINDING
+from storage_core.config import NEWEST_RELEASE
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Severity
 
@@ -30,12 +31,14 @@ class VerifyRequest:
         is_live: Somebody may be writing meanwhile: files may vanish or grow.
         fail_on: Findings of this severity or worse make the exit status 1; None for none.
         shown: How many findings the report holds, worst first.
+        release: The release of Kafka that is to start, one of ``FEATURE_LEVELS``.
     """
 
     is_deep: bool = False
     is_live: bool = False
     fail_on: Severity | None = Severity.ERROR
     shown: int = DEFAULT_SHOWN
+    release: str = NEWEST_RELEASE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

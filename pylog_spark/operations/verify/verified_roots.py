@@ -8,6 +8,7 @@ from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.config import NEWEST_RELEASE
 from storage_core.maintenance.verification.log_directories import (
     VERIFIED_KINDS,
     verify_log_directories,
@@ -34,7 +35,11 @@ class VerifiedRoots:
 
 
 def observe_roots(
-    roots: Sequence[tuple[str, Role]], topics: TopicFilter, *, is_live: bool
+    roots: Sequence[tuple[str, Role]],
+    topics: TopicFilter,
+    *,
+    is_live: bool,
+    release: str = NEWEST_RELEASE,
 ) -> VerifiedRoots:
     """Look at log directories, and choose the partitions to be verified.
 
@@ -42,11 +47,12 @@ def observe_roots(
         roots: Path and role of each.
         topics: Which topics.
         is_live: Somebody may be writing: checkpoints and logs are of different times.
+        release: The release of Kafka that is to start.
 
     Raises:
         StorageError: A directory cannot be listed.
     """
-    observed, placed = verify_log_directories(roots)
+    observed, placed = verify_log_directories(roots, release=release)
     role_of = dict(roots)
     together = recovered_together(role_of)
     rows = [

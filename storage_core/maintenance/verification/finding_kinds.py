@@ -930,8 +930,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.FEATURE_LEVEL_UNKNOWN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The cluster's metadata is of a version that Kafka 4.4 does not start with: that of a "
-            "preview of KRaft, before 3.3, or of a newer release."
+            "The cluster's metadata is of a version that the release of Kafka (--release-version; "
+            "4.4) does not start with: that of a newer release, or of a preview of KRaft."
         ),
         fix="start the release that wrote it, and upgrade by the releases between",
         stops=Stops.BROKER,
@@ -939,8 +939,9 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.TOPIC_CONFIG_REFUSED: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The cluster's metadata has a config of a topic that Kafka 4.4 refuses: a broker stops "
-            "at its start, even where no disk has a directory of the topic."
+            "The cluster's metadata has a config of a topic that the release of Kafka "
+            "(--release-version; 4.4) refuses: a broker stops at its start, even where no disk has "
+            "a directory of the topic."
         ),
         fix=(
             "start the release that accepted the value, and change it there: kafka-configs.sh "
@@ -952,8 +953,9 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.BROKER_CONFIG_IGNORED: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "The cluster's metadata has dynamic configs of brokers that Kafka 4.4 does not apply: "
-            "a value that is out of its range is ignored alone, values that contradict each other "
+            "The cluster's metadata has dynamic configs of brokers that the release of Kafka "
+            "(--release-version; 4.4) does not apply: a value that is out of its range, or of a "
+            "key that it does not know, is ignored alone, values that contradict each other "
             "or the log directories drop the others with them. Retention then follows the broker's "
             "file and Kafka's defaults."
         ),

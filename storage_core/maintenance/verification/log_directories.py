@@ -23,6 +23,7 @@ from storage_core.checkpoint.checkpoints import (
     Checkpoints,
     read_checkpoints,
 )
+from storage_core.config import NEWEST_RELEASE
 from storage_core.errors import CheckpointError, PylogError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -69,12 +70,13 @@ VERIFIED_KINDS: Final = frozenset(
 
 
 def verify_log_directories(
-    roots: Sequence[tuple[str, Role]],
+    roots: Sequence[tuple[str, Role]], *, release: str = NEWEST_RELEASE
 ) -> tuple[list[ObservedRoot], list[PlacedFinding]]:
     """Look at log directories, but not into their partitions' logs.
 
     Args:
         roots: Path or URL, and role of each.
+        release: The release of Kafka that is to start, one of ``FEATURE_LEVELS``.
 
     Returns:
         The directories, and what was found; what cannot be parsed is a finding.
@@ -90,7 +92,7 @@ def verify_log_directories(
         observed.append(root)
         placed += [PlacedFinding(root=location, finding=finding) for finding in findings.findings()]
         placed += _special_directories(root)
-    judged, together = check_together(observed)
+    judged, together = check_together(observed, release=release)
     fixes = {root.location: root.properties_fix for root in judged}
     placed = [
         replace(each, finding=replace(each.finding, fix=fixes[each.root]))

@@ -34,16 +34,15 @@ from storage_core.catalog.log_directories import (
 )
 from storage_core.catalog.metadata_decoder import decode_metadata_record
 from storage_core.catalog.metadata_image import FeatureLevelRecord, PartitionRecord
-from storage_core.catalog.release_features import METADATA_LEVELS, METADATA_VERSION
+from storage_core.catalog.release_features import FEATURE_LEVELS, METADATA_VERSION
 from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.broker_files import (
     MAX_QUORUM_STATE_BYTES,
     parse_quorum_state,
     validate_one_broker,
 )
-from storage_core.config import merge_dynamic_configs
+from storage_core.config import NEWEST_RELEASE, merge_dynamic_configs, refused_topic_settings
 from storage_core.config.broker_config import CORDONED_KEY, spell_directories
-from storage_core.config.log_config import refused_topic_settings
 from storage_core.errors import (
     CheckpointError,
     InconsistentClusterIdError,
@@ -75,16 +74,6 @@ from storage_core.wording import count_text
 
 T = TypeVar("T")
 
-# Levels that a broker of Kafka 4.4 starts with: of its ``MetadataVersion`` and ``Feature``.
-FEATURE_LEVELS: Final[Mapping[str, range]] = {
-    METADATA_VERSION: METADATA_LEVELS,
-    "kraft.version": range(2),
-    "transaction.version": range(3),
-    "group.version": range(2),
-    "eligible.leader.replicas.version": range(2),
-    "share.version": range(3),
-    "streams.version": range(2),
-}
 # With less, the checkpoints, indexes and snapshots of a start may not fit.
 _LITTLE_ROOM_BYTES: Final = 1 << 20
 # An index of this size has room for entries to come; few of its blocks hold entries.
@@ -96,15 +85,21 @@ _OWN_LOGS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE})
 
 def check_together(
     roots: Sequence[ObservedRoot],
+    *,
+    release: str = NEWEST_RELEASE,
 ) -> tuple[list[ObservedRoot], list[PlacedFinding]]:
     """Report contradictions between log directories, and what the cluster's metadata decides.
+
+    Args:
+        roots: The directories.
+        release: The release of Kafka that is to start, one of ``FEATURE_LEVELS``.
 
     Returns:
         The directories, with the fates of their sub-directories, and the findings.
     """
     placed = [*_check_owner(roots), *_check_room(roots)]
     judged: dict[str, ObservedRoot] = {}
-    brokers = [_Broker(roots_of_broker) for roots_of_broker in _brokers(roots)]
+    brokers = [_Broker(roots_of_broker, release) for roots_of_broker in _brokers(roots)]
     for broker in brokers:
         broker.judge()
         placed += broker.placed
@@ -136,6 +131,7 @@ class _Broker:
     """The log directories of one broker, while they are judged."""
 
     roots: Sequence[ObservedRoot]
+    release: str
     placed: list[PlacedFinding] = field(default_factory=list)
     fates: dict[str, Start] = field(default_factory=dict)
     homes: dict[str, str] = field(default_factory=dict)
@@ -308,7 +304,8 @@ class _Broker:
             return
         root, entry = self._metadata_place()
         for topic in sorted(metadata.topics.values(), key=lambda topic: topic.name):
-            for error in refused_topic_settings(metadata.topic_configs.get(topic.name, {})):
+            settings = metadata.topic_configs.get(topic.name, {})
+            for error in refused_topic_settings(settings, self.release):
                 message = f"topic {topic.name}: {error}"
                 self._add(Code.TOPIC_CONFIG_REFUSED, message, root, entry)
         counted = merge_dynamic_configs(
@@ -316,6 +313,7 @@ class _Broker:
             metadata.broker_configs.get("", {}),
             metadata.broker_configs.get(str(node_id), {}),
             directories=spell_directories(root.location for root in self.roots),
+            release=self.release,
         )
         for error in counted.ignored:
             message = f"{error}: Kafka ignores this value"
@@ -336,12 +334,13 @@ class _Broker:
             message = f"expected a level of {METADATA_VERSION}, there is none: it is a preview's"
             self._add(Code.FEATURE_LEVEL_UNKNOWN, message, root, entry)
         for name, level in sorted(levels.items()):
-            supported = FEATURE_LEVELS.get(name)
+            supported = FEATURE_LEVELS[self.release].get(name)
+            kafka = f"Kafka {self.release}"
             if supported is None:
-                message = f"{name} is at level {level}, and Kafka 4.4 knows no such feature"
+                message = f"{name} is at level {level}, and {kafka} knows no such feature"
             elif level not in supported:
                 message = (
-                    f"{name} is at level {level}, Kafka 4.4 knows {supported[0]} to {supported[-1]}"
+                    f"{name} is at level {level}, {kafka} knows {supported[0]} to {supported[-1]}"
                 )
             else:
                 continue

@@ -143,6 +143,21 @@ def test_recovery_threads_come_from_the_brokers_own_file(pylog, root, tmp_path):
     assert answer["pace"]["broker_threads"] == 3
 
 
+def test_another_release_than_4_4_is_named(pylog, broker_dir):
+    status, answer = ask(pylog, broker_dir, "--release-version", "3.9")
+    assert (status, answer["advice"]) == (ExitCode.FINDINGS, "do-not-start")
+    [level] = [f for f in answer["findings"] if "metadata.version" in f["message"]]
+    assert (level["code"], level["severity"]) == ("FEATURE_LEVEL_UNKNOWN", "fatal")
+    assert "Kafka 3.9 knows 1 to 21" in level["message"]
+
+
+def test_a_release_whose_rules_are_not_known_is_refused(pylog, broker_dir):
+    refused = pylog("doctor", broker_dir, "--release-version", "3.8")
+    assert refused.exit_code == ExitCode.USAGE
+    said = " ".join(refused.stderr.split())
+    assert "--release-version=3.8-IV0: expected a release from 3.9 to 4.4" in said
+
+
 def test_who_keeps_no_metadata_says_what_the_node_is(pylog, root, tmp_path):
     words = (root.path, "--now-ms", NOW_MS)
     file = tmp_path / "server.properties"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
+from storage_core.catalog.metadata_image import ResourceType
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification import one_broker
@@ -26,6 +27,8 @@ from tests.kit.start_accidents import (
     METADATA,
     OTHER_ID,
     Disks,
+    append_metadata,
+    config_record,
 )
 
 ARCHIVE = GOLDEN / "two-disks" / "before.tar.gz"
@@ -140,6 +143,40 @@ def test_dynamic_configs_that_a_broker_ignores_are_found(disks, accident, expect
     found = [e.finding for e in placed if e.finding.code is Code.BROKER_CONFIG_IGNORED]
     texts = [(severity, text.format(last=last)) for severity, text in expected]
     assert [(each.severity, each.message) for each in found] == texts
+
+
+def of_release(disks: Disks, release: str, *codes: Code) -> list[str]:
+    """Return what is found for a release of Kafka that is to start."""
+    roots = [(str(root), Role.BROKER) for root in disks.roots]
+    _, placed = verify_log_directories(roots, release=release)
+    return [e.finding.message for e in placed if e.finding.code in codes]
+
+
+@pytest.mark.parametrize(("release", "least"), [("3.9", 14), ("4.0", 14), ("4.1", 1048576)])
+@pytest.mark.parametrize("size", [13, 1024])
+def test_a_release_refuses_what_it_does_not_take_itself(disks, release, least, size):
+    append_metadata(
+        disks[METADATA].parent,
+        config_record(ResourceType.TOPIC, "orders", "segment.bytes", str(size)),
+    )
+    refused = f"topic orders: segment.bytes={size}: must be at least {least}"
+    found = of_release(disks, release, Code.TOPIC_CONFIG_REFUSED)
+    assert found == ([refused] if size < least else [])
+
+
+def test_a_release_ignores_a_brokers_key_that_came_later(disks):
+    ACCIDENTS["cordoned"](disks)
+    for release, keys in (("4.2", ["cordoned.log.dirs"]), ("4.3", [])):
+        found = of_release(disks, release, Code.BROKER_CONFIG_IGNORED)
+        assert [each.partition("=")[0] for each in found] == keys
+        assert all(f"Kafka {release} does not know this key" in each for each in found)
+
+
+def test_a_release_before_that_of_the_metadata_does_not_start(disks):
+    found = of_release(disks, "4.1", Code.FEATURE_LEVEL_UNKNOWN)
+    assert "metadata.version is at level 33, Kafka 4.1 knows 7 to 27" in found
+    assert "streams.version is at level 1, Kafka 4.1 knows 0 to 0" in found
+    assert of_release(disks, "4.4", Code.FEATURE_LEVEL_UNKNOWN) == []
 
 
 def test_a_controller_alone_applies_no_config(disks):
