@@ -338,7 +338,10 @@ def _report_usage(error: Any) -> None:
 
 
 def _discard_unwritten() -> None:
-    """Discard output that cannot be written: the interpreter's last flush would set the status."""
+    """Discard output that cannot be written.
+
+    The interpreter's last flush would set the exit status.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
