@@ -108,10 +108,10 @@ FINDING = Change(
 """,
         },
         "storage_core/maintenance/verification/files.py": {
-            "        elif name.startswith(SCRATCH_PREFIX)": """\
+            "        elif _is_ours_or_kafkas(name):": """\
         elif name.endswith("~"):
             findings.add(Code.FILE_OF_EDITOR, "the copy that an editor keeps", file=name)
-        elif name.startswith(SCRATCH_PREFIX)""",
+        elif _is_ours_or_kafkas(name):""",
         },
     },
     command="verify {log} --engine local --output json",

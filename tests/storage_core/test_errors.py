@@ -462,7 +462,10 @@ def test_errors_arrive_from_a_worker_as_they_were(tmp_path, what):
 def test_an_error_is_its_facts_and_its_template(kind):
     """Braces in a fact are shown as they are; no fact and no text is lost on the way."""
     names = [each.name for each in dataclasses.fields(kind) if each.init]
-    values = {name: 7 if name in {"end", "line", "offset"} else f"{name} {{0}}" for name in names}
+    values = {
+        name: 7 if name in {"end", "line", "offset"} or name.endswith("_ms") else f"{name} {{0}}"
+        for name in names
+    }
     error = kind(**values)
     assert error.args == tuple(values.values())
     assert str(error)

@@ -24,7 +24,7 @@ from storage_core.kernels._jit import kernels_of
 PACKAGE = Path(storage_core.__file__).parent
 # What the kernels consist of: without the rest a copy is small and imports fast.
 KERNEL_SOURCES = (
-    *("__init__.py", "errors.py", "redaction.py", "local_files.py"),
+    *("__init__.py", "errors.py", "redaction.py", "local_files.py", "wording.py"),
     *("formats", "kernels"),
 )
 
