@@ -54,10 +54,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test crash prescriptions nights kills rescues interruptions locks fuzz long commits brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all crash prescriptions nights kills rescues interruptions locks fuzz long commits brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
 setup: $(VENV)/.for-all kernels ## Create .venv with everything, and what the tests need: jars, classes read once
@@ -96,8 +96,11 @@ types: $(VENV)/.for-all ## Check types (mypy --strict; lint, types and imports t
 imports: $(VENV)/.for-all ## Check who imports whom
 	$(VENV)/bin/lint-imports --no-logo
 
-test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/python3.13 for another (16 to 27 minutes; 15 by WORKERS=3 with 12 GiB of memory; more where a disk is slow)
-	$(RUN) pytest $(SHARED) $(PYTEST)
+test: $(VENV)/.for-all ## Run a third of the tests, with each rule, command, engine and root, in WORKERS=2 processes; PYTHON=/path/to/python3.13 for another (five minutes)
+	$(RUN) pytest $(SHARED) --size small $(PYTEST)
+
+test-all: $(VENV)/.for-all ## Run the other tests: what takes long, and what a machine has to try often (20 to 30 minutes)
+	$(RUN) pytest $(SHARED) --size rest $(PYTEST)
 
 crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away; in memory (40 to 60 minutes), MEMORY= for the disk (three hours)
 	$(if $(MEMORY),TMPDIR=$(MEMORY)) PYLOG_CRASH_ALL=1 $(RUN) pytest $(SHARED) --dist worksteal \
@@ -180,7 +183,7 @@ spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a 
 mass: $(VENV)/.for-run ## Count concepts, compare with main, keep the numbers in docs/mass.json; LIST="class names with two meanings"
 	$(VENV)/bin/python docs/mass.py $(LIST)
 
-check: lint types imports mass test ## Everything that has to pass before a change goes in
+check: lint types imports mass test test-all ## Everything that has to pass before a change goes in
 
 # Both of these files: a wheel that is made of the archive has no machine code.
 wheel: $(VENV)/.for-all kernels ## Write the wheel and the source archive to dist

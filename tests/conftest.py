@@ -23,6 +23,7 @@ from tests.kit.connect import connect_session
 from tests.kit.prebuilt_kernels import WARM_UP
 from tests.kit.ready_templates import ReadyTemplates
 from tests.kit.remaining_processes import end_with_this_process
+from tests.kit.sizes import small_items
 from tests.kit.spark_classes import FEW_ROWS, spark_options
 
 Pylog = Callable[..., Any]
@@ -61,7 +62,20 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--size",
+        choices=["small", "rest"],
+        help="small: what make test runs; rest: what make test-all runs beyond; else all of it",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if size := config.getoption("size"):
+        small = small_items(items)
+        gone = [item for item in items if (item in small) is (size == "rest")]
+        config.hook.pytest_deselected(items=gone)
+        items[:] = [item for item in items if (item in small) is (size == "small")]
     needs_java = [item for item in items if item.get_closest_marker("oracle")]
     if not needs_java:
         return

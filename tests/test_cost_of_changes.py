@@ -450,6 +450,7 @@ def run(change: Change, tree: Path, places: Mapping[str, Path]) -> subprocess.Co
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_takes_as_many_files_as_the_page_says(name, tree, places):
     change = CHANGES[name]

@@ -107,6 +107,7 @@ def hosted(spark, monkeypatch):
     return call
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_look_runs_in_a_serverless_session(hosted, tmp_path, capfd):
     mirror = unpack_broker(tmp_path / "mirror")
@@ -115,6 +116,7 @@ def test_the_look_runs_in_a_serverless_session(hosted, tmp_path, capfd):
     assert (tmp_path / "ledger" / "findings").is_dir()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_nightly_runs_as_shipped_over_a_root_of_an_ingest(hosted, pylog, tmp_path):
     mirror, managed = unpack_broker(tmp_path / "mirror"), tmp_path / "managed"

@@ -126,6 +126,7 @@ WORK = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WORK)
 def test_work_grows_with_the_segments_not_with_their_square(tmp_path, name):
     few, many = (lines_of(WORK[name](tmp_path, count)) for count in (FEW, MANY))

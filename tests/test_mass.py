@@ -61,5 +61,6 @@ def test_a_planted_concept_is_counted_once(name):
     assert len(LISTINGS[name](PLANTED[name])) == 1
 
 
+@pytest.mark.thorough
 def test_the_numbers_of_the_product_are_kept_by_name():
     assert list(json.loads(KEPT.read_text())) == list(count(read_modules()))

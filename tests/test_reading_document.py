@@ -72,6 +72,7 @@ def tables(spark: Any) -> Any:
         spark.catalog.dropTempView(view)
 
 
+@pytest.mark.thorough
 def test_the_examples_run_and_the_stream_keeps_its_table_up(tables, tmp_path, capsys):
     root = tmp_path / "kafka"
     values: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]

@@ -4,12 +4,15 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 DOCUMENT = TESTS.parent / "docs" / "security.md"
 NAME = re.compile(r"`(test_[a-z0-9_]+)`")
 MODULE = re.compile(r"`(test_[a-z0-9_]+\.py)`")
 
 
+@pytest.mark.thorough
 def test_every_test_that_it_names_is_there():
     text = DOCUMENT.read_text()
     modules = list(TESTS.rglob("test_*.py"))

@@ -29,6 +29,7 @@ def test_every_column_is_in_the_table():
     assert first_cells("Columns") == {*COLUMNS, *READERS_OWN}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_examples_run(spark, tmp_path, capsys):
     names: dict = {}

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 TUTORIAL = (REPOSITORY / "docs" / "tutorial.md").read_text()
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
@@ -29,6 +31,7 @@ SEEN = {
 }
 
 
+@pytest.mark.thorough
 def test_the_tutorial_runs_from_its_first_line_to_its_last(tmp_path: Path):
     (tmp_path / "tests").symlink_to(REPOSITORY / "tests")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

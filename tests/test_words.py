@@ -48,5 +48,6 @@ def test_a_participle_is_refused_wherever_it_names_a_value(text):
     assert place.startswith("a.py:")
 
 
+@pytest.mark.thorough
 def test_the_product_keeps_every_rule():
     assert broken_rules(read_modules()) == []

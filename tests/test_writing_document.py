@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from storage_core import kafka_log
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.log_loader import load_log
@@ -22,6 +24,7 @@ def test_the_first_example_writes_what_is_read_back(tmp_path, monkeypatch, capsy
     assert values == [b"created", b"created", None]
 
 
+@pytest.mark.thorough
 def test_the_example_writes_a_log_that_loads(tmp_path, monkeypatch, capsys):
     _, example = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)

@@ -19,6 +19,7 @@ def test_partitions_are_committed_faster_together() -> None:
         assert timing.ratio > LEAST_RATIOS[timing.place]
 
 
+@pytest.mark.thorough
 def test_it_measures_two_partitions_in_every_place() -> None:
     timings = list(measure(2))
     assert [(timing.place, timing.work) for timing in timings] == [

@@ -77,6 +77,7 @@ def keys_in(directory: Path) -> set[tuple[int, int, str]]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10", "FLT-14", "DIR-02")
 def test_no_acknowledged_record_is_lost_whatever_process_is_killed(tmp_path):
     directory, config = tmp_path / "log", tmp_path / "config.yaml"

@@ -278,6 +278,7 @@ EVERYBODY = sampled(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10", "DIR-02")
 @pytest.mark.parametrize(("engine", "operation", "how"), EVERYBODY)
 def test_a_task_that_stands_still_changes_nothing_when_all_others_are_killed(
@@ -312,6 +313,7 @@ HOLDER = sampled(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10", "DIR-02")
 @pytest.mark.parametrize(("engine", "operation", "how"), HOLDER)
 def test_a_run_whose_lock_holder_is_killed_says_so_and_writes_nothing_under_anothers_lock(
@@ -337,6 +339,7 @@ TEMPLATE = sampled(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10", "DIR-02")
 @pytest.mark.parametrize(("operation", "how"), TEMPLATE)
 def test_a_worker_whose_template_is_killed_ends_with_it(prepared, taking, tmp_path, operation, how):

@@ -17,6 +17,7 @@ from tests.oracle.kafka import Kafka
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 900)]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.item("CMP-37", "CKP-04", "DIR-03", "DIR-15", "FLT-02", "FLT-08", "FLT-14")
 @pytest.mark.item("REC-06", "REC-25", "RET-10", "RET-11", "SEG-08", "SEG-09")
 @pytest.mark.parametrize(("cell", "way"), parameters(CELLS))
@@ -34,6 +35,7 @@ def test_an_operation_may_stop_anywhere(cell: Cell, way: Interruption, tmp_path,
         work.check_all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
 @pytest.mark.item("FLT-08", "REC-06", "RET-11")

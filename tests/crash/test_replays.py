@@ -31,6 +31,7 @@ def offsets_of(directory: Path) -> list[int]:
     return [row["offset"] for batch in records for row in batch.to_pylist()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", [None, *Loss], ids=lambda loss: loss.value if loss else "killed")
 def test_a_replay_that_is_stopped_anywhere_is_repeated_after_a_recovery(tmp_path: Path, loss: Any):
     original, place, salvage = tmp_path / "original", tmp_path / "disk", tmp_path / "salvage"

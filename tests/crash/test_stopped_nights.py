@@ -356,6 +356,7 @@ def try_all(
     note(f"stopped at {tried[NOBODY]} points; in all {dict(tried)}")
 
 
+@pytest.mark.thorough
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
 @pytest.mark.item("FLT-08", "FLT-14", "CKP-04", "DIR-03")

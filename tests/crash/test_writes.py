@@ -40,6 +40,7 @@ def write_again(directory: Path, *, is_overwrite: bool) -> None:
     write(request, added, new_topic)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_overwrite", [False, True], ids=["append", "overwrite"])
 @pytest.mark.parametrize("loss", [None, *Loss], ids=lambda loss: loss.value if loss else "killed")
 def test_a_write_that_is_stopped_anywhere_and_repeated_is_there_once(

@@ -221,6 +221,7 @@ def look(directory: Path, original: Original, dice: random.Random) -> None:
     assert read_tree(directory) == before
 
 
+@pytest.mark.thorough
 def test_spoiled_partitions_are_recovered_dumped_and_verified_or_refused(originals, tmp_path):
     outcomes = {True: 0, False: 0}
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -290,6 +291,7 @@ def log_directory(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.mark.thorough
 def test_a_log_directory_with_changed_checkpoints_is_dumped_and_verified(log_directory, tmp_path):
     names = [path.name for path in sorted(log_directory.iterdir()) if path.is_file()]
     found = 0

@@ -114,6 +114,7 @@ def check_result(directory: Path, cleaning: Cleaning, end_offset: int) -> None:
                     pass
 
 
+@pytest.mark.thorough
 def test_changed_partitions_give_an_answer_or_an_error(originals, tmp_path: Path):
     outcomes = {True: 0, False: 0}
     for seed in range(FIRST_SEED, FIRST_SEED + ROUNDS):

@@ -60,6 +60,7 @@ def look(directory: Path, *, is_deep: bool, window_bytes: int) -> set[Code]:
     return {f.code for f in found + more if f.severity.rank >= Severity.WARN.rank}
 
 
+@pytest.mark.thorough
 def test_changed_partitions_are_looked_at_to_the_end(originals, tmp_path: Path):
     found_in = 0
     for seed in range(FIRST_SEED, FIRST_SEED + ROUNDS):

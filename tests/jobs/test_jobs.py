@@ -53,12 +53,14 @@ def test_a_job_is_its_command(script, monkeypatch):
     assert len(script.read_text().splitlines()) < 40
 
 
+@pytest.mark.thorough
 def test_the_help_of_a_job_needs_no_cluster():
     ended = submit([NIGHTLY, "--help"])
     assert ended.status == 0
     assert "--dry-run" in ended.output
 
 
+@pytest.mark.thorough
 def test_the_nightly_on_this_machine_ends_with_four_when_a_partition_failed(tmp_path):
     root = broker_directory(tmp_path / "log", NAMES)
     os.truncate(min((root.path / f"{NAMES[0]}-0").glob("*.log")), 100)
@@ -70,6 +72,7 @@ def test_the_nightly_on_this_machine_ends_with_four_when_a_partition_failed(tmp_
     assert differences_from_kafka(root.path, NAMES[1:], tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_job_on_a_cluster_takes_the_code_from_a_zip_and_leaves_what_kafka_left(tmp_path):
     """Driver and executors run a Python that has this project from the archive alone."""
     root = broker_directory(tmp_path / "log", LATER_ROUNDS)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.spark
 NAMES = ["clean-headers-none-s101", "clean-group-all-s211"]
 
 
+@pytest.mark.thorough
 def test_it_leaves_what_partition_recover_leaves(spark, pylog, tmp_path):
     root = crashed_directory(tmp_path / "log", NAMES)
     forget_high_watermarks(root.path)

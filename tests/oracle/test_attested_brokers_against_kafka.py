@@ -51,6 +51,7 @@ def after_its_start(root: Path) -> Change:
         return controller.now()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-15", "CKP-16")
 def test_an_attested_broker_keeps_its_place_and_another_one_loses_it(tmp_path: Path):
     roots = Cluster("clean", tmp_path).roots

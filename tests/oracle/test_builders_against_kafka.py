@@ -57,6 +57,7 @@ def expected_batch(spec: BatchSpec, position: int) -> ReadBatch:
     )
 
 
+@pytest.mark.thorough
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

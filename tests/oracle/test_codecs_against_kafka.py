@@ -78,6 +78,7 @@ def _kafka_codec(codec: Codec, level: int | None = None) -> Any:
     return compression.of(kinds.forId(int(codec))).build()
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.item("FMT-24", "FMT-25")
 @every_codec
 @every_size
@@ -97,6 +98,7 @@ def test_we_read_what_kafka_wrote(codec: Codec, size: int, content: Callable[[in
     assert decompress(codec, written, limit_bytes=size) == data
 
 
+@pytest.mark.sampled(44)
 @pytest.mark.parametrize("codec", SAME_COMPRESSOR, ids=lambda codec: codec.name.lower())
 @pytest.mark.parametrize("writes", [1, 1500])
 @every_size
@@ -118,6 +120,7 @@ LEVELS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.item("FMT-24", "FMT-27")
 @pytest.mark.parametrize(
     ("codec", "level"),
@@ -168,6 +171,7 @@ def _chunk_sizes(stream: bytes) -> list[int]:
     return sizes
 
 
+@pytest.mark.sampled(2)
 @every_codec
 def test_damaged_streams_mean_the_same_to_both(codec: Codec):
     """Cut, flipped and extended at random: the same bytes come out, or neither takes it."""

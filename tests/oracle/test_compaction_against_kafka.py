@@ -45,6 +45,7 @@ def test_uncompressed_logs_are_cleaned_byte_for_byte_as_kafka_does(plan: LogPlan
     compare_every_round(plan, Exactness.BYTES)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-29", "CMP-33")
 @against_kafka
 @given(plan=log_plans(compressed=True))

@@ -152,6 +152,7 @@ def test_kafka_knows_the_topic_keys_that_we_know():
     assert {str(name) for name in names} == set(TOPIC_KEYS)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("key", TOPIC_KEYS)
 @pytest.mark.item("CFG-01", "CFG-02", "CFG-03", "CFG-04", "CFG-05", "CFG-06", "CFG-07", "CFG-08")
 @pytest.mark.item("CFG-09", "CFG-10", "CFG-11", "CFG-12", "CFG-13", "CFG-14", "CFG-15", "CFG-16")

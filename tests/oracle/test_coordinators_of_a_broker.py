@@ -226,6 +226,7 @@ def ask_when_loaded(broker: Broker, told: Answers) -> Answers:
         time.sleep(POLL_S)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-16", "REP-17", "REP-18")
 def test_groups_and_transactions_are_those_of_the_admin_client_before_and_after_compaction(
     pylog, tmp_path

@@ -37,6 +37,7 @@ def state_of(metadata: ClusterMetadata) -> tuple[object, ...]:
     return topics, metadata.topic_configs, metadata.broker_configs
 
 
+@pytest.mark.thorough
 def test_it_cuts_a_log_at_a_flipped_bit_and_goes_on_by_old_configs(
     starter: Starter, tmp_path: Path
 ):
@@ -53,6 +54,7 @@ def test_it_cuts_a_log_at_a_flipped_bit_and_goes_on_by_old_configs(
     assert after.end_offset > rest.end_offset
 
 
+@pytest.mark.thorough
 def test_damage_below_a_snapshot_costs_all_records_behind_the_snapshot(
     starter: Starter, tmp_path: Path
 ):
@@ -72,6 +74,7 @@ def test_damage_below_a_snapshot_costs_all_records_behind_the_snapshot(
     assert state_of(read_cluster_metadata(directory)) == state_of(rest)
 
 
+@pytest.mark.thorough
 def test_it_goes_on_by_all_records_in_front_of_a_preallocated_space(
     starter: Starter, tmp_path: Path
 ):
@@ -90,6 +93,7 @@ def test_it_goes_on_by_all_records_in_front_of_a_preallocated_space(
     assert after.end_offset > whole.end_offset
 
 
+@pytest.mark.thorough
 def test_it_does_not_start_with_two_copies(starter: Starter, tmp_path: Path):
     roots = unpack("meta_stale_d2", tmp_path)
     assert not starter.start(roots).is_up

@@ -46,6 +46,7 @@ def starter() -> Iterator[Starter]:
         yield starter
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
     [pytest.param(each, marks=[] if each in FEW else pytest.mark.long) for each in CASES],

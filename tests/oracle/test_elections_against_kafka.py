@@ -161,6 +161,7 @@ def changes_of(election: Election, state: PartitionRegistration) -> list[Change]
     return [change for before, change in pairwise(changes) if change != before]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-13", "CFG-22", "CFG-23")
 def test_elections_are_those_of_kafkas_controller() -> None:
     """Whether a broker names new log directories before it is unfenced, or after that."""

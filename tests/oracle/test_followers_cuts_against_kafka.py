@@ -117,6 +117,7 @@ def cuts_of(cluster: Cluster) -> Iterator[tuple[FollowerCut, Mapping[str, object
                     yield cut, configs.get(places.topic, {})
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-11")
 def test_followers_of_real_clusters_are_cut_byte_for_byte_as_kafka_cuts_them():
     with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as top:
@@ -144,6 +145,7 @@ def cut_clusters(folder: Path) -> Iterator[FollowerCut]:
             yield cut
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-11", "PRD-16")
 @settings(
     max_examples=EXAMPLES,

@@ -29,6 +29,7 @@ SAMPLE = (
 )
 
 
+@pytest.mark.thorough
 def test_a_broker_does_what_the_doctor_says():
     """In a process of its own, as ``make forecasts`` runs all of them."""
     words = [sys.executable, "-m", "tests.oracle.forecasts", "--only", *SAMPLE]

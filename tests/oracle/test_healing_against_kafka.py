@@ -90,6 +90,7 @@ ACCIDENTS: list[Callable[[Path], None]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "is_killed",
     [pytest.param(False, marks=pytest.mark.long, id="stopped"), pytest.param(True, id="killed")],

@@ -286,6 +286,7 @@ def _shown(type_: Any, value: Any) -> Any:
     return to_kafka_json(value)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.item("REP-16", "REP-18")
 @pytest.mark.parametrize(("name", "version"), VERSIONS, ids=str)
 @KAFKA_SETTINGS
@@ -319,6 +320,7 @@ def test_what_kafka_writes_is_read_and_what_is_cut_or_changed_is_an_error_as_for
         assert kafkas == shown
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "version"), VERSIONS, ids=str)
 @KAFKA_SETTINGS
 @given(data=st.data())

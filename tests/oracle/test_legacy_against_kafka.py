@@ -153,6 +153,7 @@ def test_entries_are_read_as_kafka_reads_them(entries, new):
         assert our_rows(data) == kafkas_rows(data, Path(scratch))
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FMT-20", "FMT-28")
 def test_damaged_entries_mean_the_same_to_both(tmp_path: Path):
     """Bytes changed, cut and added at random, in a set too, where no CRC is looked at."""
@@ -344,6 +345,7 @@ def old_plans(codecs: tuple[str, ...]) -> st.SearchStrategy[LogPlan]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-21", "CMP-22", "CMP-31", "CMP-32")
 @against_kafka
 @given(plan=old_plans(("none",)), config=configs())
@@ -351,6 +353,7 @@ def test_old_uncompressed_logs_are_cleaned_byte_for_byte_as_kafka_does(plan, con
     compare_every_round(dataclasses.replace(plan, config=config), Exactness.BYTES)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-21", "CMP-22", "CMP-31", "CMP-32", "CMP-33")
 @against_kafka
 @given(plan=old_plans(("none", "gzip", "snappy", "lz4")))

@@ -54,6 +54,7 @@ against_kafka = settings(
 )
 
 
+@pytest.mark.thorough
 @settings(against_kafka, max_examples=min(EXAMPLES, 15))
 @given(plan=load_plans())
 def test_kafka_itself_loads_equal_copies_alike(plan: LoadPlan) -> None:
@@ -146,6 +147,7 @@ def test_the_first_part_of_a_split_keeps_what_was_aborted_in_it(tmp_path):
         compare_load(one)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-22")
 @pytest.mark.parametrize("state", ["delete", "future", "stray"])
 @settings(against_kafka, max_examples=max(5, EXAMPLES // 6))
@@ -156,6 +158,7 @@ def test_so_are_those_in_other_states(state: str, plan: LoadPlan) -> None:
         compare_load(played)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("IDX-15", "PRD-16", "CKP-12", "CKP-13")
 @against_kafka
 @given(plan=load_plans())

@@ -40,6 +40,7 @@ def written(request, tmp_path):
     forget_memory("memory://test-oracle")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("clean", [False, True], ids=["after a crash", "after a clean end"])
 def test_kafka_opens_what_came_out_of_a_managed_root(written, tmp_path, clean):
     is_whole, broker, out, checkpoints = written

@@ -51,6 +51,7 @@ def compared(roots: list[Path]) -> ComparedCopies:
     return cluster
 
 
+@pytest.mark.thorough
 def test_copies_of_a_quorum_are_as_it_said_itself_and_one_of_three_is_enough(tmp_path: Path, pylog):
     """The leader and the node that was behind lose their copies; the third node's serves all."""
     with Cluster(tmp_path) as cluster:
@@ -123,6 +124,7 @@ def test_voters_of_a_formatted_node_are_those_it_was_given(tmp_path: Path):
     assert answer.may_lead(copy) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("directory_ids", "is_formatted"),
     [
@@ -171,6 +173,7 @@ def test_a_lost_controller_comes_back_from_a_brokers_copy(
     assert not list(tmp_path.rglob("*-stray"))
 
 
+@pytest.mark.thorough
 def test_logs_that_a_broker_set_aside_are_its_own_again(tmp_path: Path, pylog):
     """It started with empty metadata; then its own came back."""
     with Broker(tmp_path / "data", scratch=tmp_path) as broker:

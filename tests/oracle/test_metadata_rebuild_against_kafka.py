@@ -149,6 +149,7 @@ def compare_copies(roots: Iterable[Path], partitions: list[dict[str, Any]]) -> N
             assert partition.leader_epoch > row["leader_epoch"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("controllers", "directory_ids"),
     [

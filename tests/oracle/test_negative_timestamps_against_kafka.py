@@ -100,6 +100,7 @@ def play_unchecked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
         yield lambda plan, scratch: process.submit(play_whole, plan, scratch).result()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("plans", "exactness"),
     [

@@ -221,6 +221,7 @@ def kill_among_commits(disk: Path, scratch: Path, chance: random.Random) -> Trut
     return truth
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "version",
     [
@@ -259,6 +260,7 @@ def test_what_a_killed_coordinator_had_acknowledged_is_readable(
     assert prepared
 
 
+@pytest.mark.thorough
 def test_a_coordinator_that_aborts_takes_the_next_epoch(tmp_path: Path, pylog):
     """It aborts for its producer, because of the time, and because another one has the same id."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}

@@ -35,6 +35,7 @@ def task_with(**fields):
     return CleanTask(**(defaults | fields))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("first_dirty_offset", "first_uncleanable_offset"),
     [
@@ -64,6 +65,7 @@ def test_an_odd_range_ends_as_in_kafka(tmp_path, first_dirty_offset, first_uncle
 
 
 # Segments: [0, 10) with a transaction that stays open, [10, 20), [500, 510), [510, 520).
+@pytest.mark.sampled(2)
 @pytest.mark.item("CMP-03")
 @pytest.mark.parametrize(
     "log_start_offset",

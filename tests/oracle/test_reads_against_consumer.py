@@ -128,6 +128,7 @@ def read_by_us(reader: LogReader, offset: int, isolation: Isolation, max_bytes: 
     return rows
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-02", "RD-04", "RD-07", "RD-08")
 @pytest.mark.parametrize(
     "isolation",

@@ -79,6 +79,7 @@ class BothSides:
     reader: LogReader
 
 
+@pytest.mark.thorough
 @against_kafka
 @given(plan=load_plans(), high_watermark=st.sampled_from((1.0, 1.0, 0.9, 0.5)))
 @pytest.mark.item("IDX-11", "IDX-13", "IDX-14", "RD-01", "RD-02", "RD-03", "RD-04", "RD-05")
@@ -95,6 +96,7 @@ def test_every_fetch_is_the_one_of_kafka(plan: LoadPlan, high_watermark: float) 
             assert found == expected, (offset, size, isolation, whole, sides.partition.answer())
 
 
+@pytest.mark.thorough
 @against_kafka
 @given(plan=load_plans())
 @pytest.mark.item("IDX-12", "RD-09", "RD-10", "RD-11")

@@ -78,6 +78,7 @@ def killed(kafka_jvm, spark, pylog, tmp_path_factory):
         yield Killed(broker=broker, sent=sent, refused=(refused.exit_code, refused.stderr), pid=pid)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-02")
 def test_a_running_broker_keeps_us_out_and_is_named(killed):
     status, errors = killed.refused
@@ -86,6 +87,7 @@ def test_a_running_broker_keeps_us_out_and_is_named(killed):
     assert f"process {killed.pid}" in " ".join(errors.split())
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-02")
 def test_a_broker_does_not_start_while_we_hold_its_directory(killed):
     data = killed.broker.log_directory
@@ -96,6 +98,7 @@ def test_a_broker_does_not_start_while_we_hold_its_directory(killed):
             killed.broker.start()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-14", "DIR-03", "REC-21")
 def test_after_our_recovery_the_broker_recovers_nothing_and_serves_what_was_acknowledged(
     killed, pylog
@@ -131,6 +134,7 @@ def test_after_our_recovery_the_broker_recovers_nothing_and_serves_what_was_ackn
     broker.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-02")
 def test_a_broker_cannot_take_the_lock_in_the_middle_of_a_recovery(spark, tmp_path, monkeypatch):
     root = crashed_directory(tmp_path / "log", ["clean-headers-none-s101"])

@@ -71,6 +71,7 @@ def task_of(case: dict[str, Any]) -> CleanTask:
     )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("golden", ROUNDS, ids=lambda path: path.name)
 def test_kafka_cleans_golden_partitions_to_the_same_bytes_again(golden, tmp_path):
     case = json.loads((golden / "case.json").read_text())
@@ -100,6 +101,7 @@ def test_kafka_gives_up_a_golden_round_that_meets_an_overflowed_segment(tmp_path
     assert read_tree(directory) == read_tree(expected)
 
 
+@pytest.mark.thorough
 def test_a_consumer_gets_what_a_real_one_got_from_the_broker(tmp_path):
     golden = GOLDEN / "broker-dir"
     case = json.loads((golden / "case.json").read_text())

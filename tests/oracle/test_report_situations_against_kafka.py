@@ -17,6 +17,7 @@ from tests.oracle.started_broker import Starter
 pytestmark = [pytest.mark.oracle, pytest.mark.timeout(600, method="thread")]
 
 
+@pytest.mark.thorough
 def test_the_empty_file_that_is_named_keeps_the_offsets_in_kafka(tmp_path: Path):
     [root] = unpack("drained_nofile", tmp_path / "lost")
     kept = Path(shutil.copytree(root, tmp_path / "kept" / "d1"))
@@ -58,6 +59,7 @@ def append(directory: Path, record: StrangeRecord) -> None:
         file.write(encode_batch(BatchSpec(base_offset=end, records=(written,))))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kafka_jvm")
 def test_a_brokers_coordinators_load_what_we_say_that_they_load(tmp_path: Path):
     """An unknown version is in a partition of groups already, the others are written here."""

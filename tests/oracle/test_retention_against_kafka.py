@@ -72,6 +72,7 @@ def differences(one: Path, other: Path) -> list[str]:
     return [str(difference) for difference in found]
 
 
+@pytest.mark.thorough
 @settings(against_kafka, max_examples=min(EXAMPLES, 10))
 @given(plan=retention_plans())
 def test_kafka_itself_sweeps_equal_copies_alike(plan: RetentionPlan) -> None:
@@ -126,6 +127,7 @@ def retain_by_us(played: PlayedPass) -> RetentionAnswer:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-10", "RET-11", "RET-02", "RET-09")
 @against_kafka
 @given(plan=retention_plans())
@@ -195,6 +197,7 @@ def reopen(directory: Path, played: PlayedPass, log_start_offset: int) -> None:
         pass
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-12")
 @against_kafka
 @given(plan=retention_plans())

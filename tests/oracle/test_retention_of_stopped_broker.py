@@ -49,6 +49,7 @@ def produce(bootstrap_servers: str, now_ms: int) -> None:
                 producer.flush()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-06", "RET-10", "RET-11", "DIR-14")
 def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_start(
     spark, pylog, tmp_path

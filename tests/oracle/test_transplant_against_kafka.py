@@ -227,6 +227,7 @@ def list_logs(disk: Path) -> dict[str, dict[str, bytes]]:
     return {path.name: read_tree(path) for path in disk.iterdir() if path.is_dir()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "keeps_producers",
     [pytest.param(False, marks=pytest.mark.long, id="dropped"), pytest.param(True, id="kept")],
@@ -275,6 +276,7 @@ def test_another_cluster_serves_the_logs_of_a_disk_as_its_own(
     assert [name for name in strays if not name.startswith("other-")] == []
 
 
+@pytest.mark.thorough
 def test_a_broker_removes_what_a_kill_has_left(tmp_path: Path, pylog):
     """A folder of an unfinished transplant is to it what is left of a deleted partition."""
     with Broker(tmp_path / "data", scratch=tmp_path) as broker:

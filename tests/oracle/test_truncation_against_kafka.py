@@ -88,6 +88,7 @@ def _log(chance: random.Random, shared: list[EpochEntry]) -> LogSpan:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-08", "REP-09", "REP-10")
 def test_rounds_and_ends_are_those_of_kafkas_fetcher(follower_class: Any):
     follower_type, leader_type = follower_class

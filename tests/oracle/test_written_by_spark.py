@@ -24,6 +24,7 @@ RECORDS = 3_000
 SMALL = {"internal.segment.bytes": "4500", "index.interval.bytes": "500"}
 
 
+@pytest.mark.thorough
 def test_a_broker_serves_what_was_written_and_goes_on_behind_it(spark, tmp_path):
     register(spark)
     written = tmp_path / "written"

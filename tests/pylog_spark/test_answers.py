@@ -154,6 +154,7 @@ def test_records_of_a_closed_directory(answers, closed):
     answers.ask(f"free {{}}/log --need 2MiB --now-ms {closed} --engine local --output json")
 
 
+@pytest.mark.thorough
 def test_looks_at_an_unclean_directory(answers, unclean):
     now = f"--now-ms {unclean} --output json"
     answers.ask("inspect {}/log --segments --output json")
@@ -164,6 +165,7 @@ def test_looks_at_an_unclean_directory(answers, unclean):
     answers.read_ledger("ledger")
 
 
+@pytest.mark.thorough
 def test_a_night_and_what_follows(answers, closed):
     job = f"--role broker --topics clickstream --topics device-* --now-ms {closed} --output json"
     kept = "--trash {}/trash --ledger {}/ledger"
@@ -180,6 +182,7 @@ def test_a_night_and_what_follows(answers, closed):
     answers.read_ledger("ledger")
 
 
+@pytest.mark.thorough
 def test_a_recovery(answers, unclean):
     job = f"{{}}/log --role broker --now-ms {unclean} --output json --salvage {{}}/salvage"
     answers.ask(f"recover {job} --dry-run")
@@ -191,6 +194,7 @@ def test_a_recovery(answers, unclean):
     answers.read_ledger("ledger")
 
 
+@pytest.mark.thorough
 def test_plans_and_their_application(answers, closed):
     job = f"{{}}/log --role broker --topics clickstream --now-ms {closed} --output json"
     for step in ["retain", "compact", "run"]:

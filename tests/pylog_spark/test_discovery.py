@@ -29,6 +29,7 @@ def engine(request) -> Iterator[AnyEngine]:
 NO_FILTER = TopicFilter()
 
 
+@pytest.mark.thorough
 def test_a_brokers_directory_becomes_partitions_and_segments(engine, tmp_path):
     path = Golden("broker-dir").unpack(tmp_path)
     roots = resolve_roots([path], role=None)

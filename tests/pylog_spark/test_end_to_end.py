@@ -172,6 +172,7 @@ def test_make_run_is_this_command_over_this_directory():
     )
 
 
+@pytest.mark.thorough
 def test_every_partition_shrinks_and_the_rows_say_by_how_much(nightly, compacted, retained):
     done = {name: row["action"] for name, row in nightly.rows.items() if row["status"] == "done"}
     assert done == dict.fromkeys(compacted, "compact") | dict.fromkeys(retained, "retain")
@@ -198,6 +199,7 @@ def test_standard_error_has_nothing_of_the_jvms_nor_of_sparks(nightly):
     assert nightly.errors == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-14", "DIR-03")
 def test_kafka_loads_the_result_as_cleanly_shut_down_and_changes_nothing(nightly, kafkas):
     loaded = nightly.load(nightly.after)
@@ -214,6 +216,7 @@ def test_kafka_loads_the_result_as_cleanly_shut_down_and_changes_nothing(nightly
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-47")
 def test_log_ends_log_starts_epochs_and_the_active_segment_stay(nightly, retained):
     before, after = nightly.load(nightly.before), nightly.load(nightly.after)
@@ -234,6 +237,7 @@ def test_log_ends_log_starts_epochs_and_the_active_segment_stay(nightly, retaine
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-47")
 def test_every_record_that_a_consumer_may_count_on_survives(nightly, compacted, retained):
     survived = consumed_records(nightly.after, now_ms=nightly.now_ms)
@@ -277,6 +281,7 @@ def test_a_second_run_reads_no_data_and_does_nothing_quickly(nightly, spark, tmp
     assert state_of(root) == before
 
 
+@pytest.mark.thorough
 def test_the_data_source_reads_what_a_consumer_got(nightly, spark):
     register(spark)
     frame = (

@@ -191,6 +191,7 @@ READERS: dict[str, Reader] = {
 }
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("name", READERS)
 def test_json_of_any_depth_or_width_is_refused_in_a_thread_with_a_small_stack(

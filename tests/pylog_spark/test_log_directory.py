@@ -27,6 +27,7 @@ from tests.pylog_spark.broker_roots import (
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161"]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_directory_is_inspected_planned_and_compacted_by_dataframes(spark, tmp_path):
     root = broker_directory(tmp_path / "log", NAMES)
@@ -84,6 +85,7 @@ def test_on_this_machine_there_are_reports_and_dataframes_are_refused_before_all
     assert directory.compact_with_report(dry_run=True).summary.planned == 1
 
 
+@pytest.mark.thorough
 def test_a_plan_is_looked_at_kept_and_applied_exactly(tmp_path):
     root = broker_directory(tmp_path / "log", NAMES)
     options = root.options(FIRST_ROUNDS_MS)
@@ -114,6 +116,7 @@ def test_what_cannot_be_planned_is_refused_by_name(tmp_path):
         directory.plan("verify")
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_other_verbs_of_the_command_line_answer_with_dataframes(spark, tmp_path):
     root = broker_directory(tmp_path / "log", NAMES[1:])
@@ -152,6 +155,7 @@ def test_the_other_verbs_of_the_command_line_answer_with_dataframes(spark, tmp_p
     assert {row.status for row in later.purge(dry_run=True).collect()} == {"planned"}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_mirror_goes_into_a_managed_root_and_out_of_it(spark, tmp_path):
     root = broker_directory(tmp_path / "log", NAMES[1:])

@@ -54,6 +54,7 @@ def place(tmp_path, request) -> Callable[[str], BrokerDirectory]:
     return make
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["overlay", "btrfs"])
 def test_a_night_leaves_what_kafka_leaves(kind, place, tmp_path):
     root = place(kind)

@@ -146,6 +146,7 @@ def test_workers_run_this_python(spark):
     assert [os.path.realpath(row.python) for row in rows] == [os.path.realpath(sys.executable)]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_delta_tables_can_be_written_and_read(spark, tmp_path):
     table = str(tmp_path / "table")

@@ -318,6 +318,7 @@ def holds(lines: list[dict[str, Any]]) -> None:
     ] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("as_json")
 def test_processes_of_the_local_engine_say_the_run_and_the_partition():
     holds(lines_of_tasks(LocalEngine(1), is_look=False))
@@ -328,6 +329,7 @@ def test_threads_of_the_local_engine_say_the_run_and_the_partition():
     holds(lines_of_tasks(LocalEngine(1), is_look=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_executors_say_the_run_and_the_partition_and_only_where_json_is_asked_for(spark):
     use_log_format(LogFormat.JSON)
@@ -353,6 +355,7 @@ def test_what_travels_with_a_task_is_a_value():
     assert not is_json_logged()
 
 
+@pytest.mark.thorough
 def test_a_run_in_json_says_all_of_it_in_json(tmp_path: Path):
     root = broker_directory(tmp_path / "log", [GOOD, BAD])
     root.write_metadata()

@@ -57,6 +57,7 @@ def test_the_program_takes_no_module_from_the_working_directory(hostile, start):
     assert done.returncode != 99
 
 
+@pytest.mark.thorough
 def test_started_as_a_module_it_takes_none_from_there_either(hostile):
     late_only(hostile)
     done = run([sys.executable, "-m", "pylog_spark", "inspect", str(hostile)], hostile)
@@ -106,6 +107,7 @@ def test_workers_on_other_hosts_are_told(monkeypatch):
         assert session_conf(master, {}, delta=False)["spark.executorEnv.PYTHONSAFEPATH"] == "1"
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_sparks_workers_take_none_from_there(hostile, tmp_path):
     """The JVM starts them with -m, in the directory in which the job was started."""

@@ -33,6 +33,7 @@ def records_of(batch: bytes) -> bytes:
     return bytes(decompress(codec, batch[HEADER_BYTES:], limit_bytes=2**24))
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(batches())
 def test_a_built_batch_is_read_back(spec: BatchSpec):

@@ -35,6 +35,7 @@ def md5(key: bytes) -> bytes:
     return hashlib.md5(key, usedforsecurity=False).digest()
 
 
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("golden", ROUNDS, ids=lambda golden: golden.name)
 def test_the_model_leaves_what_kafka_left(golden: Golden, tmp_path: Path):
     golden_round, outcome = run(golden, tmp_path, identity=md5)

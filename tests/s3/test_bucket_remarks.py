@@ -82,6 +82,7 @@ def test_versions_locks_and_payers_are_told(bucket):
     assert "30 days in mode COMPLIANCE" in found[RemarkCode.OBJECT_LOCK]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("has_key", [False, True], ids=["without bucket key", "with bucket key"])
 def test_encryption_that_asks_for_every_object_is_told(bucket, has_key):
     S3ObjectStore(bucket).call(

@@ -53,6 +53,7 @@ def data(size: int) -> bytes:
     return np.random.default_rng(7).integers(0, 256, size, np.uint8).tobytes()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*TRANSIENT, FaultKind.DROP_BODY], ids=lambda kind: kind.name)
 def test_a_read_survives(objects, server, kind):
     content = data(300_000)
@@ -96,6 +97,7 @@ def test_an_object_that_changes_under_a_broken_read_is_not_mixed(objects, server
         objects.get_range(KEY, 0, 100_000)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [*TRANSIENT, *UNANSWERED], ids=lambda kind: kind.name)
 def test_a_write_survives(objects, server, kind):
     server.faults.append(Fault(kind=kind, operation="PUT", times=2))
@@ -104,6 +106,7 @@ def test_a_write_survives(objects, server, kind):
     assert server.faults[0].hits
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*TRANSIENT, *UNANSWERED], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("operation", ["CREATE_UPLOAD", "PART", "COMPLETE"])
 def test_an_upload_in_parts_survives(objects, server, tmp_path: Path, kind, operation):
@@ -129,6 +132,7 @@ def test_an_upload_that_fails_leaves_nothing(objects, server, tmp_path: Path):
     assert objects.call("list_multipart_uploads").get("Uploads", []) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*TRANSIENT, *UNANSWERED], ids=lambda kind: kind.name)
 def test_a_conditional_write_whose_answer_is_lost_is_settled(objects, server, kind):
     server.faults.append(Fault(kind=kind, operation="PUT_IF", times=2))
@@ -140,6 +144,7 @@ def test_a_conditional_write_whose_answer_is_lost_is_settled(objects, server, ki
     assert all(fault.hits for fault in server.faults)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", UNANSWERED, ids=lambda kind: kind.name)
 def test_a_conditional_write_that_is_never_answered_is_settled_all_the_same(objects, server, kind):
     server.faults.append(Fault(kind=kind, operation="PUT_IF", times=99))
@@ -148,6 +153,7 @@ def test_a_conditional_write_that_is_never_answered_is_settled_all_the_same(obje
     assert objects.get(KEY) == b"second, of attempt a1"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*TRANSIENT[:2], *UNANSWERED], ids=lambda kind: kind.name)
 def test_a_refusal_stays_a_refusal(objects, server, kind):
     first = objects.put_if_absent(KEY, b"of somebody else")
@@ -177,6 +183,7 @@ def test_a_store_that_is_away_is_a_storage_error(objects, server, monkeypatch):
         assert "some/root" in caught.value.path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*TRANSIENT, FaultKind.DROP_BODY], ids=lambda kind: kind.name)
 def test_listing_and_deleting_survive(objects, server, kind):
     for number in range(5):
@@ -189,6 +196,7 @@ def test_listing_and_deleting_survive(objects, server, kind):
     assert all(fault.hits for fault in server.faults)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [*TRANSIENT, *UNANSWERED, FaultKind.DROP_BODY],

@@ -83,6 +83,7 @@ def open_uploads(objects: S3ObjectStore) -> list[object]:
     return objects.call("list_multipart_uploads").get("Uploads", [])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("pieces", "sent", "fetched"),
     [
@@ -124,6 +125,7 @@ def test_a_store_that_copies_no_parts_is_sent_every_byte(objects, server, tmp_pa
     assert open_uploads(objects) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind",
     [FaultKind.SLOW_DOWN, FaultKind.DROP_REQUEST, FaultKind.LOSE_ANSWER, FaultKind.FAIL_AFTER],
@@ -214,6 +216,7 @@ def compact_twice(twin: ManagedTwin, keys: str, server: FaultProxy) -> None:
             store.publish(run_id="more-came", fencing_token=1)
 
 
+@pytest.mark.thorough
 def test_compaction_moves_only_what_changes(server, bucket, tmp_path):
     origin = big_log(tmp_path / "log")
     twins = {

@@ -1,11 +1,14 @@
 """A broker's disk, healed from a mirror in a bucket."""
 
+import pytest
+
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from storage_core.store.s3_objects import S3ObjectStore
 from tests.pylog_spark.operations.test_heal import Lab, states
 
 
+@pytest.mark.thorough
 def test_a_mirror_in_a_bucket_is_a_donor_and_only_what_is_damaged_is_read_of_it(
     server, bucket, tmp_path
 ):

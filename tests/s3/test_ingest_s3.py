@@ -72,6 +72,7 @@ def test_a_bucket_is_listed_by_pages_and_begins_in_the_middle(mirror):
     assert found["t-2"][1].etag == mirror.head("t-2/1.log").etag
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.spark
 def test_a_broker_directory_goes_through_a_bucket_and_back(
     workers, pylog, mirror, objects, tmp_path
@@ -95,6 +96,7 @@ def test_a_broker_directory_goes_through_a_bucket_and_back(
         assert found == {path.name: path.read_bytes() for path in (broker / name).iterdir()}
 
 
+@pytest.mark.thorough
 def test_the_configs_of_a_mirror_in_a_bucket_go_along(pylog, bucket, tmp_path):
     origin, mirror = unpack_broker(tmp_path / "log"), S3ObjectStore(f"{bucket}/mirror")
     for folder in ("__cluster_metadata-0", "orders-by-id-0"):

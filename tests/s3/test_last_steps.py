@@ -21,6 +21,7 @@ def server(moto, server):
     return server
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "code"), [(FaultKind.DENY, "AccessDenied"), (FaultKind.ABSENT, "Not Found")]
 )
@@ -43,6 +44,7 @@ def test_a_night_whose_uploads_cannot_be_listed_says_what_it_did(
     assert code in note
 
 
+@pytest.mark.thorough
 def test_a_purge_that_cannot_list_the_root_is_a_row_beside_the_others(
     pylog, server, bucket, tmp_path
 ):

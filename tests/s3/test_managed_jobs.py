@@ -37,6 +37,7 @@ def nightly(spark, twin: ManagedTwin):
     return report
 
 
+@pytest.mark.thorough
 @on_moto
 @pytest.mark.spark
 def test_a_nightly_leaves_the_same_bytes_and_the_next_one_reads_no_data(
@@ -77,6 +78,7 @@ def listings(count: Counter) -> int:
     return sum(number for (operation, _), number in count.items() if operation == "LIST")
 
 
+@pytest.mark.thorough
 @on_moto
 @pytest.mark.spark
 def test_a_dataframe_of_a_managed_root_on_s3_is_not_disturbed_by_a_commit(
@@ -98,6 +100,7 @@ def test_a_dataframe_of_a_managed_root_on_s3_is_not_disturbed_by_a_commit(
     assert later.count() < len(expected)
 
 
+@pytest.mark.thorough
 @on_moto
 @pytest.mark.parametrize(
     "fault",

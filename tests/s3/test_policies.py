@@ -121,6 +121,7 @@ def test_every_policy_is_tried():
     assert {path.stem for path in FOLDER.glob("*.json")} == set(WORK)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WORK)
 def test_with_its_policy_it_does_all(server, bucket, origin, tmp_path, name):
     allowed = policy(name, bucket)

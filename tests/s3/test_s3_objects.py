@@ -73,6 +73,7 @@ def test_one_request_each(objects, server):
     }
 
 
+@pytest.mark.thorough
 def test_the_probe_takes_as_many_requests_as_the_documents_say(objects, server):
     require_conditional_writes(objects)
     text = (Path(__file__).parents[2] / "docs" / "object-storage.md").read_text()

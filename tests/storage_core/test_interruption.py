@@ -198,6 +198,7 @@ with interruption.removed_at_end({str(folder)!r}):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_no_thread_goes_on_in_a_folder_that_is_removed(tmp_path: Path):
     folder = tmp_path / "scratch"
     code = f"""

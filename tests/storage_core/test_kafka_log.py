@@ -380,6 +380,7 @@ def test_memory_is_bounded_by_windows_not_by_the_log(tmp_path: Path):
     assert most < 30_000_000
 
 
+@pytest.mark.thorough
 def test_reading_writes_nothing_and_needs_no_spark(root: Path):
     before = {path: read_tree(path) for path in root.iterdir() if path.is_dir()}
     program = (

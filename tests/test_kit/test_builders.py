@@ -76,6 +76,7 @@ def test_kafkas_uncompressed_segments_are_built_byte_for_byte(golden: Golden, tm
     assert checked or "appendtime" in golden.name
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(batches())
 def test_every_field_of_a_batch_comes_back(spec: BatchSpec):
@@ -89,6 +90,7 @@ def test_every_field_of_a_batch_comes_back(spec: BatchSpec):
     assert encode_batch(again) == encode_batch(spec)
 
 
+@pytest.mark.thorough
 @settings(max_examples=50, deadline=None)
 @given(segments())
 def test_segments_are_their_batches_end_to_end(specs: list[BatchSpec]):

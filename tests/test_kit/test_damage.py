@@ -65,6 +65,7 @@ def test_a_bomb_is_small_and_right(codec: Codec):
     assert len(batch.records[0].value or b"") == 2**22
 
 
+@pytest.mark.thorough
 @settings(max_examples=50, deadline=None)
 @given(st.lists(hostile_batches(), max_size=3))
 def test_hostile_batches_are_bytes(found: list[bytes]):

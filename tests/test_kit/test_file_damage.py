@@ -48,6 +48,7 @@ def directory(tmp_path: Path) -> Path:
     return partition
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accident", Accident, ids=lambda accident: accident.value)
 def test_an_accident_changes_something_and_the_same_in_every_copy(
     accident: Accident, directory: Path, tmp_path: Path

@@ -26,6 +26,7 @@ def templates():
     made.close()
 
 
+@pytest.mark.thorough
 def test_workers_have_what_those_of_a_template_of_the_drivers_own_have(
     templates, tmp_path, monkeypatch
 ):

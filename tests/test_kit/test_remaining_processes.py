@@ -28,6 +28,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGKILL], ids=lambda way: way.name)
 def test_all_that_a_killed_run_started_ends(way):
     outer = os.environ.copy()

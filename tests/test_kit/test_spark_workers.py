@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import pylog_spark
 
 ROOT = Path(pylog_spark.__file__).parents[1]
@@ -13,6 +15,7 @@ print(*sys.modules, sep="\\n")
 """
 
 
+@pytest.mark.thorough
 def test_workers_are_forked_from_a_process_that_has_imported_every_task():
     run = [sys.executable, "-c", CODE]
     imported = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -10,6 +10,7 @@ from tests.kit.cluster_truth import Cluster
 OPTIONS = ("--role", "broker", "--now-ms", "1800000000000", "--engine", "local")
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-11")
 def test_cuts_are_shown_saved_applied_and_undone(pylog, tmp_path: Path):
     roots = Cluster("log-start", tmp_path).roots
@@ -29,6 +30,7 @@ def test_cuts_are_shown_saved_applied_and_undone(pylog, tmp_path: Path):
     assert pylog("undo", run, "--trash", trash, "--engine", "local").exit_code == 0
 
 
+@pytest.mark.thorough
 def test_committed_records_are_refused_by_exit_status_and_way_out(pylog, tmp_path: Path):
     roots = Cluster("diverged", tmp_path).roots
     result = pylog("audit", *roots, *OPTIONS, "--leader", "2")

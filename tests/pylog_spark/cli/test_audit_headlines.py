@@ -2,6 +2,8 @@
 
 import shutil
 
+import pytest
+
 from pylog_spark.exit_code import ExitCode
 from tests.kit.cluster_truth import Cluster
 from tests.kit.golden_data import GOLDEN, unpack_archive
@@ -74,6 +76,7 @@ def test_what_brokers_have_that_were_not_read_is_no_good_news(pylog, tmp_path):
     assert "What only broker 2, 3 has is not counted: no directory was read." in text
 
 
+@pytest.mark.thorough
 def test_losses_under_any_leader_make_the_exit_status(pylog, tmp_path):
     roots = Cluster("wiped-disk", tmp_path).roots
     ledger = ("--topics", "ledger")

@@ -100,6 +100,7 @@ def test_find_shows_avro_as_json(pylog, root):
     assert json.loads(row["value"]) == ORDERS[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("to", ["parquet", "csv", "jsonl"])
 def test_export_writes_avro_as_json(pylog, root, tmp_path, to: str):
     out = tmp_path / "out"

@@ -54,6 +54,7 @@ def run(
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("library", "kind", "command"),
     [
@@ -81,6 +82,7 @@ def test_a_job_of_spark_submit_ends_in_the_same_way(broker: Path, tmp_path: Path
     assert (done.returncode, done.stderr.count("\n")) == (STATUS, 1)
 
 
+@pytest.mark.thorough
 def test_a_library_that_only_some_partitions_need_fails_these(broker: Path, tmp_path: Path):
     """Numba compiles what nobody has compiled before."""
     done = run("numba", "missing", tmp_path, "verify", broker, "--engine", "local")
@@ -94,6 +96,7 @@ def test_debug_shows_where_the_import_failed(broker: Path, tmp_path: Path):
     assert "Traceback" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_java_that_does_not_start_spark_is_status_5(broker: Path, tmp_path: Path):
     java = tmp_path / "bin" / "java"

@@ -47,6 +47,7 @@ def reasons(result: Any) -> dict[str, str | None]:
     }
 
 
+@pytest.mark.thorough
 def test_a_night_needs_no_config_and_does_what_it_does_to_the_broker(pylog, take, tmp_path: Path):
     mirror, managed = unpack_broker(tmp_path / "mirror"), tmp_path / "managed"
     take(mirror)
@@ -71,6 +72,7 @@ def test_a_night_needs_no_config_and_does_what_it_does_to_the_broker(pylog, take
     assert {name for name, reason in reasons(result).items() if reason is None} >= done
 
 
+@pytest.mark.thorough
 def test_a_config_file_wins(pylog, take, tmp_path: Path):
     mirror, managed = unpack_broker(tmp_path / "mirror"), tmp_path / "managed"
     take(mirror)
@@ -83,6 +85,7 @@ def test_a_config_file_wins(pylog, take, tmp_path: Path):
     assert set(reasons(found).values()) == {"NOT_COMPACTED"}
 
 
+@pytest.mark.thorough
 def test_topics_without_configs_are_counted_and_keep_what_was_said_once(
     pylog, take, tmp_path: Path
 ):
@@ -107,6 +110,7 @@ def test_topics_without_configs_are_counted_and_keep_what_was_said_once(
     assert pylog("run", managed, *NIGHT).exit_code == ExitCode.DONE
 
 
+@pytest.mark.thorough
 def test_what_others_wrote_decides_nothing(pylog, take, tmp_path: Path):
     mirror, managed = unpack_broker(tmp_path / "mirror"), tmp_path / "managed"
     take(mirror)
@@ -133,6 +137,7 @@ def test_what_others_wrote_decides_nothing(pylog, take, tmp_path: Path):
     assert pylog("run", managed, *NIGHT).exit_code == ExitCode.FAILED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("said", ["by the cluster", "by a file"])
 def test_a_limit_of_an_ingests_config_file_is_one_at_second_hand(
     pylog, take, tmp_path: Path, said: str

@@ -96,6 +96,7 @@ def test_every_command_that_chooses_topics_is_called_here():
     assert chosen == set(_CALLS)
 
 
+@pytest.mark.sampled(2)
 def test_a_name_that_no_topic_has_is_wrong_usage(pylog, call):
     result = pylog(*call, "--topics", "evnets")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -106,6 +107,7 @@ def test_a_name_that_no_topic_has_is_wrong_usage(pylog, call):
     assert "did you mean" not in result.stderr
 
 
+@pytest.mark.sampled(2)
 def test_a_name_is_left_out_only_if_it_is_no_typo(pylog, call):
     result = pylog(*call, "--exclude", "evnets")
     assert result.exit_code == 2
@@ -117,6 +119,7 @@ def test_a_name_is_left_out_only_if_it_is_no_typo(pylog, call):
     assert "--exclude nothing-like-it matches no topic in" in said
 
 
+@pytest.mark.sampled(2)
 def test_a_pattern_that_matches_nothing_is_said(pylog, call):
     result = pylog(*call, "--topics", "events", "--topics", "evnets*")
     assert result.exit_code != 2, result.stderr

@@ -54,6 +54,7 @@ def test_a_loss_keeps_all_from_starting_and_elections_by_hand_lose_less(pylog, t
     assert len(cluster["partitions"]) == 6
 
 
+@pytest.mark.thorough
 def test_damage_is_healed_from_the_others_before_anything_is_cut(pylog, tmp_path, monkeypatch):
     """What is printed, run as it is printed: with elections by hand less is lost then."""
     roots = Cluster("corrupt-middle", tmp_path).roots
@@ -83,6 +84,7 @@ def test_brokers_that_lose_nothing_just_start(pylog, tmp_path):
     assert (status, cluster["advice"]) == (ExitCode.DONE, "start-broker")
 
 
+@pytest.mark.thorough
 def test_a_broker_that_cannot_start_is_named_first(pylog, tmp_path):
     roots = Cluster("epoch-file-corrupt", tmp_path / "c").roots
     status, rows = ask(pylog, *roots)

@@ -59,6 +59,7 @@ def rows_of(result: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return diagnoses, cluster
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("harm", "broker", "name", "way"),
     [
@@ -196,6 +197,7 @@ def test_a_root_that_is_locked_keeps_no_other_from_being_judged(
     assert cluster["headline"] == f"{first}tart 1, then 2, then 3: nothing is lost."
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_before", [False, True])
 @pytest.mark.parametrize("is_mount_point", [False, True])
 def test_a_disk_that_goes_away_meanwhile_is_named_and_the_others_compared(
@@ -249,6 +251,7 @@ def test_brokers_of_which_none_can_be_read_are_an_error(pylog: Callable, tmp_pat
     assert f"{roots[0]}/ledger-0: this process may not read it" in result.stderr
 
 
+@pytest.mark.thorough
 def test_nothing_is_elected_by_hand_over_a_root_that_cannot_be_read(
     pylog: Callable, tmp_path: Path
 ):

@@ -39,6 +39,7 @@ def free(pylog: Any, roots: list[Path], now_ms: int) -> list[dict[str, Any]]:
     return [row for row in rows if row["type"] == "free_step"]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_what_free_prints_for_two_disks_marks_both_and_goes_on(spark, pylog: Any, disks):
     names = " ".join(map(str, disks))
@@ -77,6 +78,7 @@ def test_the_recovery_of_a_finding_names_both_disks(pylog: Any, disks):
         assert all(f"pylog recover {disks[0]} {disks[1]} --role broker" in fix for fix in fixes)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_disk_that_was_not_given_is_named_where_it_lies_beside_the_other(
     spark, pylog: Any, disks

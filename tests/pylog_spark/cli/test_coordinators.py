@@ -297,6 +297,7 @@ def test_a_coordinator_of_another_broker_decides_too(pylog, brokers: list[Path])
     assert "has not ended: its coordinator has decided to commit it, and does when it runs" in text
 
 
+@pytest.mark.thorough
 def test_a_committed_read_says_where_an_open_transaction_ends_it(
     pylog, brokers: list[Path], tmp_path: Path, caplog
 ):

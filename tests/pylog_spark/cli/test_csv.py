@@ -96,6 +96,7 @@ def cell_of(value: Any) -> str:
     return f"'{text}" if isinstance(value, str) and text[:1] in "=+-@" and text else text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_csv_has_the_keys_and_values_of_the_rows_of_json(pylog, folder, name: str):
     kind, command = COMMANDS[name]

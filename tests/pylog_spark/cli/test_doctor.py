@@ -183,6 +183,7 @@ def test_wrong_roots_are_wrong_usage(pylog, root, twice):
     assert pylog("doctor", *places).exit_code == ExitCode.USAGE
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_master_asks_for_spark(spark, pylog, root):
     status, answer = ask(pylog, root.path, *CLOCK, "--master", "local[2]")
@@ -249,6 +250,7 @@ def test_the_records_that_the_plan_cuts_are_those_that_it_then_cuts(pylog, root,
     assert counted == answer["cut_records"]
 
 
+@pytest.mark.thorough
 def test_all_commands_are_shown_to_who_asks_for_them(pylog, root, tmp_path):
     root.change(root.file(20, ".timeindex"), 7, b"\xff")
     for number in range(1, 12):

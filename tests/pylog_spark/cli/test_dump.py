@@ -133,6 +133,7 @@ def our_lines(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return files
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.item("FMT-04", "FMT-05", "FMT-06", "FMT-07")
 @pytest.mark.parametrize("golden", [g for g in goldens() if g.has_dump()], ids=lambda g: g.name)
 def test_a_dump_has_every_batch_and_record_that_kafka_reads(pylog, tmp_path, golden: Golden):
@@ -718,6 +719,7 @@ def test_a_log_that_is_appended_to_is_dumped_as_long_as_it_was_when_it_was_opene
     )
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_file(tmp_path: Path):
     batch = segment_bytes(some_batches(count=1, records=500))
     (tmp_path / LOG).write_bytes(batch * 800)  # 9 MB, 400,000 records that take 50 MB as lines

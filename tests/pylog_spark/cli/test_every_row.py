@@ -52,6 +52,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _crowd(tmp_path_factory.mktemp("long") / "log", _ROWS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_json_has_every_row(pylog, long: Path, command: str):
     words, kind = _COMMANDS[command]
@@ -62,11 +63,13 @@ def test_json_has_every_row(pylog, long: Path, command: str):
     assert all(f"noise{number:05}" in text for number in (0, _ROWS // 2, _ROWS - 1))
 
 
+@pytest.mark.thorough
 def test_csv_has_every_row(pylog, crowded: Path):
     result = pylog("verify", crowded, *_ENGINE, "--output", "csv")
     assert len(list(csv.reader(io.StringIO(result.stdout)))) >= _FINDINGS + 1
 
 
+@pytest.mark.thorough
 def test_the_doctors_one_object_has_every_finding(pylog, crowded: Path):
     result = pylog("doctor", crowded, *_ENGINE, "--output", "json")
     (told,) = map(json.loads, result.stdout.splitlines())
@@ -99,6 +102,7 @@ def littered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize("output", ["json", "csv"])
 def test_spark_gives_every_row_and_its_driver_never_has_them_all(

@@ -62,12 +62,14 @@ def not_opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", _LOOKS)
 def test_a_directory_that_kafka_opens_is_looked_at(pylog, opened: Path, command: str):
     result = pylog(*(str(word).format(opened) for word in _LOOKS[command]))
     assert result.exit_code in _WHOLE, (result.stdout, result.stderr)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("command", _LOOKS)
 def test_a_name_of_somebody_else_is_no_wrong_usage(pylog, not_opened: Path, command: str):
     result = pylog(*(str(word).format(not_opened) for word in _LOOKS[command]))

@@ -57,6 +57,7 @@ def test_a_person_gets_the_answer_first_and_the_predicates_below(pylog, root):
     assert "retention.ms" in result.stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.item("FLT-16")
 @pytest.mark.parametrize(
     ("cause", "expected"),

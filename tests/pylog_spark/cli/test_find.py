@@ -58,6 +58,7 @@ def key(pylog, folder: Path) -> str:
     return Counter(result.stdout.split()).most_common(1)[0][0]
 
 
+@pytest.mark.thorough
 def test_the_newest_are_told_and_how_many_are_not(pylog, folder, key):
     every = find(pylog, folder / "before", key)
     some = find(pylog, folder / "before", key, "--max", 2)

@@ -73,6 +73,7 @@ def free(pylog, folder: Path, *words: object, now_ms: int = LATE_MS) -> Any:
     return pylog("free", folder / "log", *config, *trash, "--output", "json", *words)
 
 
+@pytest.mark.thorough
 def test_steps_come_from_what_nobody_misses_to_what_is_an_estimate(pylog, folder):
     before = tree_of(folder)
     result = free(pylog, folder)
@@ -91,6 +92,7 @@ def test_steps_come_from_what_nobody_misses_to_what_is_an_estimate(pylog, folder
     assert tree_of(folder) == before
 
 
+@pytest.mark.thorough
 def test_the_commands_free_what_was_said(pylog, folder):
     """Each command's own dry run names the same bytes."""
     tried = set()
@@ -109,6 +111,7 @@ def test_the_commands_free_what_was_said(pylog, folder):
     assert tried == {"leftovers", "trash", "expired", "compaction"}
 
 
+@pytest.mark.thorough
 def test_a_trash_on_another_disk_frees_nothing_and_the_commands_keep_what_they_take_in_it(
     pylog, folder, tmp_path, other_disk
 ):
@@ -190,6 +193,7 @@ def test_groups_that_would_lose_their_place_are_named_and_their_topic_goes_last(
     assert "1 group would lose its place" in text
 
 
+@pytest.mark.thorough
 def test_the_exit_status_says_whether_it_is_enough(pylog, folder):
     (whole,) = lines_of(free(pylog, folder), "free")
     sure, most = whole["frees_bytes"], whole["frees_at_most_bytes"]
@@ -306,6 +310,7 @@ def test_an_empty_directory_has_nothing_to_give(pylog, tmp_path):
     assert "nothing could go" in result.stdout
 
 
+@pytest.mark.thorough
 def test_after_a_crash_the_recovery_is_step_0_and_what_goes_then_follows(
     pylog: Any, tmp_path: Path
 ):
@@ -327,6 +332,7 @@ def test_after_a_crash_the_recovery_is_step_0_and_what_goes_then_follows(
     assert "nothing could go" not in shown
 
 
+@pytest.mark.thorough
 def test_what_a_broker_set_aside_is_counted_and_whether_its_topic_lives(pylog: Any, tmp_path: Path):
     root = Golden("broker-dir-unclean").unpack(tmp_path)
     (root / "events-1").rename(root / ("events-1." + "a" * 32 + "-stray"))
@@ -341,6 +347,7 @@ def test_what_a_broker_set_aside_is_counted_and_whether_its_topic_lives(pylog: A
     assert f"the metadata has no topic {gone}: it was deleted" in shown
 
 
+@pytest.mark.thorough
 def test_indexes_that_a_crashed_broker_left_preallocated_are_named_with_what_trims_them(
     pylog: Any, tmp_path: Path
 ):

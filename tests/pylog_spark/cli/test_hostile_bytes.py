@@ -30,6 +30,7 @@ FILES = [
 ENDS = {ExitCode.DONE, ExitCode.PARTLY_FAILED}
 
 
+@pytest.mark.thorough
 @given(
     batches=st.lists(hostile_batches(), min_size=1, max_size=3),
     isolation=st.sampled_from(["read_committed", "read_uncommitted"]),
@@ -51,6 +52,7 @@ def test_a_dump_of_hostile_batches_ends_with_lines_and_a_status(pylog, batches, 
         assert (result.exit_code == ExitCode.PARTLY_FAILED) == (has_error or has_wrong_crc)
 
 
+@pytest.mark.thorough
 @given(batches=st.lists(hostile_batches(), min_size=1, max_size=3))
 def test_reading_hostile_batches_yields_records_or_says_what_is_wrong(batches):
     with TemporaryDirectory() as folder:
@@ -69,6 +71,7 @@ def test_reading_hostile_batches_yields_records_or_says_what_is_wrong(batches):
                 assert str(error)  # noqa: PT017  # any of them will do, but it has to say something
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=20)
 @given(content=st.binary(max_size=200))

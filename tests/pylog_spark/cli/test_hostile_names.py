@@ -33,6 +33,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return parsed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -21,6 +21,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["doctor {}", "verify {} --engine local", "inspect {}"])
 def test_the_programs_own_threads_import_nothing(command: str, broker_dir: Path, tmp_path: Path):
     (tmp_path / "sitecustomize.py").write_text(TOLD)

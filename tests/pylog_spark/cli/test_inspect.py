@@ -39,6 +39,7 @@ def tree_of(root: Path) -> dict[str, Any]:
     return {str(path): read_tree(path) for path in [root, *root.iterdir()] if path.is_dir()}
 
 
+@pytest.mark.thorough
 def test_a_brokers_directory_is_described_by_its_own_metadata(pylog, broker_dir: Path):
     before = tree_of(broker_dir)
     result = pylog("inspect", broker_dir, "--output", "json")
@@ -304,6 +305,7 @@ def test_names_cannot_steer_the_terminal(pylog, tmp_path: Path):
     assert "\\x1b[31mred" in result.stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("name", "kind"),

@@ -38,6 +38,7 @@ def root(tmp_path: Path) -> BrokerDirectory:
     return broker_directory(tmp_path / "log", NAMES)
 
 
+@pytest.mark.thorough
 def test_compact_prints_a_row_a_partition_and_a_summary_and_keeps_the_ledger(pylog, root, tmp_path):
     ledger = tmp_path / "ledger"
     arguments = options_of(root, tmp_path)
@@ -49,6 +50,7 @@ def test_compact_prints_a_row_a_partition_and_a_summary_and_keeps_the_ledger(pyl
     assert {path.name for path in ledger.iterdir()} >= {"runs", "results"}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_json_has_a_line_a_partition_and_one_of_the_run(spark, pylog, root, tmp_path):
     result = pylog("compact", *options_of(root, tmp_path), "--output", "json")
@@ -94,6 +96,7 @@ def test_topics_are_chosen_and_settings_overridden_on_the_command_line(
     assert {row["reason"] for row in deleted} == {"NOT_COMPACTED"}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_broken_partition_is_a_row_and_status_4_and_the_others_are_done(
     spark, pylog, root, tmp_path
@@ -231,6 +234,7 @@ def test_a_plan_that_cannot_be_saved_hides_no_answer(pylog, root, tmp_path, monk
     assert "the plan was not saved" in run["notes"][-1]
 
 
+@pytest.mark.thorough
 def test_a_page_that_cannot_be_written_hides_no_answer_though_it_is_quiet(
     pylog, root, tmp_path, monkeypatch
 ):

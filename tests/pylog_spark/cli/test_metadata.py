@@ -140,6 +140,7 @@ def test_a_voter_that_is_a_broker_too_is_told_to_have_no_records(pylog, tmp_path
     assert f"pylog audit {copy.root} {tmp_path / '1'} --up 7,1" in text
 
 
+@pytest.mark.thorough
 def test_the_doctor_names_the_controllers_that_have_to_run(pylog, roots: list[Path]):
     show = "has to run; where the disks of 0 are lost for good, see `pylog metadata show"
     for given in (roots[:1], roots):

@@ -124,6 +124,7 @@ def test_topics_replicas_directories_and_configs_are_as_they_lie(lost, pylog):
     assert (shown.exit_code, "nothing here names the voters" in shown.stdout) == (0, True)
 
 
+@pytest.mark.thorough
 def test_a_second_run_says_what_it_replaces(lost):
     """A bootstrap snapshot is no metadata log yet: a run with other inputs may follow."""
     cluster = lost("clean")
@@ -171,6 +172,7 @@ def test_a_controllers_directory_may_be_a_link(lost, tmp_path: Path):
     assert (true / CLUSTER_METADATA_DIRECTORY / BOOTSTRAP_SNAPSHOT).exists()
 
 
+@pytest.mark.thorough
 def test_what_nobody_knows_is_listed(lost):
     cluster = lost("clean")
     text = " ".join(cluster.rebuild("--dry-run").stdout.split())
@@ -248,6 +250,7 @@ def test_replicas_take_turns_as_preferred_leader(lost):
     ]
 
 
+@pytest.mark.thorough
 def test_in_sync_are_those_that_lose_no_record(lost):
     cluster = lost("behind")
     assert set(cluster.partition("page-views-0")["isr"]) == {1, 2}
@@ -260,6 +263,7 @@ def test_replicas_that_were_compacted_at_other_times_are_in_sync(lost):
     assert set(cluster.partition("orders-0")["isr"]) == {1, 2, 3}
 
 
+@pytest.mark.thorough
 def test_a_partition_whose_replicas_all_lose_something_has_nobody_in_sync(lost):
     cluster = lost("diverged")
     facts = cluster.facts("ISR")
@@ -362,6 +366,7 @@ def test_controllers_that_are_none_are_wrong_usage(lost, text: str, match: str):
     assert match in lost("clean").refusal("--initial-controllers", text)
 
 
+@pytest.mark.thorough
 def test_voters_of_a_format_are_not_lost(lost):
     cluster = lost("clean")
     words = ("--initial-controllers", f"9@host:9093:{VOTER}")
@@ -591,6 +596,7 @@ def test_a_target_that_is_not_the_controllers_is_refused(lost, tmp_path: Path):
         assert "nothing is replaced" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_before_the_quorum_begins_its_snapshot_counts(lost, pylog):
     """As with what Kafka's own format writes, its controller makes the log."""
     cluster = lost("diverged")

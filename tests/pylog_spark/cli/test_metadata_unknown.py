@@ -117,6 +117,7 @@ def rows_of(stdout: str, kind: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["type"] == kind]
 
 
+@pytest.mark.sampled(2)
 def test_a_night_deletes_nothing_by_metadata_that_do_not_count(
     state: tuple[list[Path], str], pylog: Any
 ):
@@ -124,6 +125,7 @@ def test_a_night_deletes_nothing_by_metadata_that_do_not_count(
     _require_refusal(pylog, ("run",), roots, problem)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -157,6 +159,7 @@ def _require_refusal(pylog: Any, command: tuple[str, ...], roots: list[Path], pr
     assert problem in " ".join(f"{result.stdout}{result.stderr}".split())
 
 
+@pytest.mark.thorough
 def test_the_same_commands_delete_where_the_metadata_are_whole(tmp_path: Path, pylog: Any):
     """The limit of a whole log counts: the tests above would see a deletion."""
     roots = unpack("meta_flip", tmp_path)
@@ -191,6 +194,7 @@ def test_two_equal_copies_count(tmp_path: Path, pylog: Any):
     assert "METADATA_UNKNOWN" not in result.stdout
 
 
+@pytest.mark.sampled(2)
 def test_looks_say_it_and_name_no_config(state: tuple[list[Path], str], pylog: Any):
     roots, problem = state
     words = (*roots, "--output", "json")
@@ -290,6 +294,7 @@ def test_epochs_of_a_tier_are_not_built_from_the_local_end(tmp_path: Path, pylog
     assert not (roots[0] / "longer-0" / "leader-epoch-checkpoint").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("epochs", "codes"),
     [
@@ -363,6 +368,7 @@ def test_a_stray_log_has_its_name_and_the_two_lines_of_its_file(tmp_path: Path, 
     assert f"{roots[0]}/audit-0/partition.metadata anew: two lines, `version: 0` and" in fix
 
 
+@pytest.mark.sampled(2)
 def test_an_audit_says_that_its_metadata_are_damaged(state: tuple[list[Path], str], pylog: Any):
     roots, problem = state
     text = " ".join(pylog("audit", *roots).stdout.split())

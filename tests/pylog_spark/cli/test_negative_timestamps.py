@@ -57,6 +57,7 @@ def test_the_dry_run_and_the_night_give_one_answer(pylog, words, exact):
     assert (code, done) == (ExitCode.DONE, {0: skipped, 1: ("done", None)})
 
 
+@pytest.mark.thorough
 def test_by_an_option_it_is_compacted(pylog, words):
     code, done = rows_of(pylog, "compact", *words, *KEEP)
     assert (code, done) == (ExitCode.DONE, {0: ("done", None), 1: ("done", None)})

@@ -110,6 +110,7 @@ def sections_of(page: Path) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_has_its_pictures_and_tables(pages, name: str):
     sections = sections_of(pages[name])
@@ -179,6 +180,7 @@ def test_the_metadata_of_another_log_directory_of_the_broker_counts(pylog, tmp_p
     assert re.search(r'aria-label="[^"]*other: clickstream-1, [^"]+, expired"', text)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["inspect", "survey", "doctor", "verify"])
 def test_a_page_does_not_lie_among_somebodys_files(pylog, tmp_path, name: str):
     root = unpack_broker(tmp_path / "log")

@@ -132,6 +132,7 @@ def test_every_code_is_mended_by_a_command_or_left_to_people():
     assert not any(KINDS[code].command for code in FOR_PEOPLE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", sorted(DERIVED))
 def test_what_is_derived_from_a_log_is_whole_after_what_the_doctor_prints(root, shell, code):
     ACCIDENTS[code](root)
@@ -150,6 +151,7 @@ def test_what_is_derived_from_a_log_is_whole_after_what_the_doctor_prints(root, 
     assert (status, healed["advice"]) == (ExitCode.DONE, "start-broker")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", sorted(FOR_PEOPLE & set(ACCIDENTS)))
 def test_what_only_a_person_can_mend_comes_with_no_command_of_ours(root, shell, code):
     ACCIDENTS[code](root)
@@ -176,6 +178,7 @@ def test_a_command_that_only_looks_is_accepted(root, shell, code):
     assert shell.run(command).stdout
 
 
+@pytest.mark.thorough
 def test_a_person_copies_whole_lines_to_a_shell(root, tmp_path):
     """On a terminal of 40 columns, and through a shell."""
     bin_path = Path(sys.executable).parent
@@ -253,6 +256,7 @@ def together(tmp_path: Path, hurt: dict[int, object]) -> LogRoot:
     return whole
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_damaged_logs_are_in_order_after_what_the_doctor_prints(spark, tmp_path, shell):
     codes = sorted(OF_A_LOG)
@@ -278,6 +282,7 @@ def test_damaged_logs_are_in_order_after_what_the_doctor_prints(spark, tmp_path,
     assert list((tmp_path / "log-salvage").rglob("cut-*.raw"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.spark
 @pytest.mark.parametrize("code", sorted(OF_CHECKPOINTS | {Code.UNCLEAN_SHUTDOWN}))
 def test_checkpoints_are_right_after_what_the_doctor_prints(spark, root, shell, code):
@@ -291,6 +296,7 @@ def test_checkpoints_are_right_after_what_the_doctor_prints(spark, root, shell, 
     assert code.value not in {found["code"] for found in healed["findings"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_log_whose_tail_is_gone_is_recovered_with_a_word_about_it(spark, root, pylog, shell):
     root.write_checkpoint(REPLICATION_FILE, END_OFFSET + 7)
@@ -303,6 +309,7 @@ def test_a_log_whose_tail_is_gone_is_recovered_with_a_word_about_it(spark, root,
     assert "lowered" in result.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_random_damage_is_mended_by_what_the_doctor_prints(spark, tmp_path, shell):
     """One partition for each accident; those that only people can mend are moved away, as told."""

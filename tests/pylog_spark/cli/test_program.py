@@ -70,6 +70,7 @@ def test_the_help_lists_every_command(pylog):
         assert f" {command.split()[0]} " in result.stdout
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_a_command_has_an_example(pylog, command: str):
     result = pylog(*command.split(), "--help")
@@ -158,6 +159,7 @@ def test_a_group_without_a_command_shows_its_help(pylog, arguments: list[str]):
     assert result.stderr == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words", [("inspect", "{root}"), ("dump", "{log}"), ("partition", "clean", "{partition}")]
 )
@@ -177,6 +179,7 @@ def test_commands_with_machine_code_at_hand_import_no_numba(tmp_path: Path, word
     assert "numba" not in modules_after(*arguments)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(count_processors() == 1, reason="BLAS starts no thread on one processor")
 def test_a_command_starts_no_thread_of_blas_unless_it_is_told_to(tmp_path: Path):
     (tmp_path / log_file(0)).touch()
@@ -194,11 +197,13 @@ def test_a_command_starts_no_thread_of_blas_unless_it_is_told_to(tmp_path: Path)
     assert threads_of({}) == threads_of({"OPENBLAS_NUM_THREADS": "2"}) - 1
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_offers_to_install_completion(pylog, command: str):
     assert "completion" not in pylog(*command.split(), "--help").stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arguments", [["--help"], ["compact", "--help"], ["partition", "--help"]])
 def test_help_imports_no_spark(arguments: list[str]):
     assert modules_after(*arguments) & (HEAVY | {"numba", "pyarrow", "numpy"}) == set()
@@ -210,6 +215,7 @@ def test_a_partition_command_imports_neither_spark_nor_pandas(tmp_path: Path):
     assert found & (HEAVY | {"rich", "humanize"}) == set()
 
 
+@pytest.mark.thorough
 def test_dump_imports_neither_spark_nor_pandas(tmp_path: Path):
     (tmp_path / "00000000000000000000.log").touch()
     found = modules_after("dump", tmp_path / "00000000000000000000.log", "--output", "json")
@@ -337,6 +343,7 @@ runpy.run_module("pylog_spark.__main__", run_name="imported")
     assert done.stdout == "True\n"
 
 
+@pytest.mark.thorough
 def test_sigterm_ends_a_command_with_143():
     code = """
 import time
@@ -392,6 +399,7 @@ main(["inspect", url])
     assert (status, said) == (ExitCode.TERMINATED, "pylog: terminated\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one partition", "several"])
 def test_sigterm_ends_a_look_at_a_manifest_with_very_many_files(names: list[str], tmp_path: Path):
     objects = open_object_store(str(tmp_path))
@@ -438,6 +446,7 @@ def test_the_largest_retention_of_records_of_the_future_is_no_error(
     assert "FUTURE_TIMESTAMP" in done.stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "streams", "status", "said"),
     [
@@ -497,6 +506,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "words",
     [

@@ -22,6 +22,7 @@ def run(pylog, name: str, root, tmp_path, *words: str):
     return result
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_terminal_is_shown_how_far_a_command_has_come(
     pylog, monkeypatch, unclean_broker_dir, tmp_path, name: str
@@ -32,6 +33,7 @@ def test_a_terminal_is_shown_how_far_a_command_has_come(
     assert "reading" not in result.stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_progress_is_shown_to_a_program(pylog, unclean_broker_dir, tmp_path, name: str):
     assert run(pylog, name, unclean_broker_dir, tmp_path).stderr == ""
@@ -59,6 +61,7 @@ def test_a_quiet_job_shows_nothing_where_it_ends_well(
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
 
+@pytest.mark.thorough
 def test_a_quiet_job_shows_its_answer_where_it_does_not_end_well(
     pylog, unclean_broker_dir, tmp_path
 ):
@@ -71,6 +74,7 @@ def test_a_quiet_job_shows_its_answer_where_it_does_not_end_well(
     assert "planned" in quiet.stdout
 
 
+@pytest.mark.thorough
 def test_a_quiet_look_shows_its_answer_where_it_does_not_end_well(pylog, unclean_broker_dir):
     words = ("verify", unclean_broker_dir, "--engine", "local", "--now-ms", NOW_MS)
     for output in ("table", "json", "csv"):

@@ -52,6 +52,7 @@ def tree_of(root: Path) -> dict[str, dict[str, bytes]]:
     return {path.name: read_tree(path) for path in [root, *root.iterdir()] if path.is_dir()}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_json_has_a_line_a_partition_one_a_cut_and_one_of_the_run(spark, pylog, root, tmp_path):
     arguments = [*options_of(root, tmp_path), "--output", "json"]
@@ -89,6 +90,7 @@ def test_the_table_names_every_cut(spark, pylog, root, tmp_path):
     assert torn.stat().st_size
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("level", "status"),
@@ -101,6 +103,7 @@ def test_cuts_are_findings_where_somebody_asks(spark, pylog, root, tmp_path, lev
     assert lines_of(result)[-1]["exit_code"] == status
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_cut_of_batches_that_can_be_read_is_an_error(spark, pylog, root, tmp_path):
     log = logs_of(root.path / f"{TORN}-0")[1]
@@ -201,6 +204,7 @@ def test_no_progress_is_drawn_where_no_terminal_is(capsys):
     assert (captured.out, captured.err) == ("", "")
 
 
+@pytest.mark.thorough
 def test_a_flipped_epoch_is_written_as_a_broker_writes_it_and_named(pylog, tmp_path):
     """``recover-flip-leader-epoch`` of the golden data is Kafka's answer: it believes the epoch."""
     root = log_root(tmp_path / "log")

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kit.report_situations import NOW_MS, unpack
 from tests.pylog_spark.cli.prescriptions import Shell
 
@@ -33,6 +35,7 @@ def logs_of(roots: list[Path], partition: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths}
 
 
+@pytest.mark.thorough
 def test_zeros_in_time_indexes_delete_nothing_and_are_named(pylog, tmp_path):
     roots = unpack("time_index_padded", tmp_path)
     before = logs_of(roots, "timed-0")
@@ -58,6 +61,7 @@ def test_zeros_in_time_indexes_delete_nothing_and_are_named(pylog, tmp_path):
     assert logs_of(roots, "timed-0") == before
 
 
+@pytest.mark.thorough
 def test_the_empty_file_that_keeps_offsets_is_named_and_its_loss_refused(pylog, tmp_path):
     roots = unpack("drained_nofile", tmp_path)
     shell = Shell(pylog, NOW_MS)
@@ -110,6 +114,7 @@ def test_a_coordinator_that_does_not_load_is_named_with_the_record(pylog, tmp_pa
     assert "coordinator does not load" in " ".join(table.split())
 
 
+@pytest.mark.thorough
 def test_records_without_a_key_are_counted_and_most_of_a_log_is_kept(pylog, tmp_path):
     """The policy of ``turned`` was delete before; that of ``keep`` is empty."""
     roots = unpack("keyless", tmp_path)

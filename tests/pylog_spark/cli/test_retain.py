@@ -64,6 +64,7 @@ def test_a_dry_run_then_a_run_print_rows_and_what_keeps_the_rest(spark, pylog, t
     assert differences_from_kafka(root.path, NAMES, tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_person_gets_a_table_and_the_ledger_its_rows(pylog, tmp_path):
     root = broker_directory(tmp_path / "log", NAMES)
     ledger = tmp_path / "ledger"

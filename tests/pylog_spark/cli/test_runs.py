@@ -39,6 +39,7 @@ def done(pylog, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, json.loads(result.stdout.splitlines()[-1])["run_id"]
 
 
+@pytest.mark.thorough
 def test_a_run_is_listed_with_what_it_did_and_that_it_can_be_undone(pylog, done):
     folder, run_id = done
     (run,) = runs(pylog, "--ledger", folder / "ledger", "--trash", folder / "trash")

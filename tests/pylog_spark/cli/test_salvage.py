@@ -123,6 +123,7 @@ def old_set(first: int, end: int, magic: int) -> LegacySet:
     return LegacySet(messages=messages, magic=magic)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("gone_past", [0, 3], ids=["whole", "the log went on"])
 def test_messages_of_old_formats_go_back_but_for_sets_that_the_log_reaches_into(
@@ -159,6 +160,7 @@ def test_messages_of_old_formats_go_back_but_for_sets_that_the_log_reaches_into(
     assert records_of(pylog, made.path) == expected
 
 
+@pytest.mark.thorough
 def test_records_go_back_with_the_offsets_that_they_had_and_the_log_is_closed(pylog, root):
     # What consumers could read but for the bad batch.
     kept = [r for r in records_of(pylog, salvaged_partition(root)) if r["offset"] >= FIRST]
@@ -178,6 +180,7 @@ def test_records_go_back_with_the_offsets_that_they_had_and_the_log_is_closed(py
     assert row["doubled_records"] == KEPT
 
 
+@pytest.mark.thorough
 def test_the_doctor_sends_nobody_to_a_start_before_the_way_back(pylog, root):
     """A start would give the offsets of what was cut to new records."""
     dry_run = f"pylog salvage replay {salvage_of(root)} {root.path} --role broker --dry-run"
@@ -195,11 +198,13 @@ def test_the_doctor_sends_nobody_to_a_start_before_the_way_back(pylog, root):
     ]
 
 
+@pytest.mark.thorough
 def test_who_took_the_offsets_already_may_start(pylog, root):
     append(root, 20)
     assert ask(pylog, root)["advice"] == "start-broker"
 
 
+@pytest.mark.thorough
 def test_the_recovery_names_the_way_back(pylog, tmp_path):
     made = log_root(tmp_path / "log")
     made.change(made.file(20), len(encode_batch(batch(20, leader_epoch=3))) - 1, b"\x55")
@@ -282,6 +287,7 @@ def write_other_epochs(root: LogRoot) -> None:
     (root.partition / LEADER_EPOCH_FILE).write_bytes(b"0\n2\n0 0\n2 7\n")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("change", "reason", "found"),
     [
@@ -335,6 +341,7 @@ def test_a_folder_of_a_former_version_goes_back_with_a_word(pylog, root):
     assert f"{KEPT} records appended" in result.stdout
 
 
+@pytest.mark.thorough
 def test_a_batch_whose_epoch_is_not_believed_does_not_go_back(pylog, tmp_path):
     """A flipped bit outside of the checksum: appended, it would be the log's epoch for good."""
     root = log_root(tmp_path / "log")
@@ -346,6 +353,7 @@ def test_a_batch_whose_epoch_is_not_believed_does_not_go_back(pylog, tmp_path):
     assert b"1000000" not in (root.partition / LEADER_EPOCH_FILE).read_bytes()
 
 
+@pytest.mark.thorough
 def test_records_for_a_producer_are_written_as_cat_writes_them(pylog, root):
     sent = replay(pylog, root, "--as-records", "--output", "json")
     rows = [json.loads(line) for line in sent.stdout.splitlines()]
@@ -353,6 +361,7 @@ def test_records_for_a_producer_are_written_as_cat_writes_them(pylog, root):
     assert [row["offset"] for row in rows] == list(range(FIRST, LAST + 1))
 
 
+@pytest.mark.thorough
 def test_a_directory_that_is_held_or_was_not_closed_is_refused(pylog, root):
     with LogDirectoryLock(root.path):
         result = replay(pylog, root)
@@ -388,6 +397,7 @@ def test_what_is_no_salvage_is_wrong_usage_or_not_there(pylog, root, tmp_path):
         assert "--salvage of a recovery named" in result.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [".", "cuts.json", "*.log"])
 @pytest.mark.parametrize(
     "spoil",

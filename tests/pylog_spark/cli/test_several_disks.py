@@ -57,6 +57,7 @@ def test_two_disks_say_what_one_would(
         assert rows_of(pylog(command, *order, "--output", "json", *clock)) == of_whole
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "view", ["groups", "consumer_offsets", "transactions", "open_transactions"]
 )
@@ -138,6 +139,7 @@ def test_config_init_asks_the_metadata_of_the_other_disk(pylog: Any, disks: tupl
     assert "cleanup.policy" not in of_both.stdout
 
 
+@pytest.mark.thorough
 def test_an_export_of_one_disk_says_which_partitions_it_does_not_have(
     pylog: Any, disks: tuple[Path, Path], tmp_path: Path
 ):

@@ -76,6 +76,7 @@ def rows_of(result: Any, kind: str = "transplant") -> list[dict[str, Any]]:
     return [row for row in rows if row["type"] == kind]
 
 
+@pytest.mark.thorough
 def test_with_a_trash_the_way_back_is_printed_and_goes_back(
     pylog, source: Path, disks: list[Path], tmp_path: Path, monkeypatch
 ):
@@ -96,6 +97,7 @@ def test_with_a_trash_the_way_back_is_printed_and_goes_back(
     assert f"lies inside the log directory {disks[0]}" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_partitions_go_with_what_belongs_to_them(pylog, source: Path, disks, tmp_path: Path):
     offsets = tmp_path / "offsets.csv"
     words = [*words_of(source, disks), "--offsets-out", str(offsets)]
@@ -137,6 +139,7 @@ def without_consent(source: Path, disks: list[Path]) -> list[str]:
     return [word for word in words_of(source, disks) if word != "--allow-abort"]
 
 
+@pytest.mark.thorough
 def test_an_open_transaction_is_aborted_with_consent_alone(pylog, source: Path, disks, monkeypatch):
     """Its coordinator is on another disk, and had it committed perhaps."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -208,6 +211,7 @@ def test_offsets_in_an_open_transaction_go_once_its_commit_is_decided(
     assert (said in text) == (not is_known)
 
 
+@pytest.mark.thorough
 def test_a_coordinators_replica_that_was_not_in_sync_decides_nothing(
     pylog, source: Path, disks, tmp_path: Path
 ):
@@ -225,6 +229,7 @@ def test_a_coordinators_replica_that_was_not_in_sync_decides_nothing(
         assert result.exit_code == exit_code, result.stdout
 
 
+@pytest.mark.thorough
 def test_a_refusal_names_its_way_out_and_the_others_go(pylog, source: Path, disks):
     plain = [SegmentSpec(base_offset=0, batches=some_batches(count=4))]
     write_source(source / "new", plain, name="bills-0")
@@ -256,6 +261,7 @@ def test_nothing_is_written_while_a_broker_runs(pylog, source: Path, disks):
     assert not (disks[0] / "orders-0").exists()
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_path, monkeypatch):
     values = [
         *(md.topic("bills", md.ID_B), md.partition(0, md.ID_B)),
@@ -318,6 +324,7 @@ def test_a_source_that_gets_records_meanwhile_fails_its_partition(
     assert not any((disk / "orders-0").exists() for disk in disks)
 
 
+@pytest.mark.thorough
 def test_a_run_is_written_into_the_ledger(pylog, source: Path, disks, tmp_path: Path):
     ledger = tmp_path / "ledger"
     words = [*words_of(source, disks), "--ledger", str(ledger), "--output", "json"]
@@ -335,6 +342,7 @@ def test_a_run_is_written_into_the_ledger(pylog, source: Path, disks, tmp_path: 
     assert inside.exit_code == ExitCode.USAGE
 
 
+@pytest.mark.thorough
 def test_a_target_has_to_be_one_cluster_with_its_metadata(pylog, source: Path, disks, tmp_path):
     lacking = pylog(*words_of(source, disks[1:]))
     assert lacking.exit_code == ExitCode.USAGE
@@ -353,6 +361,7 @@ def test_a_target_has_to_be_one_cluster_with_its_metadata(pylog, source: Path, d
     assert absent.exit_code == ExitCode.USAGE
 
 
+@pytest.mark.thorough
 def test_disks_of_several_clusters_are_no_replicas_of_each_other(
     pylog, source: Path, disks, tmp_path
 ):
@@ -424,6 +433,7 @@ def test_metadata_that_cannot_be_read_decides_nothing(pylog, source: Path, disks
     assert "leave it out to do without it" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_only_strays_of_the_targets_own_disk_are_a_source(pylog, source: Path, disks):
     """The disk was put into the target, whose broker set its logs aside."""
     stray = disks[0] / f"orders-0.{'0' * 32}-stray"
@@ -506,6 +516,7 @@ def test_a_topic_of_the_map_has_to_be_there(pylog, source: Path, disks):
         assert "is not among the topics that --topics names" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_the_commands_of_the_page_do_what_it_says(pylog, source: Path, disks, tmp_path: Path):
     write_states(source, ONGOING)
     page = Path("docs/transplant.md").read_text()

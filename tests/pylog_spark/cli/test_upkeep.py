@@ -122,6 +122,7 @@ def test_a_managed_root_without_such_partitions_is_noted_by_purge(pylog, tmp_pat
         assert (run["notes"] == []) == is_there, run
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_plan_apply_and_undo_make_a_circle(pylog, spark, tmp_path, monkeypatch):
     monkeypatch.setattr("pylog_spark.session.build_session", lambda *_, **__: spark)

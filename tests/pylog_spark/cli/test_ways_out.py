@@ -30,6 +30,7 @@ def test_survey(pylog: Any, log: Path):
     assert ways(pylog("survey", log, *NOW)) == [Reason.STRAY_DIRECTORY]
 
 
+@pytest.mark.thorough
 def test_ingest(pylog: Any, log: Path, tmp_path: Path):
     logs = sorted((log / "events-0").glob("*.log"))
     logs[0].write_bytes(logs[0].read_bytes() + logs[1].read_bytes())
@@ -39,6 +40,7 @@ def test_ingest(pylog: Any, log: Path, tmp_path: Path):
     assert ways(result) == [Reason.OVERLAPPING_SEGMENTS]
 
 
+@pytest.mark.thorough
 def test_materialize(pylog: Any, log: Path, tmp_path: Path):
     managed, plain = tmp_path / "managed", tmp_path / "plain"
     assert pylog("ingest", log, managed, *TAKEN, "--topics", "events").exit_code == 0

@@ -38,12 +38,14 @@ def lines_of(result) -> list[dict]:
     return [{key: line[key] for key in line.keys() - NOT_COMPARED} for line in lines]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("verb", ["groups", "transactions"])
 def test_coordinators_say_the_same(pylog, broker_dir, with_zeros, verb):
     words = ["--output", "json", "--now-ms", NOW_MS]
     assert lines_of(pylog(verb, with_zeros, *words)) == lines_of(pylog(verb, broker_dir, *words))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("more", [[], ["--isolation", "read_committed"]], ids=["all", "committed"])
 @pytest.mark.parametrize("topic", TOPICS)
 def test_cat_has_the_same_records(pylog, broker_dir, with_zeros, topic, more):

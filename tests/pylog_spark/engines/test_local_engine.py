@@ -118,6 +118,7 @@ def test_nulls_come_first_as_they_do_in_spark(engine):
     assert found["number"].to_pylist() == [None, None, 1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_large_cells_go_in_pieces_through_files_that_are_gone_afterwards(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     size = 3_000_000
@@ -141,6 +142,7 @@ def test_large_cells_go_in_pieces_through_files_that_are_gone_afterwards(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_rows_that_are_kept_are_made_once_for_all_who_read_them(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     notes = tmp_path / "notes"
@@ -211,12 +213,14 @@ def dying(folder: Path, times: int):
     return work
 
 
+@pytest.mark.thorough
 def test_a_task_whose_process_dies_is_done_by_another_one(engine, tmp_path):
     rows = engine.each([0, 1, 2], dying(tmp_path, 3), SEEN)
     assert engine.collect(rows, SEEN, "t")["number"].to_pylist() == [0, 1, 2]
     assert len(list(tmp_path.iterdir())) == 9
 
 
+@pytest.mark.thorough
 def test_a_task_whose_processes_die_again_and_again_fails_the_stage(engine, tmp_path):
     rows = engine.each([0], dying(tmp_path, 99), SEEN)
     with pytest.raises(TaskFailedError, match=r"merge: task 1 of 1: the process died .* 4 times"):
@@ -307,6 +311,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_processes_end_with_their_driver_however_that_ends(tmp_path, number, status):
     driver = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=Path.cwd())
@@ -365,6 +370,7 @@ def run_without_java(folder: Path, *commands: list[object]) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_a_night_on_this_machine_needs_no_spark_and_leaves_what_kafka_left(tmp_path):
     names = ["clean-headers-none-s101", "clean-hw-none-s161"]
     root = broker_directory(tmp_path / "log", names)
@@ -377,6 +383,7 @@ def test_a_night_on_this_machine_needs_no_spark_and_leaves_what_kafka_left(tmp_p
     assert {path.name for path in (tmp_path / "ledger").iterdir()} == set(LedgerTable)
 
 
+@pytest.mark.thorough
 def test_what_looks_or_repairs_takes_this_machine_by_itself(tmp_path):
     """Neither a session nor the package, which takes seconds to import."""
     root, ledger = log_root(tmp_path / "log").path, tmp_path / "ledger"

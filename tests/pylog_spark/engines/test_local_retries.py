@@ -54,6 +54,7 @@ class DyingEngine(local_engine.LocalEngine):
         return super().spread([(uuid.uuid4().hex, unit) for unit in units], die_once, kind)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-14")
 @pytest.mark.parametrize("strategy", [Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE])
 def test_what_is_done_again_leaves_what_kafka_left(tmp_path, monkeypatch, strategy):
@@ -70,6 +71,7 @@ def test_what_is_done_again_leaves_what_kafka_left(tmp_path, monkeypatch, strate
     assert read_points(root.path) == expected_points(NAMES)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-14")
 def test_an_undo_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
     compaction = compaction_in(tmp_path)

@@ -87,6 +87,7 @@ def test_a_directory_of_a_hundred_partitions_is_counted_before_it_is_listed(tmp_
     assert count_directories([local, bucket]) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_slots_of_a_connect_session_are_what_spark_cuts_a_range_for(spark):
     settings = RefusingConf({"spark.sql.shuffle.partitions": "auto"})

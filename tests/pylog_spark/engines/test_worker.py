@@ -24,6 +24,7 @@ def collected(things: list[list[str]]) -> bool:
     return any(found is things for found in gc.get_objects())
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("thawed")
 def test_what_is_imported_is_kept_from_the_collector_once():
     before: list[list[str]] = [[]]
@@ -35,6 +36,7 @@ def test_what_is_imported_is_kept_from_the_collector_once():
     assert collected(after)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("thawed")
 def test_what_a_later_task_imports_is_kept_from_it_too(monkeypatch):
     freeze_modules()
@@ -44,6 +46,7 @@ def test_what_a_later_task_imports_is_kept_from_it_too(monkeypatch):
     assert not collected(later)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_every_task_does_it(spark):
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -166,6 +166,7 @@ def test_what_only_spark_writes_is_refused_with_the_way_out(tmp_path: Path):
         ledger.append_row(LedgerTable.RUNS, run_row("later"), number=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_where_the_driver_cannot_write_spark_does(spark, tmp_path: Path, caplog):
     write(tmp_path, "before")
@@ -179,6 +180,7 @@ def test_where_the_driver_cannot_write_spark_does(spark, tmp_path: Path, caplog)
     assert "Spark writes this table" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_ledger_that_fails_amid_a_run_hides_no_work(pylog, tmp_path: Path):
     root = broker_directory(tmp_path / "log", [NAME])
     ledger = tmp_path / "ledger"
@@ -207,6 +209,7 @@ def test_a_ledger_that_fails_amid_a_run_hides_no_work(pylog, tmp_path: Path):
     assert shown.index(f"{NAME}-0") < shown.index("the ledger lacks")
 
 
+@pytest.mark.thorough
 def test_a_ledger_without_room_for_the_end_row_hides_no_work(pylog, tmp_path, monkeypatch):
     root = broker_directory(tmp_path / "log", [NAME])
     ledger = tmp_path / "ledger"

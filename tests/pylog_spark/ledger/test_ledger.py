@@ -89,6 +89,7 @@ def written(spark, tmp_path_factory) -> Written:
     return ledger
 
 
+@pytest.mark.thorough
 def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(written):
     for table in LedgerTable:
         delta = deltalake.DeltaTable(str(written.opened / table))
@@ -115,6 +116,7 @@ def test_an_append_that_is_made_again_adds_nothing(written):
     assert topics == ["a", "b", "c", "d"]
 
 
+@pytest.mark.thorough
 def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(spark, written):
     rows = read_table(spark, written.location, LedgerTable.RESULTS).toArrow().to_pylist()
     assert sorted(row["topic"] for row in rows) == ["a", "b", "c", "d"]
@@ -137,6 +139,7 @@ def test_a_ledger_of_delta_tables_never_turns_into_parquet(spark, written, monke
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.thorough
 def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(
         "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
@@ -153,6 +156,7 @@ def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, m
     assert [row["topic"] for row in rows] == ["a"]
 
 
+@pytest.mark.thorough
 def test_a_ledger_of_parquet_files_goes_on_as_that_in_a_session_with_delta(
     spark, tmp_path, monkeypatch, caplog
 ):
@@ -173,6 +177,7 @@ def test_a_ledger_of_parquet_files_goes_on_as_that_in_a_session_with_delta(
     assert sorted(row["topic"] for row in rows) == ["a", "b"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize(
     "name",
@@ -201,6 +206,7 @@ def test_what_a_ledger_is_stored_as_is_found_under_any_name(spark, tmp_path, nam
     assert format_at(spark, f"{scheme}{place}") is LedgerFormat.DELTA
 
 
+@pytest.mark.thorough
 def test_a_ledger_of_parquet_files_may_lie_there_too(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
@@ -213,6 +219,7 @@ def test_a_ledger_of_parquet_files_may_lie_there_too(spark, tmp_path, monkeypatc
     assert [row["topic"] for row in rows] == ["a"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("without_driver")
 @pytest.mark.parametrize("ledger_format", LedgerFormat)
 def test_a_ledger_of_an_older_version_gets_the_columns_that_came_since(
@@ -236,6 +243,7 @@ def place_of(name: str, spark) -> Place:
     return Local() if name == "local" else spark
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("without_driver")
 @pytest.mark.parametrize(("first", "then"), [("spark", "local"), ("local", "spark")])
 def test_each_engine_goes_on_with_the_ledger_of_the_other(spark, tmp_path, first, then):
@@ -321,6 +329,7 @@ def test_the_driver_leaves_to_spark_what_only_spark_goes_on_with(spark, tmp_path
     assert not driver_reaches(spark, location)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["spark", "driver", "local"])
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 def test_what_retention_topics_had_is_read_by_all(spark, tmp_path, monkeypatch, name, scheme):
@@ -422,6 +431,7 @@ def test_a_run_that_an_error_ended_says_so(tmp_path, monkeypatch):
     assert (root.path / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.thorough
 def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [NAME])
     location, trash = str(tmp_path / "ledger"), str(tmp_path / "trash")
@@ -459,6 +469,7 @@ def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
     assert not Path(trash, cleaned.run_id).exists()
 
 
+@pytest.mark.thorough
 def test_what_goes_into_a_managed_root_and_out_is_on_record_and_a_survey_is_not(spark, tmp_path):
     mirror, managed, location = tmp_path / "mirror", tmp_path / "managed", tmp_path / "ledger"
     write_files(mirror, segment(0), segment(6))
@@ -482,6 +493,7 @@ def test_what_goes_into_a_managed_root_and_out_is_on_record_and_a_survey_is_not(
     }
 
 
+@pytest.mark.thorough
 def test_the_query_of_the_document_finds_runs_that_began_and_did_not_end(spark, tmp_path):
     document = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text()
     (query,) = re.findall(r"^```sql\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)

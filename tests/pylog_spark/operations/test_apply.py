@@ -84,6 +84,7 @@ def test_an_applied_plan_does_what_the_run_would_have_done(spark, planned, tmp_p
     assert {points[name] for name in expected_points(NAMES)} == set(expected_points(NAMES).values())
 
 
+@pytest.mark.thorough
 def test_an_applied_plan_makes_no_round_that_does_not_stand_in_it(tmp_path):
     name, path = "clean-group-all-s211", tmp_path / "plan.json"
     root = broker_directory(tmp_path / "log", [name])
@@ -179,6 +180,7 @@ def test_a_file_that_is_no_plan_is_a_wrong_argument(spark, tmp_path):
         apply_plan(spark, tmp_path / "none.json", ApplyOptions())
 
 
+@pytest.mark.thorough
 def test_a_recovery_is_applied_as_it_was_planned_and_undone(spark, tmp_path):
     root = crashed_directory(tmp_path / "log", NAMES)
     forget_high_watermarks(root.path)
@@ -218,6 +220,7 @@ def test_a_recovery_is_applied_as_it_was_planned_and_undone(spark, tmp_path):
     assert not (root.path / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.thorough
 def test_an_exact_dry_run_says_to_the_byte_what_a_run_makes_and_writes_nothing(spark, tmp_path):
     names = [*NAMES, "clean-everything-none-s101-1"]
     root = broker_directory(tmp_path / "log", names)

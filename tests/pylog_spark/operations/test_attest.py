@@ -54,6 +54,7 @@ def contents(roots: list[Path]) -> Mapping[Path, bytes]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-15", "CKP-16")
 def test_a_recovered_broker_gets_its_last_epoch_back(roots: list[Path], pylog: Callable):
     said = pylog("audit", *roots, "--now-ms", NOW_MS, "--output", "json")
@@ -74,6 +75,7 @@ def test_a_recovered_broker_gets_its_last_epoch_back(roots: list[Path], pylog: C
     assert "BROKER_UNCLEAN" not in said.stdout
 
 
+@pytest.mark.thorough
 def test_what_was_written_is_said(roots: list[Path], pylog: Callable):
     words = ("audit", *roots, "--now-ms", NOW_MS, "--role", "broker", "--attest")
     shown = pylog(*words, "--output", "json")
@@ -91,6 +93,7 @@ def test_what_was_written_is_said(roots: list[Path], pylog: Callable):
     assert text.count("its marker named it already") == 3
 
 
+@pytest.mark.thorough
 def test_an_epoch_that_nobody_could_read_is_written(roots: list[Path]):
     (roots[1] / CLEAN_SHUTDOWN_FILE).write_bytes(b"")
     attest(HERE, roots, OPTIONS)
@@ -162,6 +165,7 @@ def age_metadata(roots: list[Path]) -> list[Path]:
     return roots
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-15")
 @pytest.mark.parametrize(
     ("harm", "code", "way"),
@@ -193,6 +197,7 @@ def test_what_is_not_proved_is_refused_with_its_way_out(
     assert code in shown.stderr
 
 
+@pytest.mark.thorough
 def test_a_role_that_was_not_said_and_a_lock_that_is_held_are_refused(roots: list[Path]):
     with pytest.raises(GuardRefusedError, match="ROLE_NOT_SAID"):
         attest(HERE, roots, replace(OPTIONS, role=None))
@@ -209,6 +214,7 @@ def test_some_topics_of_all_prove_nothing(roots: list[Path]):
         attest(HERE, roots, replace(OPTIONS, include=("ledger",)))
 
 
+@pytest.mark.thorough
 def test_a_root_that_cannot_be_read_ends_it(roots: list[Path]):
     roots[2].chmod(0)
     with bound_rights(), pytest.raises(StorageError, match="Permission denied"):
@@ -217,6 +223,7 @@ def test_a_root_that_cannot_be_read_ends_it(roots: list[Path]):
     assert markers(roots) == [EPOCHS[1], -1, EPOCHS[3]]
 
 
+@pytest.mark.thorough
 def test_a_run_that_dies_between_two_markers_is_finished_by_the_next(
     roots: list[Path], monkeypatch: pytest.MonkeyPatch
 ):
@@ -239,6 +246,7 @@ def test_a_run_that_dies_between_two_markers_is_finished_by_the_next(
     assert markers(roots) == [*EPOCHS.values()]
 
 
+@pytest.mark.thorough
 def test_a_directory_of_a_controller_alone_needs_no_marker(roots: list[Path], tmp_path: Path):
     """Its metadata may be the newest."""
     controller = tmp_path / "controller"

@@ -39,6 +39,7 @@ def prints(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("REP-01", "REP-02", "REP-03", "REP-12", "REP-13", "REP-14")
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_an_audit_says_what_kafka_then_does(name: str, tmp_path: Path):
@@ -48,6 +49,7 @@ def test_an_audit_says_what_kafka_then_does(name: str, tmp_path: Path):
     assert prints(tmp_path) == before
 
 
+@pytest.mark.thorough
 def test_the_referee_notices_another_answer(tmp_path: Path):
     cluster = Cluster("diverged", tmp_path)
     for change in (
@@ -65,6 +67,7 @@ def test_the_referee_notices_another_answer(tmp_path: Path):
         assert cluster.complaints(answers) != []
 
 
+@pytest.mark.thorough
 def test_the_newest_metadata_of_the_roots_is_believed(tmp_path: Path):
     cluster = Cluster("wiped-disk", tmp_path)
     report = audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=NOW_MS))
@@ -75,6 +78,7 @@ def test_the_newest_metadata_of_the_roots_is_believed(tmp_path: Path):
         assert rows[key]["candidates"] == row["candidates"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("REP-06")
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_candidate_tells_where_committed_reads_stop(name: str, tmp_path: Path):
@@ -95,6 +99,7 @@ def test_a_candidate_tells_where_committed_reads_stop(name: str, tmp_path: Path)
             assert own[candidate["broker"]].get("last_stable_offset", 0) <= held
 
 
+@pytest.mark.thorough
 def test_a_terminal_shows_committed_reads_where_an_open_transaction_holds_them(
     tmp_path: Path, pylog
 ):
@@ -111,6 +116,7 @@ def test_a_terminal_shows_committed_reads_where_an_open_transaction_holds_them(
         assert "committed reads" not in pylog("audit", *roots, "--now-ms", NOW_MS, "--wide").stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-13")
 @pytest.mark.parametrize("name", ["diverged", "compacted", "wiped-disk"])
 def test_keys_of_a_loss_are_those_of_its_first_records(name: str, tmp_path: Path, pylog):
@@ -172,6 +178,7 @@ def test_a_file_that_says_no_states_is_refused_by_its_name(tmp_path: Path, conte
         audit(Local.of_master(None), cluster.roots, JobOptions(now_ms=NOW_MS), state=file)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_spark_answers_as_this_machine_does(spark, tmp_path: Path):
     cluster = Cluster("diverged", tmp_path)

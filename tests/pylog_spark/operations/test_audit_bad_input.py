@@ -212,6 +212,7 @@ def test_a_directory_without_partition_metadata_is_that_of_its_name(
     assert told == set(brokers)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "content",
     [

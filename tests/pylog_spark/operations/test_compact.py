@@ -52,6 +52,7 @@ def state_of(path) -> list:
     return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in path.rglob("*"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.item("CMP-36", "CMP-39", "CMP-02")
 @pytest.mark.parametrize("strategy", [s for s in Strategy if s is not Strategy.AUTO])
 @pytest.mark.parametrize(
@@ -133,6 +134,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(spark, tmp_path):
         assert size <= planned[topic]["bytes_after"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("CMP-43", "FLT-03", "CMP-39", "CMP-08", "ERR-02", "ERR-15")
 @pytest.mark.parametrize("strategy", [s for s in Strategy if s is not Strategy.AUTO])
 def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
@@ -158,6 +160,7 @@ def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
     assert (root.path / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.thorough
 def test_small_budgets_take_several_rounds_and_change_no_byte(spark, tmp_path):
     names = CLEANED_ALONE[:6]
     root = broker_directory(tmp_path / "log", names)
@@ -168,6 +171,7 @@ def test_small_budgets_take_several_rounds_and_change_no_byte(spark, tmp_path):
     assert differences_from_kafka(root.path, names, tmp_path) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-08")
 def test_a_partition_whose_map_was_full_is_repeated_until_nothing_is_due(spark, tmp_path):
     name = "clean-group-all-s211"
@@ -220,6 +224,7 @@ def test_a_directory_in_use_is_refused_before_anything_is_read(spark, tmp_path):
     assert read_tree(root.path) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("looks_here", [0, planning.MOST_LOOKS_HERE])
 def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(
     spark, tmp_path, monkeypatch, looks_here
@@ -296,6 +301,7 @@ def test_several_log_directories_of_one_broker_are_one_run(spark, tmp_path):
     assert differences_from_kafka(second.path, SMALL[1:], tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_the_directory_of_a_real_broker_knows_its_topics_itself(spark, tmp_path):
     path = Golden("broker-dir").unpack(tmp_path)
     (path / "cleaner-offset-checkpoint").unlink()
@@ -355,6 +361,7 @@ def test_a_partition_that_its_owner_switched_off_is_left_alone(spark, tmp_path):
     assert rows[SMALL[1]]["status"] == "done"
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-15")
 def test_where_segments_may_be_in_remote_storage_a_topic_has_to_be_known_not_to_be(spark, tmp_path):
     root = broker_directory(tmp_path / "log", SMALL)

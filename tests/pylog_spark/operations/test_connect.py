@@ -47,6 +47,7 @@ def ended(folder: Path) -> subprocess.CompletedProcess[str]:
     return ended
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_a_connect_session_leaves_what_kafka_left_and_works_a_night_as_any_other(
     spark, ended, folder
@@ -84,6 +85,7 @@ def test_a_connect_session_leaves_what_kafka_left_and_works_a_night_as_any_other
     assert not (folder / "ledger" / "runs" / "_delta_log").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_the_format_reads_streams_and_writes_over_connect(spark, ended, folder):
     said = json.loads(ended.stdout.splitlines()[-1])["source"]

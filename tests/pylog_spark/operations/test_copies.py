@@ -188,6 +188,7 @@ def test_where_a_directory_cannot_be_read_nothing_counts_as_missing(pylog: Any, 
     assert str(copies[1]) in shown.stdout.replace("\n", "").replace(" ", "")
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_spark_answers_as_this_machine_does(spark, tmp_path: Path):
     original = write_broker(tmp_path, "one", RECORDS)
@@ -261,6 +262,7 @@ def test_what_is_only_counted_is_a_difference_too(
     assert "1 more range differ" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_an_honest_copy_of_a_real_broker_is_complete(

@@ -65,6 +65,7 @@ def told(report: DifferenceReport) -> list[tuple]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-12")
 def test_a_big_partition_is_compared_by_digests(tmp_path: Path):
     roots = write_brokers(tmp_path)
@@ -76,6 +77,7 @@ def test_a_big_partition_is_compared_by_digests(tmp_path: Path):
     assert 0 < 1000 * digested.total("crossed_bytes") <= digested.total("read_bytes")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", list(Level))
 def test_a_cluster_is_compared_alike_whole_or_by_digests(tmp_path: Path, level: Level):
     cluster = Cluster("flipped", tmp_path)
@@ -99,6 +101,7 @@ def test_kafkas_own_clusters_are_alike(tmp_path: Path, name: str):
         assert [row[:4] for row in told(report)] == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize("options", [OPTIONS, BY_DIGESTS], ids=["whole", "by digests"])
 def test_spark_answers_as_this_machine_does(spark, tmp_path: Path, options: JobOptions):

@@ -52,6 +52,7 @@ def changes_of(election: Election) -> list[Change]:
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.item("REP-13", "REP-15", "CFG-22", "CFG-23")
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
@@ -188,6 +189,7 @@ def test_the_order_that_loses_least_is_told_from_the_one_asked_about(tmp_path: P
         assert row["elections"]["least"]["up"] == [3, 1]
 
 
+@pytest.mark.thorough
 def test_elections_by_hand_lose_less_where_a_wiped_disk_would_lead(tmp_path: Path):
     out = tmp_path / "out"
     report = audit_of(Cluster("wiped-disk", tmp_path), tmp_path, [3, 2, 1], out=out)
@@ -266,6 +268,7 @@ def test_a_directory_that_gets_a_new_id_is_one_that_was_never_registered(tmp_pat
         assert any(note.startswith(text) for note in notes) is is_new
 
 
+@pytest.mark.thorough
 def test_a_broker_on_a_new_directory_may_be_unfenced_before_it_names_it(pylog, tmp_path: Path):
     """With or without an id for it: Kafka elects the broker then, or nobody."""
     cluster = Cluster("wiped-disk", tmp_path)

@@ -89,6 +89,7 @@ def test_tables_have_every_record_in_its_place(pylog, root, expected, tmp_path, 
     assert told["size_bytes"] == sum(path.stat().st_size for path in files)
 
 
+@pytest.mark.thorough
 def test_topic_and_folder_are_options_as_well(pylog, root, tmp_path):
     words = ("--topic", "orders", "--to", "jsonl")
     done = pylog("export", root, *words, "--out", tmp_path / "a")
@@ -290,6 +291,7 @@ operation.export(Local(1), reader_of(sys.argv[1]), Path(sys.argv[2]), parquet_re
 """
 
 
+@pytest.mark.thorough
 def test_what_a_killed_export_leaves_is_removed_by_the_next_one(pylog, root, tmp_path):
     command = [sys.executable, "-c", KILLED, str(root), str(tmp_path / "out")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -140,6 +140,7 @@ def names(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()} - {CLEAN_SHUTDOWN_FILE, ".lock"}
 
 
+@pytest.mark.thorough
 def test_nothing_that_is_run_on_a_full_disk_ends_for_its_own_files(unpacked, small_disk):
     disks = put_on(small_disk, unpacked)
     fill_disk(disks.base)

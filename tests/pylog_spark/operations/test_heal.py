@@ -78,6 +78,7 @@ def states(report: HealReport) -> list[str]:
     return report.damage["state"].to_pylist()
 
 
+@pytest.mark.thorough
 def test_a_plan_heals_exactly_what_is_damaged_and_an_undo_brings_the_damage_back(lab):
     whole = lab.logs()
     damaged = [lab.damage("ledger-0"), lab.damage("stock_levels-1", 0.2)]
@@ -102,6 +103,7 @@ def test_a_plan_heals_exactly_what_is_damaged_and_an_undo_brings_the_damage_back
     assert changed == {CLEAN_SHUTDOWN_FILE}
 
 
+@pytest.mark.thorough
 def test_a_segment_that_is_gone_comes_back_with_its_indexes(lab):
     whole = read_tree(lab.target)
     name = max((lab.target / "stock_levels-1").glob("*.log")).stem
@@ -118,6 +120,7 @@ def test_a_segment_that_is_gone_comes_back_with_its_indexes(lab):
     }
 
 
+@pytest.mark.thorough
 def test_of_a_killed_broker_the_recovery_point_stays(tmp_path):
     lab = Lab("killed", tmp_path)
     lab.damage("ledger-0")
@@ -128,6 +131,7 @@ def test_of_a_killed_broker_the_recovery_point_stays(tmp_path):
     assert not (lab.target / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.thorough
 def test_a_mirror_and_a_managed_root_are_donors(spark, lab, tmp_path):
     whole = lab.logs()
     mirror, managed = tmp_path / "mirror", tmp_path / "managed"
@@ -144,6 +148,7 @@ def test_a_mirror_and_a_managed_root_are_donors(spark, lab, tmp_path):
         assert damaged.read_bytes() == whole["ledger-0/" + damaged.name]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_spark_heals_as_this_machine_does(spark, lab):
     whole = lab.logs()
@@ -165,6 +170,7 @@ def test_without_a_donor_that_counts_nothing_is_changed_and_the_exit_status_says
     assert all(str(root / "ledger-0") in reason for root in lab.donors)
 
 
+@pytest.mark.thorough
 def test_where_a_donor_changed_since_that_log_is_refused_and_no_other(lab):
     whole = lab.logs()
     damaged = lab.damage("ledger-0")
@@ -181,6 +187,7 @@ def test_where_a_donor_changed_since_that_log_is_refused_and_no_other(lab):
     assert lab.logs() == whole | {"ledger-0/" + damaged.name: before}
 
 
+@pytest.mark.thorough
 def test_a_log_that_changed_since_is_refused(lab):
     damaged = lab.damage("ledger-0")
     lab.look()
@@ -210,6 +217,7 @@ def write_id(path: Path, key: str, named: str) -> str:
     return f"{path}: expected {named} {own}, found {OTHER_ID}"
 
 
+@pytest.mark.thorough
 def test_a_plan_and_an_undo_leave_a_topic_alone_that_was_made_again(lab):
     damaged = lab.damage("ledger-0")
     lab.damage("stock_levels-1", 0.2)
@@ -230,6 +238,7 @@ def test_a_plan_and_an_undo_leave_a_topic_alone_that_was_made_again(lab):
     assert read_tree(lab.target) == before
 
 
+@pytest.mark.thorough
 def test_a_plan_and_an_undo_leave_another_clusters_directory_alone(lab):
     lab.damage("ledger-0")
     lab.look()
@@ -253,6 +262,7 @@ def test_a_plan_and_an_undo_leave_another_clusters_directory_alone(lab):
     assert lab.logs() == before
 
 
+@pytest.mark.thorough
 def test_a_plan_of_a_former_version_names_no_ids_and_is_applied(lab):
     lab.damage("ledger-0")
     lab.look()
@@ -285,6 +295,7 @@ def test_a_healing_has_to_be_planned(lab):
         heal(HERE, [lab.target], replace(lab.options, plan_out=None))
 
 
+@pytest.mark.thorough
 def test_the_command_shows_where_and_from_whom(lab, pylog):
     lab.damage("ledger-0")
     words = ["heal", lab.target, "--role", "broker", "--engine", "local"]
@@ -303,6 +314,7 @@ def test_the_command_shows_where_and_from_whom(lab, pylog):
     assert result["action"] == "heal"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", ["elsewhere", "another partition", "no donor of this plan"])
 def test_a_piece_outside_of_the_plans_donors_is_refused(lab, tmp_path, where):
     damaged = lab.damage("ledger-0")
@@ -327,6 +339,7 @@ def test_a_piece_outside_of_the_plans_donors_is_refused(lab, tmp_path, where):
     assert damaged.exists()
 
 
+@pytest.mark.thorough
 def test_a_donor_that_became_another_topics_is_refused(lab):
     lab.damage("ledger-0")
     assert states(lab.look()) == ["FILLED"]

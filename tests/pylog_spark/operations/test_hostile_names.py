@@ -25,6 +25,7 @@ SMALL = ["clean-headers-none-s101", "clean-hw-none-s161"]
 DONE = sorted((name, step, "done") for name in SMALL for step in ("compact", "recover"))
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_directory_name_that_is_not_utf8_is_a_row_and_the_others_are_done(spark, tmp_path):
     crashed = crashed_directory(tmp_path / "log", SMALL)
@@ -48,6 +49,7 @@ def test_a_directory_name_that_is_not_utf8_is_a_row_and_the_others_are_done(spar
     assert "\x1b" not in shown
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_whoever_only_looks_finds_such_names_too(spark, tmp_path):
     crashed = crashed_directory(tmp_path / "log", SMALL)

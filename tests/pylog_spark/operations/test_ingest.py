@@ -59,6 +59,7 @@ def partitions_of(root):
     }
 
 
+@pytest.mark.thorough
 def test_a_broker_directory_goes_in_and_comes_out_as_it_was(spark, mirror, tmp_path):
     managed, out = tmp_path / "managed", tmp_path / "out"
     taken = ingest(spark, str(mirror), str(managed), OPTIONS, rules=STOPPED)
@@ -77,6 +78,7 @@ def test_a_broker_directory_goes_in_and_comes_out_as_it_was(spark, mirror, tmp_p
     }
 
 
+@pytest.mark.thorough
 def test_what_was_adopted_in_place_is_on_record_so_that_a_purge_takes_it(spark, tmp_path):
     write_files(tmp_path / "mirror", segment(0), segment(6))
     mirror, managed = tmp_path / "mirror", tmp_path / "managed"
@@ -90,6 +92,7 @@ def test_what_was_adopted_in_place_is_on_record_so_that_a_purge_takes_it(spark, 
     assert list(garbage.adopted) == [f"file://{mirror}/orders-0/00000000000000000000.log"]
 
 
+@pytest.mark.thorough
 def test_a_second_ingest_reads_manifests_and_nothing_else(spark, mirror, tmp_path):
     managed = tmp_path / "managed"
     first = ingest(spark, str(mirror), str(managed), OPTIONS, rules=PLAIN)
@@ -108,6 +111,7 @@ def test_a_second_ingest_reads_manifests_and_nothing_else(spark, mirror, tmp_pat
     assert topics[0] == topics[1] != {}
 
 
+@pytest.mark.thorough
 def test_what_was_taken_counts_though_the_lease_cannot_be_given_back(
     spark, mirror, tmp_path, monkeypatch
 ):
@@ -121,6 +125,7 @@ def test_what_was_taken_counts_though_the_lease_cannot_be_given_back(
     assert report.summary.done
 
 
+@pytest.mark.thorough
 def test_a_dry_run_plans_all_of_it_and_writes_nothing(spark, mirror, tmp_path):
     managed = tmp_path / "managed"
     options = replace(OPTIONS, dry_run=True)
@@ -138,6 +143,7 @@ def test_a_dry_run_plans_all_of_it_and_writes_nothing(spark, mirror, tmp_path):
     ]
 
 
+@pytest.mark.thorough
 def test_a_partition_that_is_refused_does_not_stop_the_others(spark, mirror, tmp_path):
     events = mirror / "events-0"
     logs = sorted(events.glob("*.log"))
@@ -150,6 +156,7 @@ def test_a_partition_that_is_refused_does_not_stop_the_others(spark, mirror, tmp
     assert report.exit_code == 3
 
 
+@pytest.mark.thorough
 def test_high_watermarks_are_the_mirrors_own_or_said(spark, mirror, tmp_path):
     (mirror / "replication-offset-checkpoint").unlink()
     unknown, said = tmp_path / "unknown", tmp_path / "said"
@@ -169,6 +176,7 @@ def test_another_runs_lease_refuses_an_ingest_with_its_name(spark, mirror, tmp_p
         ingest(spark, str(mirror), str(tmp_path / "managed"), OPTIONS, rules=PLAIN)
 
 
+@pytest.mark.thorough
 def test_a_mirror_is_not_its_own_managed_root_unless_it_is_adopted(spark, mirror):
     with pytest.raises(ConfigError, match="--in-place"):
         ingest(spark, str(mirror), str(mirror), OPTIONS, rules=PLAIN)
@@ -185,6 +193,7 @@ def test_a_folder_with_something_else_in_it_becomes_no_managed_root(spark, mirro
         ingest(spark, str(mirror), str(tmp_path / "managed"), OPTIONS, rules=PLAIN)
 
 
+@pytest.mark.thorough
 def test_materialize_writes_chosen_topics_and_goes_on_where_it_was_killed(spark, mirror, tmp_path):
     managed, out = tmp_path / "managed", tmp_path / "out"
     ingest(spark, str(mirror), str(managed), OPTIONS, rules=STOPPED)
@@ -202,6 +211,7 @@ def test_materialize_writes_chosen_topics_and_goes_on_where_it_was_killed(spark,
     assert again.exit_code == 0
 
 
+@pytest.mark.thorough
 def test_materialize_refuses_a_directory_of_somebody_elses(spark, mirror, tmp_path):
     managed, out = tmp_path / "managed", tmp_path / "out"
     ingest(spark, str(mirror), str(managed), OPTIONS, rules=STOPPED)

@@ -38,6 +38,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_a_job_that_runs_as_an_interrupt(tmp_path):
     started = tmp_path / "started"
     command = [sys.executable, "-c", SCRIPT, str(started)]
@@ -53,6 +54,7 @@ def test_ctrl_c_ends_a_job_that_runs_as_an_interrupt(tmp_path):
         process.kill()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(tmp_path):
     """A JVM without an owner would keep the pipe open: nobody would read its end."""
     (tmp_path / "log").mkdir()

@@ -22,6 +22,7 @@ def rows(result) -> list[dict]:
     return [row for row in lines if row["type"] == "result" and row["topic"] == "orders"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["run", "compact", "retain", "recover"])
 def test_it_is_skipped_with_the_way_out_and_the_rest_is_done(pylog, disks, command):
     behind = disks.base / "elsewhere" / "orders-0"
@@ -36,6 +37,7 @@ def test_it_is_skipped_with_the_way_out_and_the_rest_is_done(pylog, disks, comma
     assert {path.name: path.read_bytes() for path in behind.iterdir()} == before
 
 
+@pytest.mark.thorough
 def test_a_recovery_that_leaves_it_out_does_not_mark_its_directory_clean(pylog, disks):
     for root in disks.roots:
         (root / ".kafka_cleanshutdown").unlink()

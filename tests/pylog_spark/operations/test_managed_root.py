@@ -77,6 +77,7 @@ def brokers(request, spark, tmp_path_factory):
     return before, root, expected, now_ms
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("brokers", "strategy"),
     [*(("first rounds", strategy) for strategy in Strategy), ("later rounds", Strategy.BROADCAST)],
@@ -101,6 +102,7 @@ def test_a_managed_root_ends_with_the_bytes_of_a_brokers_directory(
     assert steps_of(report) == steps_of(expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("names", "now_ms"),
     [
@@ -203,6 +205,7 @@ def test_a_url_is_never_a_brokers_directory():
         check_roots([root], JobOptions(now_ms=FIRST_ROUNDS_MS, dry_run=True))
 
 
+@pytest.mark.thorough
 def test_verification_of_a_managed_root_finds_what_is_damaged(spark, tmp_path):
     name = "clean-headers-none-s101"
     root = broker_directory(tmp_path / "log", [name, "clean-hw-none-s161"])
@@ -227,6 +230,7 @@ def test_verification_of_a_managed_root_finds_what_is_damaged(spark, tmp_path):
     report.release()
 
 
+@pytest.mark.thorough
 def test_a_sync_that_keeps_writing_its_mirror_changes_nothing_in_the_managed_root(spark, tmp_path):
     names = ["clean-headers-none-s101", "clean-hw-none-s161"]
     root = broker_directory(tmp_path / "log", names)

@@ -198,6 +198,7 @@ def many(location: str) -> ObjectStore:
     return objects
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("are_few", [True, False], ids=["few partitions", "very many partitions"])
 def test_many_partitions_are_undone_by_several_tasks_stage_by_stage(
     tmp_path, monkeypatch, stages, are_few

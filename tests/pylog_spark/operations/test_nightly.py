@@ -83,6 +83,7 @@ def test_a_log_that_cannot_be_recovered_is_compacted_by_nobody(spark, tmp_path):
     assert not (crashed.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fail_on", "exit_code"), [(None, 0), (Severity.WARN, 1), (Severity.FATAL, 0)]
 )
@@ -126,6 +127,7 @@ def test_two_nights_at_once_are_one(spark, tmp_path, monkeypatch):
     assert differences_from_kafka(root.path, SMALL, tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_the_ledger_knows_one_run_and_its_steps(tmp_path):
     crashed = crashed_directory(tmp_path / "log", SMALL)
     ledger = tmp_path / "ledger"

@@ -370,6 +370,7 @@ def test_directories_of_deleted_partitions_go_at_the_same_time(root, monkeypatch
     assert order == sorted(order)
 
 
+@pytest.mark.thorough
 def test_folders_of_the_trash_go_level_by_level_and_what_names_the_run_last(tmp_path, monkeypatch):
     root = broker_directory(tmp_path / "log", ["clean-headers-none-s101", "clean-hw-none-s161"])
     trash = tmp_path / "trash"

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.spark
 NAME = f"{MANY_KEYS.topic}-0"
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_no_plan_has_a_cell_above_eight_megabytes_and_all_strategies_leave_the_same(
     spark, tmp_path, monkeypatch

@@ -87,6 +87,7 @@ def test_the_directory_of_a_killed_broker_ends_as_partition_recover_leaves_it(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broker-dir-unclean", "twin"]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-10", "REC-30")
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_logs_of_every_kind_with_torn_tails_end_as_partition_recover_leaves_them(
@@ -133,6 +134,7 @@ def test_checkpoints_say_where_logs_start_and_end_and_keep_lines_that_are_not_ou
     assert (root.path / CLEANER_FILE).read_bytes() == cleaner
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("CKP-05", "FLT-11")
 @pytest.mark.parametrize("name", [RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE])
 def test_a_malformed_checkpoint_counts_as_empty_and_stays_as_it_is(spark, tmp_path, name):
@@ -148,6 +150,7 @@ def test_a_malformed_checkpoint_counts_as_empty_and_stays_as_it_is(spark, tmp_pa
     assert report.summary.done == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-31", "REC-32")
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_a_dry_run_writes_nothing_and_says_what_the_run_then_does(spark, tmp_path, tuning):
@@ -196,6 +199,7 @@ def sizes_of(root) -> dict[str, int]:
     return {d.name: sum(log.stat().st_size for log in logs_of(d)) for d in root.partitions()}
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-32", "DIR-14")
 def test_recovering_twice_changes_nothing_more(spark, tmp_path):
     root = killed_broker(tmp_path)
@@ -219,6 +223,7 @@ def test_recovering_twice_changes_nothing_more(spark, tmp_path):
     assert root.trees() == trees
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-14", "DIR-03")
 def test_a_directory_that_was_cleanly_shut_down_is_not_touched_and_keeps_its_epoch(spark, tmp_path):
     path = Golden("broker-dir").unpack(tmp_path)
@@ -256,6 +261,7 @@ def test_a_clean_directory_that_needed_work_loses_the_epoch_of_its_marker(spark,
     assert state_of(path / "events-1") == untouched
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-08", "DIR-03")
 def test_it_loses_the_epoch_too_where_the_run_ends_before_it_takes_note(
     spark, tmp_path, monkeypatch
@@ -273,6 +279,7 @@ def test_it_loses_the_epoch_too_where_the_run_ends_before_it_takes_note(
     assert (path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-17", "REC-30", "REC-31")
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_a_log_that_kafka_does_not_load_is_a_row_and_the_others_finish(spark, tmp_path, tuning):
@@ -308,6 +315,7 @@ def snapshot_of(directory, log) -> None:
     log.with_suffix(".txnindex").write_bytes(b"\x00\x63" + bytes(32))
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-31")
 def test_the_ledger_has_a_row_a_partition_and_every_operation(tmp_path):
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:3])
@@ -339,6 +347,7 @@ def test_the_ledger_has_a_row_a_partition_and_every_operation(tmp_path):
     assert {row["run_id"] for row in tables["operations"]} == {report.run_id}
 
 
+@pytest.mark.thorough
 def test_owner_group_mode_and_attributes_of_every_file_stay(spark, tmp_path):
     root = killed_broker(tmp_path)
     forget_high_watermarks(root.path)
@@ -427,6 +436,7 @@ def test_a_topic_whose_config_nobody_knows_is_recovered_with_kafkas_defaults(spa
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-31")
 def test_small_waves_change_no_byte_and_spark_shows_what_is_left(spark, tmp_path, monkeypatch):
     root = crashed_directory(tmp_path / "log", MANY_KINDS)

@@ -66,6 +66,7 @@ def one_by_one(tmp_path_factory):
     return root, ends
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("REC-30", "FLT-14")
 @pytest.mark.parametrize("run", RUNS)
 def test_two_executors_leave_what_partition_recover_leaves_whoever_dies(played, one_by_one, run):

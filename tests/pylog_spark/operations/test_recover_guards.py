@@ -86,6 +86,7 @@ def assert_refused(report, root, before, reason: str) -> None:
     assert "1 of its logs were not recovered" in note
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 @pytest.mark.parametrize("is_torn", [False, True], ids=["zeros", "a torn batch and zeros"])
 def test_zeros_at_the_end_are_no_bytes_of_records(tmp_path, tuning, is_torn):
@@ -112,6 +113,7 @@ def test_zeros_at_the_end_are_no_bytes_of_records(tmp_path, tuning, is_torn):
             assert file.read(len(torn) + 1) == torn + b"\0"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_a_log_that_would_lose_more_than_is_allowed_is_left_alone_and_listed(spark, root, tuning):
     before = state_of(root.path / f"{TORN}-0")
@@ -129,6 +131,7 @@ def test_a_log_that_would_lose_more_than_is_allowed_is_left_alone_and_listed(spa
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
 
 
+@pytest.mark.thorough
 def test_a_cut_below_the_checkpointed_high_watermark_waits_for_a_word(spark, tmp_path):
     root = crashed_directory(tmp_path / "log", [TORN, WHOLE])
     tear(root.path / f"{TORN}-0")
@@ -168,6 +171,7 @@ def test_a_log_that_ends_low_by_itself_is_recovered_and_the_start_order_advised(
     assert (root.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.thorough
 def test_readable_records_wait_for_a_word_where_no_high_watermark_is_known(spark, root, tmp_path):
     directory = root.path / f"{TORN}-0"
     corrupt(logs_of(directory)[1], 40)
@@ -192,6 +196,7 @@ def test_readable_records_wait_for_a_word_where_no_high_watermark_is_known(spark
     assert f"{of_records} would be cut: {where} after the run, {replay}" in said.notes
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-15", "REC-16")
 def test_a_log_of_which_nothing_would_be_left_waits_for_a_word(spark, root):
     log = logs_of(root.path / f"{TORN}-0")[0]
@@ -203,6 +208,7 @@ def test_a_log_of_which_nothing_would_be_left_waits_for_a_word(spark, root):
     assert (report.exit_code, row_of(report)["bytes_after"]) == (0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-19", "FLT-06")
 def test_a_log_that_ends_below_its_log_start_waits_for_a_word(spark, root):
     starts = {TopicPartition(TORN, 0): 5_000}
@@ -215,6 +221,7 @@ def test_a_log_that_ends_below_its_log_start_waits_for_a_word(spark, root):
     assert [log.name for log in logs_of(root.path / f"{TORN}-0")] == [log_file(5_000)]
 
 
+@pytest.mark.thorough
 def test_a_copy_is_reported_on_and_not_touched(spark, root):
     before = state_of(root.path.parent)
     said = recover(spark, [root.path], root.with_options(dry_run=True))
@@ -299,6 +306,7 @@ def records_in(store: LocalStore) -> int:
     return total
 
 
+@pytest.mark.thorough
 def test_a_later_run_leaves_what_an_earlier_one_set_aside(spark, root, tmp_path):
     options = root.with_options(salvage=str(tmp_path / "salvage"))
     recover(spark, [root.path], options)
@@ -317,6 +325,7 @@ def test_a_place_for_salvage_inside_a_log_directory_is_refused(spark, root):
         recover(spark, [root.path], options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("DIR-03")
 @pytest.mark.parametrize(
     ("changes", "reason"),
@@ -385,6 +394,7 @@ def test_a_directory_in_use_is_refused_and_its_holder_named_but_can_be_looked_at
         assert recover(spark, [root.path], root.with_options(dry_run=True)).cuts.num_rows == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03", "REC-30")
 def test_what_the_time_of_a_run_does_not_reach_is_left_to_the_next_and_not_marked(
     spark, tmp_path, monkeypatch
@@ -442,6 +452,7 @@ def test_a_run_that_ends_between_waves_keeps_what_it_did_and_can_be_made_again(
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-09")
 def test_directories_of_one_broker_are_one_run_and_a_partition_in_two_of_them_fails(
     spark, tmp_path

@@ -80,6 +80,7 @@ def expected_starts(names) -> dict[TopicPartition, int]:
     return starts
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("RET-01", "RET-02", "RET-03", "RET-10", "RET-11", "CKP-06")
 @pytest.mark.parametrize(
     ("names", "now_ms"),
@@ -121,6 +122,7 @@ def test_the_report_says_what_went_for_which_reason_and_what_keeps_the_rest(spar
     assert row["wait_ms"] > 0
 
 
+@pytest.mark.thorough
 def test_a_second_run_finds_nothing_and_changes_nothing(spark, tmp_path):
     root = broker_directory(tmp_path / "log", BY_START_AND_SIZE)
     retain(spark, [root.path], options_of(root))
@@ -230,6 +232,7 @@ def test_one_damaged_partition_stops_no_other(spark, tmp_path):
     assert (root.path / ".kafka_cleanshutdown").read_text() == MARKER
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-11")
 def test_what_a_killed_run_left_is_finished_by_the_next(spark, tmp_path):
     name = "retain-logstart-s501"
@@ -308,6 +311,7 @@ def test_what_the_cluster_itself_says_goes_be_it_nearly_everything(spark, tmp_pa
     assert differences_from_kafka(root.path, [MOST], tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_retention_that_was_much_longer_at_the_last_run_waits_for_a_person(tmp_path):
     root = broker_directory(tmp_path / "log", [MOST])
     own = {**OWN, "ledger": str(tmp_path / "ledger")}
@@ -353,6 +357,7 @@ def test_a_busy_topic_that_keeps_everything_shows_that_the_clock_is_right(spark,
     assert reasons == {"CLOCK_PAST_RETENTION", "COMPACTED"}
 
 
+@pytest.mark.thorough
 def test_the_public_face_answers_with_rows(spark, tmp_path):
     name = "retain-size-s501"
     root = broker_directory(tmp_path / "log", [name])

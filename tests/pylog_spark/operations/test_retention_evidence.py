@@ -113,6 +113,7 @@ def test_without_a_ledger_nobody_knows_what_was():
     assert evidence.former_limits({("r", "t")}) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_run_that_refused_one_partition_of_a_topic_has_made_no_new_limit(spark, monkeypatch):
     schema = (

@@ -24,6 +24,7 @@ NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"
 WORKED_TWICE = NAMES[1:]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-14")
 def test_tasks_that_fail_after_their_work_and_run_again_leave_what_kafka_left(tmp_path):
     program = "tests.pylog_spark.operations.failing_tasks"
@@ -61,6 +62,7 @@ class NoBroadcast(SparkEngine):
         self.can_broadcast = False
 
 
+@pytest.mark.thorough
 def test_without_broadcasts_maps_are_shared_by_files_and_that_is_said(spark, tmp_path, monkeypatch):
     monkeypatch.setattr("pylog_spark.engines.spark_engine.SparkEngine", NoBroadcast)
     root = broker_directory(tmp_path / "log", NAMES)

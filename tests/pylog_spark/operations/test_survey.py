@@ -30,6 +30,7 @@ def columns(report):
     return report.details.drop_columns(["duration_ms"]).to_pylist()
 
 
+@pytest.mark.thorough
 def test_a_thousand_partitions_are_planned_from_their_listing_alone(listed):
     assert listed.details.num_rows == PARTITIONS
     assert set(listed.details["segments"].to_pylist()) == {SEGMENTS}
@@ -43,6 +44,7 @@ def test_a_thousand_partitions_are_planned_from_their_listing_alone(listed):
     assert all(row["cleanable_bytes"] > 0 and row["cleanable_ratio"] == 1.0 for row in compacted)
 
 
+@pytest.mark.thorough
 def test_an_inventory_gives_the_same_plan(listed, spark, tmp_path):
     path = write_inventory(tmp_path / "files.parquet", PARTITIONS, SEGMENTS)
     found = plan_once(spark, PARTITIONS, segments=SEGMENTS, inventory=path)

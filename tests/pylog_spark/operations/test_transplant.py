@@ -79,6 +79,7 @@ def statuses(report: TransplantReport) -> list[str]:
     return list(report.details["status"].to_pylist())
 
 
+@pytest.mark.thorough
 def test_a_row_names_the_log_directory_of_the_log_that_goes(
     source: Path, disks: list[Path], tmp_path: Path
 ):
@@ -89,6 +90,7 @@ def test_a_row_names_the_log_directory_of_the_log_that_goes(
     assert set(report.results["root"].to_pylist()) == {str(source)}
 
 
+@pytest.mark.thorough
 def test_partitions_go_wave_by_wave_and_a_killed_run_keeps_its_waves(
     source: Path, disks: list[Path], monkeypatch
 ):
@@ -149,6 +151,7 @@ def empty_log(disks: list[Path]) -> Path:
     return directory
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_same_disk", [True, False], ids=["linked", "copied"])
 def test_an_undo_takes_all_of_it_back(
     source: Path, disks: list[Path], empty_log: Path, tmp_path: Path, is_same_disk: bool
@@ -171,6 +174,7 @@ def test_an_undo_takes_all_of_it_back(
     assert statuses(run([source], disks)) == [Status.DONE] * PARTITIONS
 
 
+@pytest.mark.thorough
 def test_an_undo_takes_back_what_a_killed_run_had_put_in_place(
     source: Path, disks: list[Path], empty_log: Path, tmp_path: Path, monkeypatch
 ):
@@ -193,6 +197,7 @@ def test_an_undo_takes_back_what_a_killed_run_had_put_in_place(
     assert trees(disks) == before
 
 
+@pytest.mark.thorough
 def test_a_replica_that_a_broker_has_changed_is_not_taken_back(
     source: Path, disks: list[Path], tmp_path: Path
 ):

@@ -138,6 +138,7 @@ def expected_trees(lab: Lab, leader: int, *, folder: Path) -> dict[Path, dict[st
     return trees
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-11", "CMP-44")
 @pytest.mark.parametrize(
     ("name", "leader"), [("diverged", 2), ("killed", 2), ("log-start", 1), ("compacted", 3)]
@@ -183,6 +184,7 @@ def test_followers_are_cut_and_come_back(name: str, leader: int, tmp_path: Path)
     assert lab.checkpoints() == points
 
 
+@pytest.mark.thorough
 def test_an_undo_that_is_killed_raises_no_checkpoint_above_the_end_of_a_cut_log(
     tmp_path: Path, monkeypatch
 ):
@@ -208,6 +210,7 @@ def test_an_undo_that_is_killed_raises_no_checkpoint_above_the_end_of_a_cut_log(
     assert lab.checkpoints() == before
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-11")
 def test_committed_records_are_cut_only_where_that_is_allowed_and_they_are_kept(tmp_path: Path):
     lab = Lab("diverged", tmp_path)
@@ -232,6 +235,7 @@ def test_committed_records_are_cut_only_where_that_is_allowed_and_they_are_kept(
     assert sum(row.contents.records for row in kept) == lost
 
 
+@pytest.mark.thorough
 def test_cuts_that_take_nothing_committed_need_no_leave(tmp_path: Path):
     lab = Lab("log-start", tmp_path)
     assert [cut["committed"] for _, _, cut in lab.cuts(1)] == [0]
@@ -239,6 +243,7 @@ def test_cuts_that_take_nothing_committed_need_no_leave(tmp_path: Path):
     assert lab.apply().exit_code == 0
 
 
+@pytest.mark.thorough
 def test_a_follower_that_changed_since_is_left_alone(tmp_path: Path):
     lab = Lab("log-start", tmp_path)
     (place,) = [place for place, _, _ in lab.cuts(1)]
@@ -252,6 +257,7 @@ def test_a_follower_that_changed_since_is_left_alone(tmp_path: Path):
     assert lab.trees() == before
 
 
+@pytest.mark.thorough
 def test_a_plan_of_other_cuts_than_its_operations_is_refused(tmp_path: Path):
     lab = Lab("log-start", tmp_path)
     lab.plan_for(1)
@@ -265,6 +271,7 @@ def test_a_plan_of_other_cuts_than_its_operations_is_refused(tmp_path: Path):
     assert lab.trees() == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("value", ["x", [None], {}, [], 3])
 def test_a_plan_with_other_offsets_than_numbers_is_none(value: object, tmp_path: Path):
     lab = Lab("log-start", tmp_path)
@@ -285,6 +292,7 @@ def test_where_nothing_is_cut_the_answer_says_so(tmp_path: Path):
     assert lab.apply().exit_code == 0
 
 
+@pytest.mark.thorough
 def test_a_replica_that_cannot_be_opened_is_named_and_stays(tmp_path: Path):
     lab = Lab("epoch-file-corrupt", tmp_path, allow_truncate=True, salvage=str(tmp_path / "s"))
     (bad,) = [
@@ -301,6 +309,7 @@ def test_a_replica_that_cannot_be_opened_is_named_and_stays(tmp_path: Path):
     assert read_tree(bad) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_allowed", [False, True])
 def test_what_opening_would_lose_is_refused_as_a_recovery_is(is_allowed: bool, tmp_path: Path):
     allowed = {"allow_truncate": True, "salvage": str(tmp_path / "salvage")} if is_allowed else {}
@@ -324,6 +333,7 @@ def test_what_opening_would_lose_is_refused_as_a_recovery_is(is_allowed: bool, t
         assert read_tree(place) == before
 
 
+@pytest.mark.thorough
 def test_a_directory_that_a_broker_holds_is_refused(tmp_path: Path):
     lab = Lab("log-start", tmp_path)
     ((place, _, _),) = lab.cuts(1)
@@ -347,6 +357,7 @@ def test_who_has_no_replica_cannot_lead(tmp_path: Path):
         lab.plan_for(4)
 
 
+@pytest.mark.thorough
 def test_a_plan_in_python_is_applied(tmp_path: Path):
     lab = Lab("log-start", tmp_path)
     first, *others = lab.cluster.roots
@@ -364,6 +375,7 @@ def test_cuts_are_planned_by_an_audit_alone(tmp_path: Path):
         truncate(HERE, lab.cluster.roots, lab.options)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_spark_plans_what_this_machine_plans(spark: Any, tmp_path: Path):
     lab = Lab("log-start", tmp_path)
@@ -377,6 +389,7 @@ def test_spark_plans_what_this_machine_plans(spark: Any, tmp_path: Path):
     assert list(lab.cuts(1)) == []
 
 
+@pytest.mark.thorough
 def test_a_broker_stays_eligible_for_partitions_that_are_not_cut(tmp_path: Path):
     """Else the controller drops it from all ISRs and ELRs, and a worse leader follows."""
     lab = Lab(

@@ -66,6 +66,7 @@ def undoable(cleaned, tmp_path):
         shutil.copytree(copy, place)
 
 
+@pytest.mark.thorough
 def test_an_undone_run_leaves_the_bytes_from_before_it(undoable):
     root, options, report, before, points = undoable
     assert partitions(root) != before
@@ -149,6 +150,7 @@ def test_a_run_that_the_trash_does_not_know_is_a_wrong_argument(undoable):
         undo("x", replace(options, trash=None))
 
 
+@pytest.mark.thorough
 def test_a_whole_night_over_a_real_brokers_directory_is_undone(spark, tmp_path):
     """Swept and compacted: topics of both policies, checkpoints of three kinds."""
     path = unpack_broker(tmp_path / "log")

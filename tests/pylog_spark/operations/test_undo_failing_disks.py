@@ -139,6 +139,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("for_good", [True, False])
 @pytest.mark.parametrize(("method", "file"), FAILURES)
 def test_what_lies_on_other_disks_is_undone_and_the_rest_when_the_disk_is_in_order(
@@ -173,6 +174,7 @@ def test_what_lies_on_other_disks_is_undone_and_the_rest_when_the_disk_is_in_ord
     disks.check_undone(GOOD)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("for_good", [True, False])
 def test_the_disk_may_fail_at_any_change(tmp_path, for_good):
     disk = tmp_path / "disk"

@@ -189,6 +189,7 @@ def check_findings(place: Place, path: Path, unit_bytes: int, ledger: str | None
     return report
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @UNITS
 def test_findings_are_those_of_the_process_however_segments_are_spread(spark, tmp_path, unit_bytes):
@@ -199,6 +200,7 @@ def test_findings_are_those_of_the_process_however_segments_are_spread(spark, tm
     report.release()
 
 
+@pytest.mark.sampled(2)
 @UNITS
 @pytest.mark.parametrize("most_here", [0, 1 << 30], ids=["processes", "here"])
 def test_so_they_are_on_this_machine_and_all_are_recorded(
@@ -222,6 +224,7 @@ def test_of_many_findings_the_worst_are_shown(tmp_path):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.item("DIR-05")
 def test_all_partitions_of_a_broker_at_once_with_a_ledger(spark, tmp_path):
@@ -254,6 +257,7 @@ def test_all_partitions_of_a_broker_at_once_with_a_ledger(spark, tmp_path):
     assert {row["topic"] for row in only.results.to_pylist()} == {"compacted", "compacted-delete"}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_public_face_returns_findings_as_rows(spark, tmp_path):
     root = damaged(tmp_path / "log")
@@ -281,6 +285,7 @@ def test_a_ledger_inside_of_a_log_directory_is_refused(spark, tmp_path):
         verify(spark, [root.path], options)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_doctor_says_the_same_on_both_engines(spark, tmp_path):
     path = Golden("broker-dir-unclean").unpack(tmp_path / "broker")

@@ -277,6 +277,7 @@ def test_a_disk_that_does_not_say_what_is_free_has_failed(tmp_path, monkeypatch,
         assert "Input/output error" in str(root.failure)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("CMP-43")
 @pytest.mark.parametrize(
     ("per_disk", "disks", "expected"),

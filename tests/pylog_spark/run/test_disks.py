@@ -93,6 +93,7 @@ def trees(paths: list[Path]) -> dict[str, dict[str, bytes]]:
     }
 
 
+@pytest.mark.thorough
 def test_a_limit_of_tasks_at_a_disk_holds_and_changes_no_byte(watched):
     found = {}
     for per_disk in (None, 1):
@@ -104,6 +105,7 @@ def test_a_limit_of_tasks_at_a_disk_holds_and_changes_no_byte(watched):
     assert found[2] == found[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.SHUFFLE])
 def test_it_holds_in_a_compaction_that_is_spread(watched, strategy):
     paths, options = two_roots(watched.folder / "log", CLEANED)
@@ -114,6 +116,7 @@ def test_it_holds_in_a_compaction_that_is_spread(watched, strategy):
         assert differences_from_kafka(path, CLEANED[number], folder) == []
 
 
+@pytest.mark.thorough
 def test_it_holds_in_a_recovery_whose_segments_are_read_apart(watched):
     roots = [crashed_directory(watched.folder / str(n), CLEANED[n]) for n in range(2)]
     twins = [root.copy(watched.folder / f"twin-{n}") for n, root in enumerate(roots)]
@@ -125,6 +128,7 @@ def test_it_holds_in_a_recovery_whose_segments_are_read_apart(watched):
         assert root.trees() == twin.trees()
 
 
+@pytest.mark.thorough
 def test_it_holds_in_a_verification(watched):
     paths, options = two_roots(watched.folder / "log", CLEANED)
     deep = VerifyRequest(is_deep=True)

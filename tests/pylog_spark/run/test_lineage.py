@@ -85,6 +85,7 @@ def test_a_verification_reads_and_completes_whatever_it_finds(tmp_path, events):
     assert (places(end["inputs"]), end["outputs"]) == ([("file", str(root.path))], [])
 
 
+@pytest.mark.thorough
 def test_what_comes_in_and_goes_out_is_read_here_and_written_there(tmp_path, events):
     root = broker_directory(tmp_path / "log", SWEPT)
     mirror, managed, out = str(root.path), str(tmp_path / "managed"), str(tmp_path / "out")

@@ -158,6 +158,7 @@ def expected_of_cleaner(ledger: Path, report: Report, root: Path) -> dict[Key, f
     return {key(name, root): number for name, number in numbers.items()}
 
 
+@pytest.mark.thorough
 def test_the_numbers_of_a_compaction_are_those_of_its_ledger_root_by_root(tmp_path):
     roots, options = two_roots(tmp_path, CLEANED)
     ledger, file = tmp_path / "ledger", tmp_path / "pylog.prom"
@@ -201,6 +202,7 @@ def test_the_numbers_of_a_retention_are_those_of_its_ledger(tmp_path):
     assert found[key("run_bytes_after", root.path)] < found[key("run_bytes_before", root.path)]
 
 
+@pytest.mark.thorough
 def test_what_a_recovery_leaves_is_counted_as_kafkas_loader_counts_it(tmp_path):
     root = crashed_directory(tmp_path / "log", CRASHED)
     tear(root.path / f"{CRASHED[1]}-0", segment=0)
@@ -226,6 +228,7 @@ def test_what_a_recovery_leaves_is_counted_as_kafkas_loader_counts_it(tmp_path):
     assert found[key("remaining_segments_to_recover", root.path)] == 0
 
 
+@pytest.mark.thorough
 def test_a_night_has_the_numbers_of_all_its_steps(tmp_path):
     root = crashed_directory(tmp_path / "log", [*CLEANED, *SWEPT]).with_options(
         now_ms=FIRST_ROUNDS_MS
@@ -363,6 +366,7 @@ def group_of(path: str) -> dict[str, str]:
     return group
 
 
+@pytest.mark.thorough
 def test_each_root_is_a_group_of_a_gateway(tmp_path, gateway):
     url, requests = gateway
     roots, options = two_roots(tmp_path, CLEANED)

@@ -32,6 +32,7 @@ class StoppedError(Exception):
     """The run is stopped between two waves."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", [Strategy.WHOLE, Strategy.FILES])
 def test_a_run_that_is_stopped_keeps_what_finished_waves_committed(
     spark, tmp_path, monkeypatch, strategy
@@ -97,6 +98,7 @@ def test_waves_end_where_a_disk_has_less_than_min_free(spark, tmp_path, monkeypa
     assert (root.path / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.thorough
 def test_partitions_that_are_spread_and_whole_ones_share_a_wave(spark, tmp_path, monkeypatch):
     titles = []
     collect = SparkEngine.collect
@@ -123,6 +125,7 @@ def test_partitions_that_are_spread_and_whole_ones_share_a_wave(spark, tmp_path,
     assert report.cleaner["cleanable-partitions"] == len(NAMES)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-42")
 @pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.SHUFFLE])
 def test_a_segment_that_has_to_be_split_is_cleaned_by_the_same_run(spark, tmp_path, strategy):

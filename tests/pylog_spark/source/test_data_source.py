@@ -72,11 +72,13 @@ def read(spark: Any, root: Path) -> Any:
     return load
 
 
+@pytest.mark.thorough
 def test_the_columns_are_those_of_sparks_own_kafka_source(read):
     assert read().schema == StructType(KAFKA_COLUMNS)
     assert read(includeHeaders="true").schema == StructType([*KAFKA_COLUMNS, HEADERS])
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-08")
 def test_a_committed_read_is_what_a_consumer_got(read):
     frame = read(
@@ -98,6 +100,7 @@ def test_chosen_columns_are_the_only_ones(read):
     assert counts == {0: 511, 1: 537}
 
 
+@pytest.mark.thorough
 def test_a_filter_narrows_its_own_action_only(read):
     frame = read(subscribe="events")
     everything = frame.count()
@@ -118,6 +121,7 @@ def test_a_range_without_records_is_an_empty_frame(read):
     assert frame.count() == 0
 
 
+@pytest.mark.thorough
 def test_small_partitions_share_a_task_and_large_ones_are_cut(read):
     def tasks(**options: str) -> int:
         frame = read(subscribe="events,compacted", **options)
@@ -141,6 +145,7 @@ def test_a_session_says_how_much_a_task_reads_when_the_format_is_registered(spar
         register(spark)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("as_url", ["{}", "file:{}", "file://{}"])
 def test_several_paths_patterns_and_urls_of_files_are_read(spark, read, root, as_url: str):
     both = [as_url.format(root / f"events-{number}") for number in (0, 1)]
@@ -169,6 +174,7 @@ def test_registering_twice_changes_nothing(spark, read):
     assert read(subscribe="events").count() == 1048
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -184,6 +190,7 @@ def test_a_wrong_option_is_said_in_sparks_error(read, options, said: str):
         read(**options).count()
 
 
+@pytest.mark.thorough
 def test_a_frame_has_the_rows_before_or_after_a_commit_at_any_point_of_it(spark, tmp_path):
     register(spark)
     directory = one_group(tmp_path / "t-0")
@@ -224,6 +231,7 @@ def test_a_frame_refuses_a_log_whose_middle_is_missing(spark, tmp_path):
     assert read.option("failOnDataLoss", "false").load(str(directory)).count() > 0
 
 
+@pytest.mark.thorough
 def test_a_view_of_sql_has_the_options_and_looks_at_the_logs_when_it_is_created(spark, tmp_path):
     register(spark)
     root = tmp_path / "kafka"
@@ -251,6 +259,7 @@ def call(spark: Any, root: Path) -> Any:
     return lambda arguments="": spark.sql(f"FROM kafka_log('{root}'{arguments})")
 
 
+@pytest.mark.thorough
 @needs_function
 def test_the_table_function_has_the_rows_of_the_format_in_one_task(read, call):
     assert call().schema == read().schema
@@ -270,6 +279,7 @@ def test_the_table_function_has_the_rows_of_the_format_in_one_task(read, call):
     assert len(call().limit(3).collect()) == 3
 
 
+@pytest.mark.sampled(2)
 @needs_function
 @pytest.mark.parametrize(
     ("arguments", "said"),

@@ -124,6 +124,7 @@ def test_committed_records_of_a_broker_that_was_killed_are_those_that_a_consumer
     assert len(expected) > 1800
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-08")
 @given(
     log=transaction_logs(),

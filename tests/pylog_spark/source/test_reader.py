@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # What plans a query, and what writes: of the process that plans, and of the driver.
 NOT_OF_A_TASK = (
     "pylog_spark.source.data_source",
@@ -13,6 +15,7 @@ NOT_OF_A_TASK = (
 )
 
 
+@pytest.mark.thorough
 def test_a_worker_imports_nothing_that_plans_or_writes():
     code = "import sys, pylog_spark.source.reader; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -149,6 +149,7 @@ def test_an_end_is_refused(name: str):
         parse_options({"path": "/logs", name: "7"}, is_stream=True)
 
 
+@pytest.mark.thorough
 @given(
     log=transaction_logs(),
     cuts=st.lists(st.integers(0, 3000), max_size=6),

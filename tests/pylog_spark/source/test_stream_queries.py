@@ -57,6 +57,7 @@ def test_a_query_that_goes_on_where_it_ended_has_each_record_once(spark, tmp_pat
     assert reached == {"orders": {"0": 80, "1": 80}}
 
 
+@pytest.mark.thorough
 def test_a_query_that_runs_reads_what_comes(spark, tmp_path):
     register(spark)
     root = tmp_path / "kafka"
@@ -76,6 +77,7 @@ def test_a_query_that_runs_reads_what_comes(spark, tmp_path):
     ]
 
 
+@pytest.mark.thorough
 def test_a_golden_directory_streams_as_it_reads(spark, tmp_path):
     register(spark)
     root = Golden("broker-dir").unpack(tmp_path)
@@ -88,6 +90,7 @@ def test_a_golden_directory_streams_as_it_reads(spark, tmp_path):
     assert whole.count() == streamed.count() > 1000
 
 
+@pytest.mark.thorough
 def test_a_loss_ends_the_query_with_what_to_do(spark, tmp_path):
     register(spark)
     write_partition(
@@ -109,6 +112,7 @@ def test_a_wrong_option_is_said_in_sparks_error(spark, tmp_path, option: str):
         copy_stream(spark, tmp_path / "kafka", tmp_path, **{option: "7"}).awaitTermination()
 
 
+@pytest.mark.thorough
 def test_a_stream_that_is_killed_and_restarted_misses_and_repeats_nothing(spark, tmp_path):
     """The process is killed, with its JVM and workers, wherever it is then; the directory grows."""
     root = tmp_path / "kafka"
@@ -167,6 +171,7 @@ def test_what_an_older_pyspark_cannot_do_is_one_clear_error(spark, tmp_path):
         query.awaitTermination()
 
 
+@pytest.mark.thorough
 def test_a_stream_into_the_format_is_refused_with_what_to_do(spark, tmp_path):
     register(spark)
     write_orders(tmp_path / "kafka", 1)

@@ -76,6 +76,7 @@ SIZES: list[dict[str, str]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("RD-07", "RD-08")
 @pytest.mark.parametrize("isolation", [{}, COMMITTED], ids=["everything", "committed"])
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -258,6 +258,7 @@ def test_a_stream_of_a_view_is_refused():
         parse_options({"path": "/logs", "view": "batches"}, is_stream=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_every_view_is_a_table_in_spark(spark, root: Path):
     register(spark)

@@ -66,6 +66,7 @@ def beside(directory: Path) -> list[Path]:
     return [path for path in directory.parent.iterdir() if path != directory]
 
 
+@pytest.mark.thorough
 def test_records_are_appended_and_overwritten_in_the_order_of_tasks(numbers, directory):
     save(numbers(0, 1000), directory, partitions=3)
     save(numbers(1000, 1500), directory)
@@ -79,6 +80,7 @@ def test_records_are_appended_and_overwritten_in_the_order_of_tasks(numbers, dir
     assert beside(directory) == []
 
 
+@pytest.mark.thorough
 def test_what_was_read_is_written_back_as_it_was(spark, directory, tmp_path):
     register(spark)
     root = Golden("broker-dir").unpack(tmp_path / "broker")
@@ -140,6 +142,7 @@ save(frame(400, 800, driver), 1)
 """
 
 
+@pytest.mark.thorough
 def test_a_killed_task_is_repeated_and_a_killed_write_too_and_all_is_there_once(
     numbers, directory, tmp_path
 ):
@@ -163,6 +166,7 @@ def test_a_killed_task_is_repeated_and_a_killed_write_too_and_all_is_there_once(
     assert beside(directory) == []
 
 
+@pytest.mark.thorough
 def test_a_write_that_fails_leaves_the_directory_as_it_was(numbers, directory):
     save(numbers(0, 50), directory, partitions=2)
     broken = numbers(50, 90).withColumn(
@@ -175,6 +179,7 @@ def test_a_write_that_fails_leaves_the_directory_as_it_was(numbers, directory):
     assert beside(directory) == []
 
 
+@pytest.mark.thorough
 def test_a_transaction_is_written_once(numbers, directory):
     for version in (0, 0, 1, 0):
         save(
@@ -188,6 +193,7 @@ def test_a_transaction_is_written_once(numbers, directory):
     assert beside(directory) == []
 
 
+@pytest.mark.thorough
 def test_batches_of_a_stream_are_written_once_each(spark, numbers, directory, tmp_path):
     """``foreachBatch`` is called again with the batch at whose end a stream was killed."""
     numbers(0, 30).write.parquet(str(tmp_path / "in"))
@@ -202,6 +208,7 @@ def test_batches_of_a_stream_are_written_once_each(spark, numbers, directory, tm
     assert numbers_of(directory) == list(range(30))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "options", "words"),
     [

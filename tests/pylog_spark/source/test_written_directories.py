@@ -31,6 +31,7 @@ def test_verify_finds_nothing_wrong_with_it(directory, pylog):
     assert codes == ["META_PROPERTIES_MISSING"]  # that makes it a broker's
 
 
+@pytest.mark.thorough
 def test_a_managed_root_takes_it_in(directory, pylog, tmp_path):
     managed = tmp_path / "managed"
     arguments = (directory, managed, "--sync-stopped", "--settle", "0s")
@@ -38,6 +39,7 @@ def test_a_managed_root_takes_it_in(directory, pylog, tmp_path):
     assert numbers_of(managed) == list(range(700))
 
 
+@pytest.mark.thorough
 def test_it_is_recovered_and_retained_as_a_brokers_is(directory, pylog):
     """It has no cluster metadata: what needs no topic's configuration works, nothing is cut."""
     lines = lines_of(

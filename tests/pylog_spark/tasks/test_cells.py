@@ -54,6 +54,7 @@ def batch_of(rows) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", [ROWS, ROWS[::-1], ROWS[:1], [ROWS[1]] * 2, []])
 def test_rows_that_were_cut_are_the_same_when_they_are_joined(order):
     pieces = list(cut_batches([batch_of(order), batch_of(ROWS[:1])]))
@@ -113,6 +114,7 @@ def test_a_table_is_handed_to_spark_in_slices_that_are_no_larger_than_a_cell():
     assert list(slice_table(table.slice(0, 0))) == []
 
 
+@pytest.mark.thorough
 def test_stages_hand_on_no_cell_above_the_limit_however_many_keys_a_segment_has(tmp_path):
     root = large_root(tmp_path / "log")
     pipeline = Pipeline(root, MANY_KEYS.now_ms)

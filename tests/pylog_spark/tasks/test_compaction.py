@@ -43,6 +43,7 @@ MANY_GROUPS = "clean-hw-none-s161"
 TRANSACTIONS = "clean-txn-none-s101-3"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize("tasks", [1, 2, 8])
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def test_any_number_of_tasks_leaves_what_apache_kafka_left(tmp_path, names, now_
     assert differences_from_kafka(root.path, names, tmp_path) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize(
     ("names", "now_ms"),
@@ -82,6 +84,7 @@ def test_maps_that_are_merged_in_scratch_files_leave_the_same(
     assert differences_from_kafka(root.path, names, tmp_path) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize("buckets", [1, 2, 7])
 @pytest.mark.parametrize(
@@ -253,6 +256,7 @@ def test_the_result_row_tells_what_became_of_the_partition(tmp_path):
     assert row["touched"] is False
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("CMP-46")
 @pytest.mark.parametrize("way", ["spread over tasks", "whole"])
 @pytest.mark.parametrize(

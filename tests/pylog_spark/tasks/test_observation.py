@@ -278,6 +278,7 @@ small = st.integers(-2, 45) | st.none()
 marks = st.dictionaries(st.sampled_from(sorted(CHANGES)), st.tuples(small, small, small))
 
 
+@pytest.mark.thorough
 @settings(
     max_examples=10,
     deadline=None,

@@ -106,6 +106,7 @@ def test_taking_the_lock_twice_and_releasing_it_twice_is_doing_it_once(tmp_path:
     assert not (tmp_path / LOCK).exists()
 
 
+@pytest.mark.thorough
 def test_the_lock_is_released_when_its_owner_is_killed(tmp_path: Path):
     script = textwrap.dedent(
         """

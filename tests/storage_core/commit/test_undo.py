@@ -118,6 +118,7 @@ def test_what_a_recovery_cut_comes_back_in_place_and_other_segments_by_a_swap(
     assert read_tree(directory) == BEFORE
 
 
+@pytest.mark.thorough
 def test_all_former_segments_count_or_none_when_the_power_fails(tmp_path):
     """Names that were not synced are kept in no order."""
     disk, directory = tmp_path / "disk", tmp_path / "disk" / "t-0"

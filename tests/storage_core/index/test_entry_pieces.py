@@ -93,6 +93,7 @@ def test_one_that_is_longer_than_any_can_be_is_refused_unread(store: LocalStore)
         next(pieces)
 
 
+@pytest.mark.thorough
 def test_a_dump_of_transactions_holds_no_more_of_them_than_a_piece(tmp_path: Path):
     name = segment_file(0, TXN_INDEX_SUFFIX)
     (tmp_path / name).write_bytes(bytes(200_000 * TXN_INDEX_ENTRY.itemsize) + b"\0\t" + bytes(32))

@@ -10,6 +10,7 @@ from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
 DATA = np.random.default_rng(3).integers(0, 256, 200).astype(np.uint8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 31, 32, 33, 63, 64, 65, 127, 128, 200])
 def test_every_bit_and_the_length_count(size: int):
     data = DATA[:size].copy()
@@ -28,6 +29,7 @@ def test_every_bit_and_the_length_count(size: int):
         assert digest_bytes.py_func(data, 0, size) == digest_bytes(data, 0, size)
 
 
+@pytest.mark.thorough
 def test_a_digest_knows_neither_epoch_nor_offset_but_a_sum_does():
     first = BatchSpec(records=(RecordSpec(value=b"a"),), base_offset=5)
     others = [

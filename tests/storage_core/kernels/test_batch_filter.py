@@ -261,6 +261,7 @@ def expected_of(
     return Filtered(keep, kept, tombstones, invalid, DONE, 0, 0)
 
 
+@pytest.mark.thorough
 @in_both_ways(filter_records=batch_filter.filter_records)
 @given(specs=segments(max_batches=4), data=st.data())
 def test_records_survive_by_the_rules(filter_records, specs, data):

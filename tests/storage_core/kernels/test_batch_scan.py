@@ -70,6 +70,7 @@ def room_for(count: int) -> np.ndarray:
     return np.full((COLUMN_COUNT, count), -99, np.int64)
 
 
+@pytest.mark.thorough
 @in_both_ways(scan_batches=batch_scan.scan_batches)
 @given(specs=segments(), tail=st.one_of(st.binary(max_size=70), hostile_batches()))
 def test_any_window_is_scanned_as_the_reference_scans_it(scan_batches, specs, tail):
@@ -281,6 +282,7 @@ def test_the_first_wrong_crc_is_named_and_every_one_is_marked(check_crcs):
     assert check_crcs(data, table, 2) == -1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("FMT-01", "FMT-02")
 @in_both_ways(write_header=batch_write.write_header)
 @pytest.mark.parametrize("golden", goldens("dump-*"), ids=lambda golden: golden.name)

@@ -159,6 +159,7 @@ def emptied(spec: BatchSpec) -> BatchSpec:
     )
 
 
+@pytest.mark.thorough
 @in_both_ways(write_batches=batch_write.write_batches)
 @given(specs=segments(max_batches=4).filter(bool), data=st.data())
 def test_every_fate_gives_the_bytes_of_the_obvious_builder(write_batches, specs, data):
@@ -360,6 +361,7 @@ def test_bits_of_a_number_that_do_not_count_are_not_written(write_batches):
     assert written.data == encode_batch(spec)
 
 
+@pytest.mark.sampled(2)
 @in_both_ways(write_records=batch_write.write_records)
 @pytest.mark.parametrize(
     ("base", "delta", "new_base"),

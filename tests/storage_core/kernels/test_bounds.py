@@ -33,6 +33,7 @@ def test_no_kernel_reads_or_writes_out_of_range():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_the_checks_are_on_in_that_run():
     program = (
         "import numpy as np\n"

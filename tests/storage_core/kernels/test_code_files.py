@@ -178,6 +178,7 @@ def test_the_code_in_a_wheel_is_taken(tmp_path):
     assert found["folder"] is None
 
 
+@pytest.mark.sampled(2)
 @IS_COMMON
 @pytest.mark.parametrize("why", ["other sources", "other settings", "damage", "another CPU"])
 def test_code_in_a_wheel_that_is_not_for_here_is_left(tmp_path, why):

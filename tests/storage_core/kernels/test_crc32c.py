@@ -25,6 +25,7 @@ in_all_ways = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.sampled(11)
 @in_all_ways
 @in_both_ways(by_table=crc32c.crc32c_by_table, by_instruction=crc32c.crc32c_by_instruction)
 @pytest.mark.parametrize("start", range(9), ids=lambda start: f"from byte {start}")

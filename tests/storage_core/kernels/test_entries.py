@@ -224,6 +224,7 @@ def test_references_are_given_back():
     assert abs(after[2] - before[2]) < 100
 
 
+@pytest.mark.thorough
 def test_other_threads_run_beside_a_kernel():
     def spin(values, rounds):
         found = 0

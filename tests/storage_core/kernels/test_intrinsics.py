@@ -83,6 +83,7 @@ def test_code_is_ready_for_common_machines(monkeypatch, system, machine, expecte
     assert (cpu and cpu.name) == expected
 
 
+@pytest.mark.thorough
 def test_a_cpu_without_the_instruction_uses_the_table(tmp_path):
     program = (
         "import numpy as np\n"

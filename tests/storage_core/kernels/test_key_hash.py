@@ -17,6 +17,7 @@ LOW, HIGH = (np.uint64(half) for half in halves_of(KEY))
 SOME_BYTES = np.random.default_rng(11).bytes(300)
 
 
+@pytest.mark.sampled(9)
 @in_both_ways(siphash=key_hash.siphash_1_3_128)
 @pytest.mark.parametrize("length", SIPHASH_1_3_128, ids=lambda length: f"{length} bytes")
 def test_siphash_gives_the_known_values(siphash, length):

@@ -110,6 +110,7 @@ def expected_of(specs: list[BatchSpec], wanted: list[bool], first_offset: int, k
     return Found(keys, flags, DONE, 0, 0)
 
 
+@pytest.mark.thorough
 @in_both_ways(hash_keys=key_scan.hash_keys)
 @pytest.mark.parametrize("kind", [SIPHASH, MD5], ids=["siphash", "md5"])
 @given(specs=segments(max_batches=4), data=st.data())

@@ -102,6 +102,7 @@ def test_probing_goes_on_at_the_first_slot_after_the_last(insert_block, look_up_
     assert looked_up(look_up_block, table, [*keys, (7, 99)]) == [*range(7), ABSENT]
 
 
+@pytest.mark.sampled(2)
 @in_both_ways(
     insert_block=offset_table.insert_block,
     mark_latest=offset_table.mark_latest,

@@ -60,6 +60,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("field", OTHERS)
 def test_each_field_has_its_own_digest_and_counts(field: int):
     first, *others = digests_of(PLAIN, *OTHERS[field]).T
@@ -76,6 +77,7 @@ def test_the_timestamp_counts_only_in_the_whole():
     assert one[IDENTITY] != two[IDENTITY]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("codec", list(Codec))
 def test_neither_codec_nor_batch_matters(codec: Codec):
     records = [PLAIN, RecordSpec(key=None, value=None), RecordSpec(key=bytes(300), value=b"w")]

@@ -235,6 +235,7 @@ def assert_decoded_as(window: Opened, records: np.ndarray, segment: bytes) -> No
     assert found == expected
 
 
+@pytest.mark.thorough
 @in_both_ways(decode_records=record_scan.decode_records)
 @given(specs=segments())
 def test_batches_of_any_codec_are_decoded(decode_records, specs):

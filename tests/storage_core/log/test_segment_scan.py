@@ -105,6 +105,7 @@ def test_new_leader_epochs_are_noted_with_their_first_offsets():
         assert scan.epochs.tolist() == [[2, 0], [5, 2], [7, 5]]
 
 
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.name)
 def test_a_scan_is_the_same_in_small_windows_and_after_a_journey(golden, tmp_path):
     store = LocalStore(golden.unpack(tmp_path))
@@ -129,6 +130,7 @@ def test_a_scan_is_the_same_in_small_windows_and_after_a_journey(golden, tmp_pat
         assert same(found[0], SegmentScan.from_bytes(found[0].to_bytes()))
 
 
+@pytest.mark.sampled(19)
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.name)
 def test_threads_lead_to_the_same_operations(golden, tmp_path, monkeypatch):
     monkeypatch.setattr(checked_headers, "_STRETCH_BYTES", 1000)
@@ -138,6 +140,7 @@ def test_threads_lead_to_the_same_operations(golden, tmp_path, monkeypatch):
     assert together.repairs == alone.repairs
 
 
+@pytest.mark.sampled(27)
 @pytest.mark.item("REC-30")
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.name)
 def test_scans_made_beforehand_lead_to_the_same_operations(golden, tmp_path):

@@ -123,6 +123,7 @@ def test_the_first_part_of_a_split_keeps_what_was_aborted_in_it(tmp_path):
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (ABORTS, 0, 4)
 
 
+@pytest.mark.thorough
 def test_a_segment_or_all_of_its_parts_count_when_the_power_fails(tmp_path):
     """Names that were not synced are kept in no order."""
     disk, directory = tmp_path / "disk", tmp_path / "disk" / "t-0"

@@ -27,6 +27,7 @@ def table_with(**columns: list[int]) -> BatchTable:
     return BatchTable(numbers)
 
 
+@pytest.mark.thorough
 @given(specs=segments(max_batches=4).filter(bool))
 def test_every_column_is_the_field_of_its_name(specs):
     table = table_of(specs)

@@ -258,6 +258,7 @@ def test_threads_end_with_whoever_asked_for_windows(monkeypatch):
     assert threading.active_count() == before
 
 
+@pytest.mark.thorough
 @given(data=hostile_batches(), stretch_bytes=st.integers(1, 400), threads=st.integers(2, 4))
 def test_hostile_bytes_are_the_same_to_threads(data, stretch_bytes, threads):
     with pytest.MonkeyPatch.context() as patch:

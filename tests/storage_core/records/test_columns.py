@@ -80,6 +80,7 @@ def expected_rows(segment: bytes) -> list[Row]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FMT-04", "FMT-05", "FMT-09")
 @given(specs=segments(max_batches=4).filter(bool))
 def test_columns_are_what_the_obvious_decoder_finds(specs):
@@ -103,6 +104,7 @@ def test_columns_of_kafkas_segments_are_what_the_obvious_decoder_finds(
         assert found == expected_rows(segment)
 
 
+@pytest.mark.thorough
 @given(specs=segments(max_batches=6).filter(bool), budget=st.sampled_from([0, 1, 60, 300]))
 def test_a_small_arena_gives_the_same_records(specs, budget):
     segment = segment_bytes(specs)

@@ -121,6 +121,7 @@ def test_looks_at_headers_read_no_more_than_headers(sparse, reads):
     assert sum(reads) < size // 4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("crc", [CrcCheck.NOTE, CrcCheck.RAISE, CrcCheck.LATER])
 def test_a_wrong_checksum_is_found_before_any_of_it_is_kept(sparse, reads, crc):
     with closing(sparse.open_file(log_file(0))) as reader:

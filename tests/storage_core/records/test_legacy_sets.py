@@ -70,6 +70,7 @@ def old_messages(magic: int) -> tuple[LegacyMessage, ...]:
     return tuple(dataclasses.replace(one, magic=magic) for one in MESSAGES)
 
 
+@pytest.mark.thorough
 @given(
     old=st.lists(legacy_entries(), max_size=4),
     new=segments(max_batches=3),

@@ -42,6 +42,7 @@ def records_of(payload: Payload, row: int) -> bytes:
     return source[notes.records_start[row] : notes.records_end[row]].tobytes()
 
 
+@pytest.mark.thorough
 @given(specs=segments(max_batches=5).filter(bool))
 def test_the_records_of_every_batch_are_there(specs):
     payload = opened(only_window_of(segment_bytes(specs)))
@@ -74,6 +75,7 @@ def test_a_block_ends_with_the_batch_that_exceeds_the_budget(monkeypatch):
     assert blocks == [(0, 3), (3, 5)]
 
 
+@pytest.mark.sampled(2)
 @every_codec
 def test_a_bomb_is_refused_and_takes_no_memory(codec):
     bomb = decompression_bomb(codec, value_bytes=64 * 2**20)

@@ -73,6 +73,7 @@ def test_windows_of_every_size_hold_the_same_batches():
         assert all_seen(log, window_bytes=window_bytes) == whole
 
 
+@pytest.mark.thorough
 @given(specs=segments(), window_bytes=st.integers(1, 2000))
 def test_any_segment_is_the_same_in_any_windows(specs, window_bytes):
     log = segment_bytes(specs)
@@ -266,6 +267,7 @@ def test_control_batches_are_known_by_their_type():
     assert window.batches.coordinator_epoch.tolist() == [-1, 6]
 
 
+@pytest.mark.thorough
 @given(batch=hostile_batches(), window_bytes=st.sampled_from([1, 100, 4096]))
 def test_hostile_batches_are_read_or_refused_with_their_place(batch, window_bytes):
     log = LOG[: 2 * BATCH] + batch
@@ -320,6 +322,7 @@ def test_windows_of_a_file_that_may_be_mapped_are_copied_where_they_are_small():
         assert len(file.mapped) >= least
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 @given(specs=segments(), window_bytes=st.integers(1, 500))
 def test_as_many_windows_as_there_are_rooms_stay_as_they_are(at_once, specs, window_bytes):

@@ -275,6 +275,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("step", HOSTILE, ids=lambda step: f"{step['operation']}")
 def test_a_claim_that_somebody_else_wrote_changes_nothing(directory, step):
     out = directory.parent / "out"
@@ -348,6 +349,7 @@ def test_a_claim_with_another_name_changes_nothing(directory):
     assert (directory.parent / "out").read_bytes() == content
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "location",
     [

@@ -188,6 +188,7 @@ def play(log: RandomLog, plans: list[RoundPlan], index_interval_bytes: int) -> N
             assert committed_values(directory, after.last_stable_offset) == values
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-15", "CMP-18", "CMP-19", "CMP-26", "CMP-30", "CMP-47")
 @against_model
 @given(log=random_logs(st.just(Codec.NONE)), plans=rounds, interval=st.sampled_from([0, 150, 4096]))
@@ -195,6 +196,7 @@ def test_an_uncompressed_log_is_what_the_model_leaves(log, plans, interval):
     play(log, plans, interval)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-29", "CMP-33")
 @against_model
 @given(log=random_logs(st.sampled_from(Codec)), plans=rounds, interval=st.sampled_from([0, 4096]))
@@ -202,6 +204,7 @@ def test_a_compressed_log_is_what_the_model_leaves(log, plans, interval):
     play(log, plans, interval)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-21", "CMP-22", "CMP-31", "CMP-32")
 @against_model
 @given(
@@ -213,6 +216,7 @@ def test_a_log_with_old_formats_is_what_the_model_leaves(log, plans, interval):
     play(log, plans, interval)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-31", "CMP-36")
 @against_model
 @given(log=random_logs(st.sampled_from(Codec), has_old_formats=True), plan=round_plans)
@@ -220,6 +224,7 @@ def test_a_round_over_old_formats_spread_over_segments_leaves_the_same_bytes(log
     spread_and_whole(log, dataclasses.replace(plan, high_watermark=0.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-36")
 @against_model
 @given(log=random_logs(st.sampled_from(Codec)), plan=round_plans)

@@ -55,6 +55,7 @@ def check_answer(golden: Golden, result: CleanResult) -> None:
     assert not result.nothing_to_clean
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.item("CMP-14", "CMP-26", "CMP-33")
 @pytest.mark.parametrize(
     ("window_bytes", "least_mapped_bytes"),
@@ -74,6 +75,7 @@ def test_a_round_leaves_what_kafka_left_and_answers_what_kafka_answered(
     check_answer(golden, result)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize(
     ("window_bytes", "backwards", "way"),
@@ -100,6 +102,7 @@ def test_a_round_spread_over_its_segments_leaves_and_answers_the_same(
     assert spread.keys == golden.case["expected"]["map_entries"]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize("way", Way)
 @pytest.mark.parametrize("golden", UNLIMITED[::4], ids=lambda golden: golden.name)

@@ -145,6 +145,7 @@ def play(  # what a round is like
             cleaned_to = max(cleaned_to, expected.next_offset or 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("has_old_formats", [False, True])
 def test_random_rounds_leave_the_same_bytes(uses, has_old_formats):
     @against_model

@@ -68,6 +68,7 @@ def findings_of(directory: Path, golden: Golden) -> list[str]:
     return sorted(finding.code for finding in findings)
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("golden", ROUNDS, ids=lambda golden: golden.name)
 def test_a_golden_round_leaves_the_records_that_it_leaves_as_kafka(golden: Golden, tmp_path: Path):
     plain, dense = golden.unpack(tmp_path / "plain"), golden.unpack(tmp_path / "dense")

@@ -172,6 +172,7 @@ def test_a_damaged_batch_stops_the_round_and_nothing_is_left(tmp_path, threads, 
     assert threading.active_count() == alive
 
 
+@pytest.mark.sampled(4)
 @THREADS
 @pytest.mark.parametrize(("groups", "fails_at"), [(1, 1), (1, 3), (2, 1), (2, 3), (2, 5)])
 def test_a_full_disk_is_told_and_no_scratch_file_stays(

@@ -13,6 +13,7 @@ from tests.storage_core.maintenance.ingest.mirrors import ingest, sync
 PARTITIONS = ["compacted-0", "compacted-delete-0", "events-1", "payments.txn-0", "recompressed-0"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("in_place", [False, True], ids=["copied", "adopted"])
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_a_brokers_partition_comes_out_of_a_managed_root_as_it_went_in(tmp_path, name, in_place):

@@ -29,6 +29,7 @@ def test_whole_logs_are_rebuilt_as_they_were(golden, tmp_path):
     assert problems_of(golden, tmp_path) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("REC-01", "REC-10", "REC-14", "REC-21", "REC-27")
 @pytest.mark.parametrize("name", ["broker-dir", "broker-dir-unclean"])
 def test_every_log_of_a_broker_ends_by_its_checkpoints_as_kafka_left_it(name, tmp_path):
@@ -57,6 +58,7 @@ def test_every_log_of_a_broker_ends_by_its_checkpoints_as_kafka_left_it(name, tm
         assert result.recovery_point == expected["recovery_point"]
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.item("REC-13")
 @pytest.mark.parametrize(
     "golden", [*goldens("recover-torn*"), *goldens("recover-tail*")], ids=name_of
@@ -65,6 +67,7 @@ def test_a_torn_or_padded_tail_is_cut(golden, tmp_path):
     assert problems_of(golden, tmp_path) == []
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.item("REC-12", "REC-17")
 @pytest.mark.parametrize(
     "golden",
@@ -88,12 +91,14 @@ def test_damage_below_the_recovery_point_stays_and_above_it_ends_the_log(golden,
     assert problems_of(golden, tmp_path) == []
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.item("REC-06")
 @pytest.mark.parametrize("golden", goldens("leftover-*"), ids=name_of)
 def test_a_swap_that_was_interrupted_ends_as_the_old_or_the_new_log(golden, tmp_path):
     assert problems_of(golden, tmp_path) == []
 
 
+@pytest.mark.sampled(33)
 @pytest.mark.item("REC-08", "IDX-17")
 @pytest.mark.parametrize(
     "golden",
@@ -131,6 +136,7 @@ def test_a_segment_whose_offsets_do_not_fit_is_split(golden, tmp_path):
     assert problems_of(golden, tmp_path) == []
 
 
+@pytest.mark.sampled(34)
 @pytest.mark.parametrize(
     "golden",
     [

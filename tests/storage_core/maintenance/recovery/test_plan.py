@@ -62,6 +62,7 @@ def damage_batch(path, number):
     return position
 
 
+@pytest.mark.sampled(26)
 @pytest.mark.item("REC-31", "REC-32")
 @pytest.mark.parametrize("golden", RECOVERIES, ids=lambda golden: golden.name)
 def test_a_plan_writes_nothing_and_tells_exactly_the_bytes_that_go(golden, tmp_path):
@@ -79,6 +80,7 @@ def test_a_plan_writes_nothing_and_tells_exactly_the_bytes_that_go(golden, tmp_p
     assert log.size_bytes == logs(after)
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.item("REC-32")
 @pytest.mark.parametrize("golden", RECOVERIES, ids=lambda golden: golden.name)
 def test_a_second_recovery_changes_nothing_more(golden, tmp_path):

@@ -108,6 +108,7 @@ def members(compared: ComparedLogs) -> dict:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-12")
 @given(data=st.data())
 def test_pieces_tell_what_all_records_tell(data: st.DataObject):

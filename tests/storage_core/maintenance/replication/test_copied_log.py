@@ -130,6 +130,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("window", [16, alignment.WINDOW_RECORDS])
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_was_planted_is_named_and_nothing_else(
@@ -203,6 +204,7 @@ def apply(records: Sequence[RecordSpec], changes: Sequence[Edit]) -> tuple[list,
     return [*copy, *records[at:]], expected
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(edits(), st.integers(1, 20), st.integers(1, 20), st.integers(8, 300))
 def test_random_errors_are_named_as_they_were_made(

@@ -115,6 +115,7 @@ def dense_cuts(kept: Records, cuts: set[int]) -> set[int]:
     return cuts | {at for at in kept if at - 1 not in kept}
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-12")
 @given(data=st.data())
 def test_differences_are_those_of_all_records(data: st.DataObject):
@@ -150,6 +151,7 @@ def test_differences_are_those_of_all_records(data: st.DataObject):
     assert told == {kind: offsets for kind, offsets in expected.items() if offsets}
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-12")
 @given(data=st.data())
 def test_a_cleaner_may_remove_what_has_a_survivor(data: st.DataObject):
@@ -189,6 +191,7 @@ def test_a_cleaner_may_remove_what_has_a_survivor(data: st.DataObject):
     assert told == lost
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.item("REP-12")
 @pytest.mark.parametrize("golden", goldens("clean-*"), ids=lambda golden: golden.name)
 def test_nothing_is_told_of_logs_that_kafka_cleaned_apart(golden, tmp_path: Path):

@@ -258,6 +258,7 @@ def test_a_source_that_has_changed_meanwhile_is_not_taken(source: Path, target: 
     assert replicas(target) == []
 
 
+@pytest.mark.thorough
 def test_the_lock_is_asked_right_before_each_replica_gets_its_name(
     source: Path, target: Target, monkeypatch
 ):
@@ -321,6 +322,7 @@ def test_damage_that_comes_up_while_it_is_copied_leaves_no_replica(source, targe
     assert replicas(target) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", ["rename", "fsync", "utime"])
 def test_a_kill_at_any_moment_leaves_nothing_or_a_whole_log(
     source, target: Target, monkeypatch, call: str

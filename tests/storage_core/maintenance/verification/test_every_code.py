@@ -53,6 +53,7 @@ def test_nothing_is_found_in_a_log_directory_that_is_whole(root, is_deep):
     assert root.findings(is_deep=is_deep) == []
 
 
+@pytest.mark.sampled(38)
 @pytest.mark.item("IDX-17", "IDX-21", "SEG-03", "SEG-04", "CKP-14", "FMT-28")
 @pytest.mark.parametrize("code", sorted(set(ACCIDENTS) - ELSEWHERE))
 def test_an_accident_is_found_with_its_code_and_severity(root, code):
@@ -70,6 +71,7 @@ def test_an_accident_is_found_with_its_code_and_severity(root, code):
     assert all(f.message for f in found)
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("code", sorted(set(ACCIDENTS) - ELSEWHERE - DEEP))
 def test_threads_find_the_same(root, code, monkeypatch):
     monkeypatch.setattr(checked_headers, "_STRETCH_BYTES", 300)

@@ -210,6 +210,7 @@ def test_a_disk_needs_room_for_a_start(disks, monkeypatch, free, inodes, is_clea
     assert look(*disks.roots)[1] == expected * 2
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("accident", "expected", "expected_fates"),
     [

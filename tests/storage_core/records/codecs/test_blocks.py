@@ -91,6 +91,7 @@ def test_blocks_are_packed_to_the_same_bytes_as_one_at_a_time(codec: Codec):
     assert packed(codec, pieces) == [compress(codec, piece) for piece in pieces]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.item("FMT-27")
 @pytest.mark.parametrize(
     ("codec", "level"),
@@ -149,6 +150,7 @@ def test_what_is_doubtful_is_left_and_what_stands_before_it_is_not(codec: Codec)
         assert expanded(codec, [good, good, doubtful, good]) == [TEXT, TEXT]
 
 
+@pytest.mark.sampled(2)
 @every_codec
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())

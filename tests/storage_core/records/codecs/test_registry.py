@@ -97,6 +97,7 @@ def outcome(codec: Codec, data: bytes) -> bytes | bytearray | DecompressionError
         return error
 
 
+@pytest.mark.sampled(2)
 @every_codec
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())

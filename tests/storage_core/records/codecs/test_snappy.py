@@ -113,6 +113,7 @@ def test_the_densest_block_there_is_still_expands():
     assert snappy.decompress(block_of(zeros), limit_bytes=2**20) == zeros
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("chunk", "expanded"),
     [(b"\x00\x00\x00\x01\x00", 0), (b"\x00\x00\x00\x03\x01\x00x", 1)],
