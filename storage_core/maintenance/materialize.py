@@ -51,7 +51,14 @@ from storage_core.json_values import (
     SystemText,
     whole,
 )
-from storage_core.local_files import PUBLIC_FILE_MODE, create_in, facts_of, open_folder, scan_folder
+from storage_core.local_files import (
+    PUBLIC_FILE_MODE,
+    create_in,
+    facts_of,
+    open_folder,
+    require_as_private,
+    scan_folder,
+)
 from storage_core.roots.broker import BrokerRoot
 from storage_core.store.base import FileInfo
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
@@ -138,7 +145,7 @@ def read_target(directory: Path, *, root: str, root_id: str) -> MaterializedTarg
 
     Raises:
         GuardRefusedError: It has somebody else's files, or is from another root.
-        StorageError: It cannot be read.
+        StorageError: It cannot be read, or more users may write its state than the directory.
     """
     with storage_errors(directory):
         is_there = directory.exists()
@@ -152,10 +159,11 @@ def read_target(directory: Path, *, root: str, root_id: str) -> MaterializedTarg
             "TARGET_NOT_EMPTY",
             f"{directory} has {min(names)} and was not begun by this program; name an empty one",
         )
+    path = directory / STATE_FILE
+    _require_ours(path)
     content = LocalStore(directory, may_be_link=True).read_file(
         STATE_FILE, limit_bytes=_MAX_STATE_BYTES
     )
-    path = directory / STATE_FILE
     try:
         state = _STATE.parse(content, str(path))
     except ManifestError as error:
@@ -221,17 +229,24 @@ def read_pin(directory: Path) -> int | None:
     """Return a begun directory's generation, None for others.
 
     Raises:
-        StorageError: The file that says so is damaged, or cannot be read.
+        StorageError: The file that says so is damaged, cannot be read, or more users may write it
+            than the directory.
     """
     path = directory / PIN_FILE
     store = LocalStore(directory)
     if not store.has(PIN_FILE):
         return None
+    _require_ours(path)
     content = store.read_file(PIN_FILE, limit_bytes=_MAX_PIN_BYTES)
     try:
         return _PIN.parse(content, str(path)).generation
     except ManifestError as error:
         raise StorageError(str(path), "says no generation; remove its directory") from error
+
+
+def _require_ours(path: Path) -> None:
+    with storage_errors(path):
+        require_as_private(path.lstat(), path.parent.stat())
 
 
 def materialize_partition(source: ManagedStore, directory: Path) -> MaterializeResult:

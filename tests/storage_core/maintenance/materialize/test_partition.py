@@ -112,3 +112,10 @@ def test_a_damaged_pin_is_an_error_that_names_it(tmp_path, content):
     (tmp_path / PIN_FILE).write_text(content)
     with pytest.raises(StorageError, match="says no generation"):
         read_pin(tmp_path)
+
+
+def test_a_pin_that_others_may_write_is_not_believed(tmp_path):
+    (tmp_path / PIN_FILE).write_text('{"generation": 1}')
+    (tmp_path / PIN_FILE).chmod(0o666)
+    with pytest.raises(StorageError, match=rf"{PIN_FILE}.*may be written by others"):
+        read_pin(tmp_path)

@@ -125,3 +125,19 @@ def test_a_malformed_checkpoint_is_not_written_over(tmp_path):
     with pytest.raises(CheckpointError):
         write_checkpoints(tmp_path, {path.name: {TopicPartition("t", 0): 5}})
     assert path.read_text() == "what?"
+
+
+@pytest.mark.parametrize(("of_file", "of_folder"), [(0o666, 0o755), (0o664, 0o755), (0o666, 0o775)])
+def test_a_state_that_more_may_write_than_its_directory_is_refused(tmp_path, of_file, of_folder):
+    write_target(tmp_path, STATE)
+    (tmp_path / STATE_FILE).chmod(of_file)
+    tmp_path.chmod(of_folder)
+    with pytest.raises(StorageError, match=rf"{STATE_FILE}.*may be written by others"):
+        read_target(tmp_path, **OURS)
+
+
+def test_the_group_of_a_directory_may_write_its_state(tmp_path):
+    write_target(tmp_path, STATE)
+    (tmp_path / STATE_FILE).chmod(0o664)
+    tmp_path.chmod(0o775)
+    assert read_target(tmp_path, **OURS) == STATE
