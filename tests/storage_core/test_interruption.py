@@ -253,11 +253,13 @@ def test_without_watch_nothing_is_different():
     assert not interruption.is_watched()
     # A run of tests in the background ignores it from its start.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with interruption.ending_in_order():
-        interruption.check()
-        interruption.take_signals()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    signal.signal(signal.SIGINT, before)
+    try:
+        with interruption.ending_in_order():
+            interruption.check()
+            interruption.take_signals()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
     error = OSError()
     assert interruption.cause_of(error) is error
