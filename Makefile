@@ -84,10 +84,9 @@ fmt: $(VENV)/.for-all ## Format the code and repair what ruff can repair
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
-lint: $(VENV)/.for-all ## Check format, lint rules, spelling, names and first lines of docstrings
+lint: $(VENV)/.for-all ## Check format, lint rules and spelling
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
-	$(RUN) docs.words
 	$(VENV)/bin/codespell
 
 types: $(VENV)/.for-all ## Check types (mypy --strict; lint, types and imports take two minutes)
@@ -180,8 +179,8 @@ s3: $(VENV)/.for-all ## Ask versitygw too, a server that people run; built the f
 spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a skewed directory on two slots (some minutes)
 	$(RUN) pytest -m bench -s tests/bench/test_bench_spread.py $(PYTEST)
 
-mass: $(VENV)/.for-run ## Count concepts, compare with main, keep the numbers in docs/mass.json; LIST="class names with two meanings"
-	$(VENV)/bin/python docs/mass.py $(LIST)
+mass: $(VENV)/.for-run ## Check the size of each house, and what its values and imports cost, by the budgets of pyproject.toml
+	$(RUN) docs.mass
 
 check: lint types imports mass test test-all ## Everything that has to pass before a change goes in
 

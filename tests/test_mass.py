@@ -1,66 +1,112 @@
-"""What ``make mass`` counts, on modules with planted concepts."""
+"""What ``make mass`` counts, on planted modules; the product within its budgets."""
 
-import ast
-import json
+import tomllib
 
 import pytest
 
-from docs.mass import KEPT, LISTINGS, Module, count, read_modules
+from docs.mass import (
+    ROOT,
+    Module,
+    circles_of_files,
+    circles_of_packages,
+    count,
+    crossings,
+    house_of,
+    read_modules,
+)
 
-
-def module(path: str, text: str) -> Module:
-    name = path.removesuffix(".py").replace("/", ".")
-    return Module(path=path, name=name, text=text, tree=ast.parse(text))
-
-
-PLANTED = {
-    "questions of roles outside roots/": [
-        module("storage_core/a.py", "def f(x):\n    return x.role is Role.BROKER\n"),
-        module("storage_core/roots/b.py", "def f(x):\n    return x.role is Role.BROKER\n"),
-    ],
-    "kernels of more than 10 arguments": [
-        module("storage_core/kernels/a.py", "@kernel\ndef f(a,b,c,d,e,f,g,h,i,j,k):\n    pass\n"),
-        module("storage_core/kernels/b.py", "@kernel\ndef f(a,b,c,d,e,f,g,h,i,j):\n    pass\n"),
-    ],
-    "private helpers of 4 lines used once": [
-        module("a.py", "def _f():\n    return 1\n\n\ndef g():\n    return _f()\n"),
-        module("b.py", "def _f():\n    return 1\n\n\ndef g():\n    return _f() + _f()\n"),
-    ],
-    "small modules of one caller": [
-        module("one.py", "x = 1\n"),
-        module("two.py", "import one, three\n"),
-        module("four.py", "import three\n"),
-        module("three.py", "x = 1\n"),
-    ],
-    "definitions that nothing reaches": [
-        module("a.py", "def zz_reached():\n    pass\n\n\ndef zz_lonely():\n    zz_reached()\n")
-    ],
-    "class names with two meanings": [
-        module("a.py", "class Gap:\n    pass\n"),
-        module("b.py", "class _Gap:\n    pass\n\n\nclass Other:\n    pass\n"),
-    ],
-    "pairs of dataclasses with equal fields": [
-        module("a.py", "@dataclass\nclass A:\n    x: int\n    y: int\n    z: int\n"),
-        module("b.py", "@dataclass\nclass B:\n    x: int\n    y: int\n    z: int\n    t: int\n"),
-        module("c.py", "@dataclass\nclass C:\n    x: int\n    u: int\n    v: int\n"),
-    ],
-    "names that are participles": [
-        module("a.py", "def f(given):\n    wanted = 1\n    return wanted\n")
-    ],
-    "first docstring lines above 12 words": [
-        module(
-            "a.py", '"""One two three four five six seven eight nine ten eleven twelve more."""'
-        ),
-        module("b.py", '"""Short."""'),
-    ],
+HOUSES = {
+    "engine": ["storage_core"],
+    "upkeep": ["pylog_spark", "storage_core/roots"],
+    "cluster": ["storage_core/roots/cluster.py"],
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_concept_is_counted_once(name):
-    assert len(LISTINGS[name](PLANTED[name])) == 1
+def module(path: str, text: str) -> Module:
+    return Module(path=path, text=text)
 
 
-@pytest.mark.thorough
-def test_the_numbers_of_the_product_are_kept_by_name():
-    assert list(json.loads(KEPT.read_text())) == list(count(read_modules()))
+@pytest.mark.parametrize(
+    ("path", "house"),
+    [
+        ("storage_core/kafka_log.py", "engine"),
+        ("storage_core/roots/root.py", "upkeep"),
+        ("storage_core/roots/cluster.py", "cluster"),
+        ("storage_core/roots_of_all.py", "engine"),
+    ],
+)
+def test_the_longest_path_decides_on_the_house(path, house):
+    assert house_of(module(path, ""), HOUSES) == house
+
+
+def test_docstrings_comments_blanks_and_imports_are_no_code():
+    text = '''"""A module
+of two lines."""
+
+import a
+from b import (
+    c,
+)
+
+
+# A comment.
+class C:
+    """A class."""
+
+    field: int  # what it is
+    """said"""
+
+
+def f(
+    x,
+):
+    """A function."""
+    import d
+
+    return f"""
+    {x}
+    """
+'''
+    assert module("a.py", text).code_lines() == 8
+
+
+def test_an_import_into_a_house_above_is_counted_where_it_stands():
+    modules = [
+        module("storage_core/a.py", "def f():\n    from storage_core.roots import b\n"),
+        module("storage_core/roots/b.py", "import storage_core.a\n"),
+    ]
+    assert dict(crossings(modules, HOUSES)) == {
+        "engine to upkeep": ["storage_core.a imports storage_core.roots.b"],
+        "upkeep to engine": ["storage_core.roots.b imports storage_core.a"],
+    }
+
+
+def test_a_circle_of_files_is_named_once():
+    modules = [
+        module("storage_core/a.py", "from storage_core import b\n"),
+        module("storage_core/b.py", "from storage_core.c import x\n"),
+        module("storage_core/c.py", "from storage_core import a, d\n"),
+        module("storage_core/d.py", ""),
+    ]
+    assert circles_of_files(modules) == ["storage_core.a and storage_core.b and storage_core.c"]
+
+
+def test_packages_that_import_each_other_are_a_circle_unless_one_holds_the_other():
+    modules = [
+        module(
+            "storage_core/a/x.py", "from storage_core.b import y\nfrom storage_core.a.c import z\n"
+        ),
+        module("storage_core/b/y.py", "from storage_core.a import w\n"),
+        module("storage_core/a/w.py", ""),
+        module("storage_core/a/c/z.py", "from storage_core.a import w\n"),
+    ]
+    assert circles_of_packages(modules) == ["storage_core/a and storage_core/b"]
+
+
+def test_the_product_is_within_its_budgets():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mass"]
+    numbers = count(read_modules(), settings["houses"])
+    assert numbers.keys() == settings["budgets"].keys()
+    assert not {
+        name: number for name, number in numbers.items() if number > settings["budgets"][name]
+    }
