@@ -54,6 +54,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self.is_on = False
+        self.heard: tuple[int, ...] = ()
         self.number: int | None = None
         self.is_raised = False
         self.requested = 0.0
@@ -80,6 +81,10 @@ def watch() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     _watch.is_on = True
+    # An ignored signal (nohup, a script's background job) stays ignored.
+    _watch.heard = tuple(
+        number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    )
     take_signals()
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_read, args=(reader,), name="pylog-signals", daemon=True).start()
@@ -97,9 +102,7 @@ def take_signals() -> None:
     """
     if _watch.is_on:
         for number in _SIGNALS:
-            # An ignored signal (nohup, a script's background job) stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _wake)
+            signal.signal(number, _wake if number in _watch.heard else signal.SIG_IGN)
 
 
 def tell_by(line: Callable[[str], bytes]) -> None:
@@ -194,7 +197,7 @@ def _read(reader: int) -> None:
         patience = None if _watch.number is None else _PATIENCE_SECONDS
         readable = select.select([reader], [], [], patience)[0]
         received = (
-            [number for number in os.read(reader, 1) if number in _SIGNALS] if readable else []
+            [number for number in os.read(reader, 1) if number in _watch.heard] if readable else []
         )
         if readable and not received:
             continue  # a signal from another process

@@ -219,6 +219,10 @@ with interruption.removed_at_end({str(folder)!r}):
 
 def test_a_signal_that_is_ignored_stays_ignored():
     code = """
+signal.raise_signal(signal.SIGINT)
+# A library that takes it, as Spark does.
+signal.signal(signal.SIGINT, lambda *_: None)
+signal.raise_signal(signal.SIGINT)
 interruption.take_signals()
 signal.raise_signal(signal.SIGINT)
 ready()
