@@ -15,8 +15,9 @@ import jpype
 from pylog_spark.java import find_java
 from tests.oracle.jars import kafka_jars
 
-# Serial collection: fewer threads, and memory goes back soon.
-JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
+# Serial collection: fewer threads, and memory goes back soon. Without -Xrs the JVM takes SIGINT,
+# SIGTERM and SIGHUP from Python: a signal that a test means for itself ends the process, unnamed.
+JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true", "-Xrs")
 # The quick compiler alone, for what is not measured: the other one takes more time to optimise
 # Kafka's code than tests then save.
 QUICK: Final = ("-XX:TieredStopAtLevel=1",)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -241,3 +242,12 @@ def test_loading_leaves_the_directory_alone(tmp_path):
     assert loaded.had_clean_shutdown
     assert not loaded.changed_files
     assert read_tree(directory) == before
+
+
+def test_its_jvm_takes_no_signal_from_python():
+    """A signal that a test means for itself would end the process, unnamed, a moment later."""
+    status = Path("/proc/self/status").read_text()
+    [caught] = [int(line.split()[1], 16) for line in status.splitlines() if "SigCgt" in line]
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+    of_python = {number for number in numbers if callable(signal.getsignal(number))}
+    assert {number for number in numbers if caught >> (number - 1) & 1} <= of_python

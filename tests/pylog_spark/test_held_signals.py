@@ -11,15 +11,19 @@ from pylog_spark.held_signals import held_signals
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Let SIGTERM raise, as the program has it, and put things back afterwards."""
+    """Let Ctrl-C and SIGTERM raise, and put things back afterwards."""
 
     def stop(*_: object) -> None:
         raise SystemExit(143)
 
-    former = signal.signal(signal.SIGTERM, stop)
+    # A run of tests in the background ignores Ctrl-C from its start.
+    former = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, stop),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
     yield
-    signal.signal(signal.SIGTERM, former)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in former.items():
+        signal.signal(number, handler)
 
 
 def in_a_block(*steps: Callable[[], object]) -> None:
