@@ -1,6 +1,5 @@
-"""Decode Avro keys and values to JSON, by a user's schema.
-
-The user provides the schema; the bytes may be hostile.
+"""Decode Avro keys and values to JSON, by a user's schema. The user provides the schema; the bytes
+may be hostile.
 
 The binary encoding is that of Avro 1.12 (https://avro.apache.org/docs/1.12.0/specification/); the
 five bytes that clients of a schema registry write before a value are a zero and the number of a
@@ -40,26 +39,17 @@ _DOUBLE: Final = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroFormat:
-    """Bytes as JSON by a schema; a value that pickles.
-
-    Attributes:
-        schema: As ``read_schema`` returns it.
-        has_registry_header: Whether the five bytes of a schema registry stand before each value.
-    """
+    """Bytes as JSON by a schema; a value that pickles."""
 
     schema: str
+    # Whether the five bytes of a schema registry stand before each value.
     has_registry_header: bool = False
 
     def __str__(self) -> str:
         return "avro-registry" if self.has_registry_header else "avro"
 
     def to_json(self, data: bytes) -> str:
-        """Return a value as one line of JSON, without terminal control characters.
-
-        Raises:
-            ValueError: The bytes are no value of the schema, hold more than that, or are nested
-                beyond ``MAX_JSON_DEPTH``; with the position in them.
-        """
+        """Return a value as one line of JSON, without terminal control characters."""
         try:
             value = self._value(data, has_registry_header=self.has_registry_header)
         except ValueError as error:
@@ -93,15 +83,7 @@ class AvroFormat:
 
 
 def read_schema(option: str, file: Path) -> str:
-    """Return an Avro schema of a file (``.avsc``), with all names whole.
-
-    Args:
-        option: That names the file.
-        file: JSON of one schema.
-
-    Raises:
-        ConfigError: It cannot be read, or is no Avro schema; or fastavro is not installed.
-    """
+    """Return an Avro schema of a file (``.avsc``), with all names whole."""
     try:
         from fastavro.schema import (  # noqa: PLC0415  # an extra
             SchemaParseException,
@@ -126,11 +108,7 @@ def read_schema(option: str, file: Path) -> str:
 
 
 class _Bytes:
-    """The bytes of one value, taken from the left.
-
-    Args:
-        data: All of them.
-    """
+    """The bytes of one value, taken from the left."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -209,11 +187,6 @@ _Read = Callable[[_Bytes], Any]
 
 @cache
 def _reader_of(schema: str) -> _Read:
-    """Return what reads values of a schema.
-
-    Raises:
-        ValueError: It is none that Avro has.
-    """
     return _compile(json.loads(schema), {})
 
 

@@ -13,8 +13,5 @@ BLAS_THREADS_VARIABLE: Final = "OPENBLAS_NUM_THREADS"
 
 
 def start_no_blas_threads() -> None:
-    """Let this process and its children start no BLAS threads.
-
-    Settings of the user stay.
-    """
+    """Let this process and its children start no BLAS threads. Settings of the user stay."""
     os.environ.setdefault(BLAS_THREADS_VARIABLE, "1")

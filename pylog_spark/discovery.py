@@ -52,12 +52,6 @@ def resolve_roots(
         roots: Paths or URLs, at least one.
         role: The role that the owner named, None if nobody did.
         must_open: False where one that cannot be listed is told of later.
-
-    Raises:
-        ConfigError: One of them is no log directory of this machine, is no URL of a root or one
-            that nothing installed here can open, or is there twice.
-        StorageError: One of them cannot be listed.
-        PylogError: A URL was given without a role, and its store cannot be asked.
     """
     by_identity: dict[str, LogRoot] = {}
     for root in roots:
@@ -85,19 +79,12 @@ def resolve_roots(
 
 
 def resolve_managed(roots: Sequence[str]) -> list[LogRoot]:
-    """Check the managed roots that a command takes only as such.
-
-    Raises:
-        ConfigError: As ``resolve_roots``.
-    """
+    """Check the managed roots that a command takes only as such."""
     return resolve_roots(roots, role=Role.MANAGED)
 
 
 def _locate(root: str | Path, *, must_open: bool) -> tuple[str, str]:
-    """Return location and identity of a root.
-
-    Two roots with one identity are the same.
-    """
+    """Return location and identity of a root. Two roots with one identity are the same."""
     text = str(root).removeprefix(MANAGED_PREFIX)
     path = local_path(Path(text) if isinstance(root, Path) and "://" not in text else text)
     if path is None:
@@ -130,21 +117,13 @@ def discover_partitions(
     with_files: bool = False,
     opener: ListingOpener = open_listing,
 ) -> RowsT:
-    """Return a row of ``schemas.PARTITION`` for each sub-directory of the roots.
-
-    Rows of mirrors on object stores, and of mirrors with an inventory, include their files.
+    """Return a row of ``schemas.PARTITION`` for each sub-directory of the roots. Rows of mirrors on
+    object stores, and of mirrors with an inventory, include their files.
 
     Args:
-        engine: Runs the tasks that list.
-        roots: At least one.
-        topics: Which topics to list.
         file_list: Path or URL of an inventory; mirrors are not listed then.
         with_files: Whether the rows of local directories have their files with them, too.
         opener: Returns the listing of a URL; a value that pickles.
-
-    Raises:
-        ConfigError: The inventory is of no known kind, lacks a column, or is of no use here.
-        StorageError: The inventory cannot be read.
     """
     parts: list[RowsT] = []
     mirrors = [root for root in roots if file_list is not None and root.role.facts.takes_inventory]
@@ -181,20 +160,12 @@ def discover_partitions(
 
 
 def discover_segments(partitions: RowsT) -> RowsT:
-    """Return a row of ``schemas.SEGMENT`` for each segment of the partitions.
-
-    Args:
-        partitions: Of ``discover_partitions``.
-    """
+    """Return a row of ``schemas.SEGMENT`` for each segment of the partitions."""
     return partitions.map(list_segments, SEGMENT)
 
 
 def count_directories(roots: Sequence[LogRoot]) -> int | None:
-    """Return the most rows of ``discover_partitions``; None if asking costs requests.
-
-    Args:
-        roots: The roots.
-    """
+    """Return the most rows of ``discover_partitions``; None if asking costs requests."""
     count = 0
     for root in roots:
         path = local_path(root.location)
@@ -208,14 +179,11 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
 
 
 def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -> bool:
-    """Whether the partitions of local roots hold at most ``most_bytes``.
-
-    Only names and lengths are read, and none beyond the limit.
+    """Whether the partitions of local roots hold at most ``most_bytes``. Only names and lengths are
+    read, and none beyond the limit.
 
     Args:
         roots: Local ones; one that is to be made counts as empty.
-        topics: Which topics count.
-        most_bytes: How many bytes.
     """
     remaining = most_bytes
     for root in roots:
@@ -240,10 +208,8 @@ def _read_inventory(
     topics: TopicFilter,
     parts: Sequence[InventoryPart],
 ) -> RowsT:
-    """Return the directories of an inventory, each with all its files.
-
-    One directory may be spread over several files of the inventory.
-    """
+    """Return the directories of an inventory, each with all its files. One directory may be
+    spread over several files of the inventory."""
     places = [InventoryRoot(location=root.location, role=root.role.value) for root in roots]
 
     def read(some: Sequence[InventoryPart]) -> Iterator[pa.RecordBatch]:
@@ -296,12 +262,7 @@ def _find_begins(batch: pa.RecordBatch, before: pa.RecordBatch | None) -> NDArra
 
 
 def _join_stretches(batches: Sequence[pa.RecordBatch], starts: NDArray[np.int64]) -> pa.RecordBatch:
-    """Return one row for each directory, with its rows' lists.
-
-    Args:
-        batches: Rows of whole directories.
-        starts: At which of them a directory begins.
-    """
+    """Return one row for each directory, with its rows' lists."""
     (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     lists = pa.StructArray.from_arrays(
         [rows.column(name) for name in LISTING_COLUMNS], LISTING_COLUMNS

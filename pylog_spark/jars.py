@@ -68,19 +68,11 @@ def fetch_jars(
     """Return the jars of libraries and of their dependencies, fetching missing ones.
 
     Args:
-        libraries: What to fetch.
         folder: Where the jars are to lie. Its name has to tell this set from any other one.
-        exclusions: What to leave out.
         ivy_settings: Ivy's own settings file, for repositories of one's own; None: the public one.
 
     Returns:
         The jars, by name, so that a class path made of them is always the same.
-
-    Raises:
-        JarsUnavailableError: There is no pyspark, or the repository cannot be reached or does not
-            have them.
-        JavaNotFoundError: There is no Java to run Ivy.
-        OSError: The folder cannot be written.
     """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)

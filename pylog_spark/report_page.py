@@ -1,6 +1,5 @@
-"""Write pages to read, print or send: one HTML file each.
-
-A page loads nothing, and escapes all content.
+"""Write pages to read, print or send: one HTML file each. A page loads nothing, and escapes all
+content.
 
 Tables are those of a terminal (``text_table``), with all columns and rows; a click on a heading
 sorts by it. Whatever a row says is escaped. A policy in the page itself lets a browser run and
@@ -114,11 +113,7 @@ for (const button of document.querySelectorAll("th button")) {
 
 
 def write_page(path: Path, page: Page) -> None:
-    """Write a page; one that is there is replaced.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write a page; one that is there is replaced."""
     # Python's own name for a half of a character is no UTF-8; ``printable`` has spelled them out.
     with path.open("w", encoding="utf-8") as file:
         file.writelines(_html(page))

@@ -1,6 +1,4 @@
-"""Dataclasses as rows of tables: Arrow schemas, objects and rows.
-
-The dataclass defines all three.
+"""Dataclasses as rows of tables: Arrow schemas, objects and rows. The dataclass defines all three.
 
 A field is a column: its annotation says the type, ``column`` what it means. A field whose type is a
 dataclass itself stands for the columns of that one, in its place. All columns may be null to Arrow.
@@ -80,11 +78,7 @@ def column(comment: str) -> Any:
 
 
 def schema_of(kind: Any) -> pa.Schema:
-    """Return a dataclass's columns, each with its meaning as comment.
-
-    Raises:
-        TypeError: An annotation is of no type that a column may have.
-    """
+    """Return a dataclass's columns, each with its meaning as comment."""
     return pa.schema(list(_columns(kind)))
 
 
@@ -103,7 +97,6 @@ def read_rows(kind: type[T], table: pa.Table) -> Iterator[T]:
 
     Args:
         kind: The dataclass; it need not have all columns of the table.
-        table: It has all columns of the dataclass.
     """
     reader = row_reader(kind)
     for batch in table.select(schema_of(kind).names).to_batches(max_chunksize=_ROWS_AT_ONCE):
@@ -197,13 +190,8 @@ def _paths(kind: Any) -> tuple[str, ...]:
 
 
 def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return rows as one record batch; missing columns are null.
-
-    Texts that are no UTF-8, such as foreign file names, are escaped.
-
-    Raises:
-        KeyError: A row names a column that the table does not have.
-    """
+    """Return rows as one record batch; missing columns are null. Texts that are no UTF-8, such
+    as foreign file names, are escaped."""
     listed = list(rows)
     unknown = {name for row in listed for name in row} - set(schema.names)
     if unknown:
@@ -217,13 +205,8 @@ def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Re
 def rows_to_batches(
     schema: pa.Schema, rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of a few hundred, or a few megabytes.
-
-    A batch for each row would cost Spark more than the row.
-
-    Raises:
-        KeyError: A row names a column that the table does not have.
-    """
+    """Yield rows in batches of a few hundred, or a few megabytes. A batch for each row would
+    cost Spark more than the row."""
     chunk: list[Mapping[str, Any]] = []
     size = 0
     for row in rows:
@@ -247,9 +230,6 @@ def spark_ddl(schema: pa.Schema, *, comments: bool = False) -> str:
     Args:
         schema: Of one of our tables.
         comments: Whether each column carries its comment, as a table that people open should.
-
-    Raises:
-        TypeError: A column has a type that no table here uses.
     """
     return ", ".join(_ddl_column(field, comments=comments) for field in schema)
 

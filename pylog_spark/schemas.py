@@ -1,6 +1,4 @@
-"""The columns of tables, declared once as dataclasses.
-
-The dataclass gives rows and schema.
+"""The columns of tables, declared once as dataclasses. The dataclass gives rows and schema.
 
 The schema is what executors and readers without a JVM use; ``rows.spark_ddl`` gives the same table
 to Spark. Nothing here imports pyspark. Each column carries what it means as its comment, which
@@ -35,10 +33,8 @@ from storage_core.filenames import TopicPartition
 
 
 class Action(enum.StrEnum):
-    """The action of a run or of a result row.
-
-    RUN is a nightly of several steps; a row is of one step.
-    """
+    """The action of a run or of a result row. RUN is a nightly of several steps; a row is of one
+    step."""
 
     RUN = "run"
     COMPACT = "compact"
@@ -364,10 +360,8 @@ SURVEY: Final = schema_of(SurveyRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRow:
-    """A partition's explanation: when and why it is cleaned or deleted.
-
-    The answer may be now, later or never.
-    """
+    """A partition's explanation: when and why it is cleaned or deleted. The answer may be now,
+    later or never."""
 
     name: PartitionName
     directory: Text = column("name of its directory")
@@ -603,10 +597,8 @@ STEPS: Final = "steps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRow:
-    """Retention's deletions of one partition, and the rest's reasons to stay.
-
-    Reports show it to people and programs.
-    """
+    """Retention's deletions of one partition, and the rest's reasons to stay. Reports show it to
+    people and programs."""
 
     name: PartitionName
     status: Text = column("planned, done, skipped or failed")
@@ -620,10 +612,8 @@ RETENTION: Final = schema_of(RetentionRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningRow:
-    """One round of compaction: bytes and records read and written.
-
-    The columns have the names of Kafka's cleaner.
-    """
+    """One round of compaction: bytes and records read and written. The columns have the names of
+    Kafka's cleaner."""
 
     run_id: str = column("the run")
     name: PartitionName
@@ -679,10 +669,8 @@ RECOVERY_WORK: Final = schema_of(RecoveryWorkRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRow:
-    """The outcome of recovery for one partition, real or planned.
-
-    Reports show it to people and programs.
-    """
+    """The outcome of recovery for one partition, real or planned. Reports show it to people and
+    programs."""
 
     name: PartitionName
     log_start_offset: Number = column("first offset of the log")

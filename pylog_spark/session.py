@@ -149,15 +149,8 @@ def build_session(
         delta: Whether a session that is built here has to read and write Delta tables. Their jars
             are fetched on first use.
         is_of_job: Whether a session that is built here, on this machine, is one job's alone, whose
-            work is done in Python: its JVM starts with half the work, and would run much of
-            Spark's own code more slowly.
-
-    Raises:
-        ConfigError: The master is none that Spark knows.
-        SparkNotInstalledError: There is no pyspark.
-        JavaNotFoundError: There is no Java 17 or newer.
-        JarsUnavailableError: Delta's jars cannot be fetched.
-        pyspark.errors.PySparkException: Spark does not start.
+            work is done in Python: its JVM starts with half the work, and would run much of Spark's
+            own code more slowly.
     """
     if master is not None and not _MASTER.fullmatch(master):
         expected = "local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT or sc://HOST:PORT"
@@ -232,13 +225,10 @@ def submit_arguments(
     """Return ``spark-submit`` arguments for a settings file, and its content.
 
     Args:
-        user_arguments: The user's own arguments, as in ``PYSPARK_SUBMIT_ARGS``. What stands
-            in a file that they name is taken over.
+        user_arguments: The user's own arguments, as in ``PYSPARK_SUBMIT_ARGS``. What stands in a
+            file that they name is taken over.
         file: Where the content is going to stand.
         settings: They win over that file, and over ``spark-defaults.conf``.
-
-    Raises:
-        ConfigError: The user's file cannot be read.
     """
     arguments = [
         part
@@ -273,16 +263,10 @@ def session_conf(
     """Return the settings of a session that is built here.
 
     Args:
-        master: Spark master.
-        conf: The caller's settings; they win, and lists (class path, options
-            for the JVM) are added to ours.
-        delta: Whether Delta has to be there.
-        is_of_job: As for ``build_session``.
+        conf: The caller's settings; they win, and lists (class path, options for the JVM) are added
+            to ours.
         java: What is going to run it. The JVM of a job begins with Spark's classes in memory, where
             ``pylog warmup`` has kept them; None: it reads them as ever.
-
-    Raises:
-        JarsUnavailableError: Delta's jars cannot be fetched.
     """
     is_quick = is_of_job and bool(_THREADS.match(master))
     settings = {
@@ -329,9 +313,6 @@ def delta_jars(ivy_settings: Path | None = None) -> list[Path]:
 
     Args:
         ivy_settings: Ivy's settings, for repositories of one's own.
-
-    Raises:
-        JarsUnavailableError: They cannot be fetched.
     """
     library = _delta_library()
     folder = _jar_folder(library)
@@ -369,7 +350,6 @@ def _shared_classes(java: Java, jars: Sequence[Path], options: str) -> tuple[str
     """Return JVM options for Spark's class archive, if it exists.
 
     Args:
-        java: What runs it.
         jars: Of its class path, before Spark's own.
         options: The caller's options for it: whoever names an archive wants that one.
     """
@@ -383,10 +363,8 @@ def _shared_classes(java: Java, jars: Sequence[Path], options: str) -> tuple[str
 
 
 def _prepare_environment(master: str) -> Java:
-    """Set the environment variables for Spark; keep the user's.
-
-    Spark reads some settings only there.
-    """
+    """Set the environment variables for Spark; keep the user's. Spark reads some settings only
+    there."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -424,10 +402,7 @@ def _is_on_this_host(master: str) -> bool:
 
 
 def _log_options() -> str:
-    """Return the JVM's options for a quiet log.
-
-    The package or the checkout has its settings.
-    """
+    """Return the JVM's options for a quiet log. The package or the checkout has its settings."""
     package = Path(__file__).parent
     for conf in (package / "conf", package.parent / "conf"):
         file = conf / "spark" / "log4j2.properties"

@@ -34,10 +34,7 @@ _traces: Final = logging.Formatter()
 
 
 class _JsonHandler(logging.Handler):
-    """Writes each record at once as one line of JSON.
-
-    Several processes share the stream.
-    """
+    """Writes each record at once as one line of JSON. Several processes share the stream."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -83,9 +80,8 @@ def is_json_logged() -> bool:
 
 @contextmanager
 def log_fields(**fields: object) -> Iterator[None]:
-    """Add fields to log lines within a block; also a decorator.
-
-    Not for the inside of a generator, which shares its context with its consumer.
+    """Add fields to log lines within a block; also a decorator. Not for the inside of a generator,
+    which shares its context with its consumer.
 
     Args:
         **fields: What they say, by key; None is left out.
@@ -100,15 +96,10 @@ def log_fields(**fields: object) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TaskLogs:
-    """A task's log format, as a value sent with its work.
-
-    Attributes:
-        log_format: Of the driver.
-        fields: What they say beside their message.
-    """
+    """A task's log format, as a value sent with its work."""
 
     log_format: LogFormat
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)  # what they say beside their message
 
     @classmethod
     def of_driver(cls) -> "TaskLogs":

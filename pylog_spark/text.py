@@ -38,17 +38,14 @@ def to_json(value: Any, **options: Any) -> str:
 
     Args:
         value: What ``json.dumps`` takes.
-        options: Of ``json.dumps``.
     """
     text = json.dumps(value, **options)
     return without_secrets(json.dumps(valid_texts(value), **options) if _HALF in text else text)
 
 
 def one_line(text: str) -> str:
-    """Return an error's text on one line, of some hundred characters.
-
-    Errors of Spark's have the stack of a JVM.
-    """
+    """Return an error's text on one line, of some hundred characters. Errors of Spark's have the
+    stack of a JVM."""
     line = " ".join(text.split())
     return line if len(line) <= _MOST_OF_LINE else f"{line[:_MOST_OF_LINE]}..."
 
@@ -77,7 +74,6 @@ def readable_bytes(data: bytes, *, limit: int) -> str:
     """Return bytes as readable text: UTF-8, else escapes.
 
     Args:
-        data: The bytes.
         limit: How many of them to show at most; a shortened text ends in ``...``.
     """
     shown = data[:limit].decode("utf-8", "backslashreplace")

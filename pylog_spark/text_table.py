@@ -167,10 +167,8 @@ def _shared_folder(roots: Iterable[str]) -> str:
 
 
 def _note_column(kind: TableKind, rows: Sequence[Row], *, parent: str) -> _Filled | None:
-    """Return the notes of rows as a column; None without notes.
-
-    The root's name, shown by the table or above it, is not repeated.
-    """
+    """Return the notes of rows as a column; None without notes. The root's name, shown by the
+    table or above it, is not repeated."""
     if kind.note is None:
         return None
     note_of = kind.note
@@ -187,10 +185,8 @@ def _note_column(kind: TableKind, rows: Sequence[Row], *, parent: str) -> _Fille
 
 
 def _without_folder(text: str, folder: str) -> str:
-    """Return a sentence with paths in a folder shortened to their rest.
-
-    In a salvage or a trash the path of a root inside stays whole.
-    """
+    """Return a sentence with paths in a folder shortened to their rest. In a salvage or a trash
+    the path of a root inside stays whole."""
     return re.sub(rf"(?<![\w.~-]){re.escape(folder)}", "", text)
 
 
@@ -199,10 +195,8 @@ def _width(columns: Sequence[_Filled]) -> int:
 
 
 def _fit(columns: Sequence[_Filled], room: int) -> tuple[list[_Filled], list[str]]:
-    """Return the fitting columns, as wide as possible, and other headings.
-
-    A single long name folds before it costs all rows a column.
-    """
+    """Return the fitting columns, as wide as possible, and other headings. A single long name
+    folds before it costs all rows a column."""
     most = max(room // (sum(one.column.folds for one in columns) + 1), _LEAST_WIDTH)
     fitted = [
         replace(one, width=min(one.width, most)) if one.column.folds else one for one in columns
@@ -274,10 +268,7 @@ def _line(cells: Sequence[_Drawn], style_of: Callable[[Column], Style | None]) -
 
 
 def _rest(cells: Sequence[_Drawn]) -> list[_Drawn]:
-    """Return the overflow of a row's cells for a further line.
-
-    It is empty without any.
-    """
+    """Return the overflow of a row's cells for a further line. It is empty without any."""
     if all(
         len(cell.text) <= cell.of.width and cell_len(cell.text) <= cell.of.width for cell in cells
     ):

@@ -1,6 +1,4 @@
-"""This user's cache folder, private and safe to delete.
-
-Its files can be created anew.
+"""This user's cache folder, private and safe to delete. Its files can be created anew.
 
 Programs are started from these folders and jars loaded, so a folder that others can write to, or
 put another one in the place of, is never used.
@@ -23,9 +21,6 @@ def cache_folder(name: str) -> Path:
 
     The candidates: ``PYLOG_CACHE``, the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``), a
     private folder in the system's folder for temporary files.
-
-    Raises:
-        OSError: There is none; the error is that of the last candidate.
     """
     *roots, last = _candidate_roots()
     for root in roots:
@@ -50,10 +45,8 @@ def _candidate_roots() -> list[Path]:
 
 
 def _make_private(folder: Path) -> Path:
-    """Make the folder private; raise OSError if it cannot be.
-
-    It may be another user's, open to others, or read-only.
-    """
+    """Make the folder private; raise OSError if it cannot be. It may be another user's, open to
+    others, or read-only."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for level in (folder.parent, folder):
         facts = level.stat()

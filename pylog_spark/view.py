@@ -17,81 +17,53 @@ NOTHING: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        heading: Its first line.
-        cell: Text of a row; ``-`` or nothing where the row has no value.
-        value: What a row is sorted by, a number or None; None where that is the cell's text.
-        rank: Columns of the highest rank go first where room is short; those of 0 always stay.
-        is_number: Whether it is flush right.
-        folds: Whether it holds names that may be long: these fold before other columns go.
-        style: How rich is to draw a row's cell.
-    """
+    """A column of a table."""
 
     heading: str
-    cell: Callable[[Row], str]
+    cell: Callable[[Row], str]  # text of a row; ``-`` or nothing where the row has no value
+    # What a row is sorted by, a number or None; None where that is the cell's text.
     value: Callable[[Row], float | None] | None = None
+    # Columns of the highest rank go first where room is short; those of 0 always stay.
     rank: int = 0
-    is_number: bool = False
+    is_number: bool = False  # whether it is flush right
+    # Whether it holds names that may be long: these fold before other columns go.
     folds: bool = False
-    style: Callable[[Row], str] = lambda _: ""
+    style: Callable[[Row], str] = lambda _: ""  # how rich is to draw a row's cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableKind:
-    """A kind of table: its columns, and the sentence about a row.
+    """A kind of table: its columns, and the sentence about a row."""
 
-    Attributes:
-        columns: From left to right; the first names the row.
-        note: The sentence about a row, empty for none; None where no row has one.
-        note_heading: Heading of these sentences where they are a column.
-        note_style: How rich is to draw them.
-        title: A line above the table on a terminal.
-    """
-
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # from left to right; the first names the row
+    # The sentence about a row, empty for none; None where no row has one.
     note: Callable[[Row], str] | None = None
     note_heading: str = "why"
-    note_style: Callable[[Row], str] = lambda _: ""
-    title: str | None = None
+    note_style: Callable[[Row], str] = lambda _: ""  # how rich is to draw them
+    title: str | None = None  # A line above the table on a terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of one kind; without rows nothing is shown.
-
-    Attributes:
-        kind: Its columns.
-        rows: Its rows. Where their ``root`` differs, that is a column, too.
-        total: How many rows there are, where ``rows`` are only the first of them.
-        links: By the heading of a column, where a row's cell leads on a page: the name of a row's
-            anchor, None for nowhere.
-        anchor: Name of a row's anchor on a page; None for none.
-    """
+    """Rows of one kind; without rows nothing is shown."""
 
     kind: TableKind
     rows: Sequence[Row]
-    total: int | None = None
+    total: int | None = None  # how many rows there are, where ``rows`` are only the first of them
+    # By the heading of a column, where a row's cell leads on a page: the name of a row's anchor,
+    # None for nowhere.
     links: Mapping[str, Callable[[Row], str | None]] = field(default_factory=dict)
-    anchor: Callable[[Row], str] | None = None
+    anchor: Callable[[Row], str] | None = None  # name of a row's anchor on a page; None for none
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence with a style; plain text is a sentence without one.
-
-    A terminal breaks it between words, except a long command.
-
-    Attributes:
-        text: The sentence.
-        style: How rich is to draw it.
-        has_marks: Whether rich marks brackets and numbers in it.
-    """
+    """A sentence with a style; plain text is a sentence without one. A terminal breaks it
+    between words, except a long command."""
 
     text: str
-    style: str = ""
-    has_marks: bool = False
+    style: str = ""  # how rich is to draw it
+    has_marks: bool = False  # whether rich marks brackets and numbers in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +76,9 @@ class Verbatim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A picture, which only a page shows.
+    """A picture, which only a page shows."""
 
-    Attributes:
-        svg: The drawing, from whoever draws it safely (``pictures``): it is taken as it is.
-        caption: What it shows.
-    """
-
-    svg: str
+    svg: str  # the drawing, from whoever draws it safely (``pictures``): it is taken as it is
     caption: str
 
 
@@ -128,36 +95,24 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The page of ``--report``.
-
-    Attributes:
-        title: Its name, in the window as well.
-        lead: The first sentence: all that a reader in a hurry has to know.
-        notes: Sentences below it.
-        sections: The tables and pictures, below headings.
-    """
+    """The page of ``--report``."""
 
     title: str
-    lead: str
-    notes: Sequence[str] = ()
-    sections: Sequence[Section] = ()
+    lead: str  # the first sentence: all that a reader in a hurry has to know
+    notes: Sequence[str] = ()  # sentences below it
+    sections: Sequence[Section] = ()  # the tables and pictures, below headings
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLine:
-    """A row for a program: a line of JSON, or of CSV.
+    """A row for a program: a line of JSON, or of CSV."""
 
-    Attributes:
-        kind: The ``type`` of a line of JSON.
-        row: Values by name.
-        data: Keys and values of a record by name, as JSON texts. They are written as they are:
-            secrets are hidden in texts of this program alone.
-        items: The name of its one long list, and the JSON texts of it; in ``row`` it is empty.
-    """
-
-    kind: str
+    kind: str  # the ``type`` of a line of JSON
     row: Row
+    # Keys and values of a record by name, as JSON texts. They are written as they are: secrets are
+    # hidden in texts of this program alone.
     data: Mapping[str, str] = field(default_factory=dict)
+    # The name of its one long list, and the JSON texts of it; in ``row`` it is empty.
     items: tuple[str, Iterable[str]] | None = None
 
 
@@ -168,26 +123,22 @@ def lines_of(kind: str, rows: Iterable[Row]) -> Iterable[OutputLine]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The answer of a command.
+    """The answer of a command."""
 
-    Attributes:
-        lines: Rows for a program, in order; a text among them goes to standard error.
-        csv: The kind of rows that CSV has, and the names of their columns; none where the command
-            has no CSV.
-        blocks: The answer for a terminal.
-        notes: Sentences that are written after the rows: below the blocks of a terminal, for a
-            program to standard error.
-        errors: Sentences that are always written to standard error, after the notes.
-        page: Makes the page of ``--report``, after the rows; None where the command has none.
-        status: The exit status; a function where only the written rows tell it.
-    """
-
+    # Rows for a program, in order; a text among them goes to standard error.
     lines: Iterable[OutputLine | str]
+    # The kind of rows that CSV has, and the names of their columns; none where the command has no
+    # CSV.
     csv: tuple[str, Iterable[str]] = ("", ())
-    blocks: Iterable[Block]
+    blocks: Iterable[Block]  # the answer for a terminal
+    # Sentences that are written after the rows: below the blocks of a terminal, for a program to
+    # standard error.
     notes: Iterable[str] = ()
+    # Sentences that are always written to standard error, after the notes.
     errors: Iterable[str] = ()
+    # Makes the page of ``--report``, after the rows; None where the command has none.
     page: Callable[[], Page] | None = None
+    # The exit status; a function where only the written rows tell it.
     status: int | Callable[[], int]
 
 

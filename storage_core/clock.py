@@ -1,7 +1,5 @@
-"""Clocks as values to pass down: system clock and manual clock.
-
-No other module reads the wall clock.
-"""
+"""Clocks as values to pass down: system clock and manual clock. No other module reads the wall
+clock."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -12,13 +10,8 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def epoch_ms(at: datetime) -> int:
-    """Return a time as epoch milliseconds, rounded up.
-
-    Records of the millisecond before are older than the time.
-
-    Args:
-        at: With its zone.
-    """
+    """Return a time as epoch milliseconds, rounded up. Records of the millisecond before are
+    older than the time."""
     return -((_EPOCH - at) // _MILLISECOND)
 
 

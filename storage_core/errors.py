@@ -49,23 +49,18 @@ class PylogError(Exception):
     """Base of all deliberate errors; the text is for the operator.
 
     The operator is the person at the terminal.
-
-    Attributes:
-        directory: Path or URL of the partition's directory, None where it is of none, or where
-            nobody has said which one.
-        offset: The record or batch that it is about, None where it is about none.
     """
 
     kafka_code: ClassVar[int | None] = None
     template: ClassVar[str] = ""
+    #: Path or URL of the partition's directory, None where it is of none, or where nobody has said
+    #: which one.
     directory: str | None
-    offset: int | None
+    offset: int | None  #: the record or batch that it is about, None where it is about none
 
     def __new__(cls, *facts: object, **named: object) -> Self:
-        """Begin an error without directory and offset.
-
-        A default at the class would become a default of each error's field.
-        """
+        """Begin an error without directory and offset. A default at the class would become a
+        default of each error's field."""
         error = super().__new__(cls, *facts, **named)
         error.directory = error.offset = None
         return error
@@ -92,21 +87,11 @@ class PylogError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorFacts:
-    """What is known of an error; None where that does not apply.
+    """What is known of an error; None where that does not apply."""
 
-    Attributes:
-        name: Its stable name: that of its class.
-        kafka_code: Kafka's number, None where Kafka has no such error.
-        directory: Path or URL of the partition's directory.
-        partition: Topic and number, as Kafka names the directory.
-        file: Name or path of the file.
-        position: Byte position in that file.
-        offset: Offset of the record or batch.
-    """
-
-    name: str
-    kafka_code: int | None
-    directory: str | None
+    name: str  #: its stable name: that of its class
+    kafka_code: int | None  #: Kafka's number, None where Kafka has no such error
+    directory: str | None  #: path or URL of the partition's directory
     partition: str | None
     file: str | None
     position: int | None
@@ -129,10 +114,8 @@ def facts_of(error: PylogError) -> ErrorFacts:
 
 
 def kafka_code_of(error_class: str) -> int | None:
-    """Return Kafka's error code by an error class's name, else None.
-
-    Rows and plans have the class's name; a class of another module has no number.
-    """
+    """Return Kafka's error code by an error class's name, else None. Rows and plans have the
+    class's name; a class of another module has no number."""
     kinds = [PylogError]
     for kind in kinds:
         if kind.__name__ == error_class:
@@ -142,10 +125,8 @@ def kafka_code_of(error_class: str) -> int | None:
 
 
 def located(work: Callable[P, R]) -> Callable[P, R]:
-    """Decorate work on one partition: errors get the partition's directory.
-
-    The function's first argument is the directory, or its store.
-    """
+    """Decorate work on one partition: errors get the partition's directory. The function's first
+    argument is the directory, or its store."""
 
     @wraps(work)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -160,19 +141,13 @@ def located(work: Callable[P, R]) -> Callable[P, R]:
 
 
 class ConfigError(PylogError):
-    """A setting is unknown, malformed or out of range.
-
-    Attributes:
-        key: Its name.
-        value: Its value, None if it is not set.
-        reason: The expected value.
-    """
+    """A setting is unknown, malformed or out of range."""
 
     kafka_code = 40
     template = "{setting}: {plain_reason}"
 
     key: str
-    value: object
+    value: object  #: its value, None if it is not set
     reason: str
 
     @property
@@ -323,7 +298,6 @@ class ConditionFailedError(StorageError):
     The writer expected another version.
 
     Attributes:
-        path: URL of the object.
         expected: Version tag that it should have had; empty where it should not have existed.
         actual: Version tag that it has; empty where there is none, or none is known.
     """
@@ -344,19 +318,13 @@ class ConditionFailedError(StorageError):
 
 
 class ManifestError(PylogError):
-    """A manifest, or another small JSON file of ours, breaks its format.
-
-    Attributes:
-        file: URL or path of it.
-        field: Where in it, as a dotted path; empty where the whole is meant.
-        reason: The expected and the actual content.
-    """
+    """A manifest, or another small JSON file of ours, breaks its format."""
 
     template = "{file}{where}: {reason}"
 
     file: str
-    field: str
-    reason: str
+    field: str  #: where in it, as a dotted path; empty where the whole is meant
+    reason: str  #: the expected and the actual content
 
     @property
     def where(self) -> str:
@@ -365,20 +333,14 @@ class ManifestError(PylogError):
 
 
 class BadBytesError(PylogError):
-    """Bytes of a file are not what its format allows.
-
-    Attributes:
-        file: Name or path of the file.
-        position: Byte position in that file.
-        reason: The expected and the actual content.
-        offset: The batch or record that lies there, None where the bytes do not tell.
-    """
+    """Bytes of a file are not what its format allows."""
 
     template = "{file}: position {position}: {reason}"
 
     file: str
     position: int
-    reason: str
+    reason: str  #: the expected and the actual content
+    #: The batch or record that lies there, None where the bytes do not tell.
     offset: int | None = None
 
 
@@ -430,19 +392,13 @@ class CorruptSnapshotError(BadBytesError):
 
 
 class CheckpointError(PylogError):
-    """A checkpoint or another small text file is malformed.
-
-    Attributes:
-        file: Name or path of the file.
-        line: 1-based number of the line, 0 where the file as a whole is meant.
-        reason: The expected and the actual content.
-    """
+    """A checkpoint or another small text file is malformed."""
 
     template = "{file}{where}: {reason}"
 
     file: str
-    line: int
-    reason: str
+    line: int  #: 1-based number of the line, 0 where the file as a whole is meant
+    reason: str  #: the expected and the actual content
 
     @property
     def where(self) -> str:
@@ -474,20 +430,15 @@ class OffsetOverflowError(BadBytesError):
 
 
 class UnsupportedPythonError(PylogError):
-    """This Python calls compiled code wrongly; nothing was read or changed.
-
-    Attributes:
-        python: Its version, and its program.
-        reason: The unexpected fact.
-    """
+    """This Python calls compiled code wrongly; nothing was read or changed."""
 
     template = (
         "Python {python} cannot run this program: {reason}; "
         "use CPython 3.11, 3.12, 3.13 or 3.14, the build of python.org or of a distribution"
     )
 
-    python: str
-    reason: str
+    python: str  #: its version, and its program
+    reason: str  #: the unexpected fact
 
 
 class RecoveryRequiredError(PylogError):
@@ -537,18 +488,13 @@ class GuardRefusedError(PylogError):
     """A guard refuses to go on.
 
     Its text names the switch that overrides it, if there is one.
-
-    Attributes:
-        code: Stable name of the refusal, as ``docs/refusals.md`` has it.
-        reason: Why.
-        override: The switch, None where there is none.
     """
 
     template = "{code}: {reason}{hint}"
 
-    code: str
+    code: str  #: stable name of the refusal, as ``docs/refusals.md`` has it
     reason: str
-    override: str | None = None
+    override: str | None = None  #: the switch, None where there is none
 
     @property
     def hint(self) -> str:
@@ -600,17 +546,12 @@ class LeaseLostError(StoreRefusedError):
     """The lease of a managed root expired or moved during work.
 
     Another run may hold it now.
-
-    Attributes:
-        path: The root, or the partition that was about to be committed.
-        holder: The lease's former holder.
-        event: The fate of the lease.
     """
 
     code: str = derived("LEASE_LOST")
     reason: str = derived("{path}: the lease of {holder} {event}")
     path: str
-    holder: str
+    holder: str  #: the lease's former holder
     event: str
 
 
@@ -671,19 +612,13 @@ class DuplicatePartitionError(PylogError):
 
 
 class CorruptClusterMetadataError(PylogError):
-    """A record of the cluster's metadata log cannot be understood.
-
-    Attributes:
-        file: Name or path of the snapshot or segment.
-        offset: Offset of the record, None where the file as a whole is meant.
-        reason: The expected and the actual content.
-    """
+    """A record of the cluster's metadata log cannot be understood."""
 
     template = "{file}{where}: {reason}"
 
     file: str
-    offset: int | None
-    reason: str
+    offset: int | None  #: offset of the record, None where the file as a whole is meant
+    reason: str  #: the expected and the actual content
 
     @property
     def where(self) -> str:
@@ -692,17 +627,12 @@ class CorruptClusterMetadataError(PylogError):
 
 
 class MalformedMessageError(PylogError):
-    """Bytes of an internal topic's record do not match its declaration.
-
-    Attributes:
-        position: Byte position in the key or value.
-        reason: The expected and the actual content.
-    """
+    """Bytes of an internal topic's record do not match its declaration."""
 
     template = "byte {position}: {reason}"
 
     position: int
-    reason: str
+    reason: str  #: the expected and the actual content
 
 
 class InvalidColumnError(PylogError):
@@ -727,8 +657,6 @@ class InvalidTimestampError(BadBytesError):
     """Records are too old, too new, or of a wrong timestamp type.
 
     Attributes:
-        file: The partition.
-        position: Byte position of the batch in what was to be appended.
         record_indexes: The records of that batch that are refused, from 0.
     """
 
@@ -741,8 +669,6 @@ class RecordValidationError(InvalidRecordError):
     """Records of a batch break the topic's rules; three are described.
 
     Attributes:
-        file: The partition.
-        position: Byte position of the batch in what was to be appended.
         record_indexes: The records of that batch that are refused, from 0.
     """
 
@@ -794,21 +720,14 @@ class UnexpectedAppendOffsetError(PylogError):
 
 
 class ProducerStateError(PylogError):
-    """Base of what contradicts a producer's state.
-
-    Attributes:
-        partition: The partition.
-        producer_id: The batch's producer.
-        offset: The offset that the batch would get.
-        reason: The expected and the actual content.
-    """
+    """Base of what contradicts a producer's state."""
 
     template = "{partition}: producer {producer_id} at offset {offset}: {reason}"
 
     partition: str
     producer_id: int
     offset: int
-    reason: str
+    reason: str  #: the expected and the actual content
 
 
 class OutOfOrderSequenceError(ProducerStateError):
@@ -858,10 +777,8 @@ class LogClosedError(PylogError):
 
 
 def describe_failure(error: Exception) -> dict[str, Any]:
-    """Return the columns error_class and error for an exception.
-
-    Deliberate errors name file and position themselves; any other error gets its place in the code.
-    """
+    """Return the columns error_class and error for an exception. Deliberate errors name file and
+    position themselves; any other error gets its place in the code."""
     text = str(error)
     if not isinstance(error, PylogError | OSError):
         frame = traceback.extract_tb(error.__traceback__)[-1:]

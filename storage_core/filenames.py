@@ -1,6 +1,4 @@
-"""Build and parse the names of a Kafka log's files and directories.
-
-No other module does so.
+"""Build and parse the names of a Kafka log's files and directories. No other module does so.
 
 A partition directory is ``<topic>-<partition>``. Its files are named by the base offset of their
 segment, zero padded to 20 digits, plus a suffix; a transient suffix may follow the first one
@@ -135,9 +133,8 @@ def parse_partition_directory(name: str) -> TopicPartition:
 
 
 def is_text(name: str) -> bool:
-    """Tell whether a name is valid UTF-8.
-
-    Python represents other bytes of a name as surrogate characters.
+    """Tell whether a name is valid UTF-8. Python represents other bytes of a name as surrogate
+    characters.
 
     The JVM of a broker makes a text of each name in a listing and asks the system by that text, so
     what has such a name is to it neither a file nor a directory.
@@ -198,10 +195,8 @@ def is_of_no_segment(name: str) -> bool:
 
 
 def is_file_name(name: str) -> bool:
-    """Tell whether a log or metadata loader may read that file name.
-
-    The file is in a partition directory.
-    """
+    """Tell whether a log or metadata loader may read that file name. The file is in a partition
+    directory."""
     is_one = name in {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE}
     return is_one or offset_of(name) is not None or parse_cluster_snapshot(name) is not None
 
@@ -234,18 +229,14 @@ def parse_renamed_directory(name: str) -> tuple[TopicPartition, str] | None:
 
 
 def deleted_directory(partition: TopicPartition) -> str:
-    """Return a new name for the directory of a deleted partition.
-
-    A broker that starts removes it. Source: ``LocalLog.logDeleteDirName``.
-    """
+    """Return a new name for the directory of a deleted partition. A broker that starts removes
+    it. Source: ``LocalLog.logDeleteDirName``."""
     suffix = f"-{partition.partition}.{uuid.uuid4().hex}-delete"
     return f"{partition.topic[: _MOST_NAME - len(suffix)]}{suffix}"
 
 
 def parse_cluster_snapshot(name: str) -> tuple[int, int] | None:
-    """Return a metadata snapshot's exclusive end offset and epoch, else None.
-
-    An unfinished snapshot gives None.
-    """
+    """Return a metadata snapshot's exclusive end offset and epoch, else None. An unfinished
+    snapshot gives None."""
     match = _CLUSTER_SNAPSHOT.fullmatch(name)
     return (int(match["offset"]), int(match["epoch"])) if match else None

@@ -1,6 +1,5 @@
-"""Handle SIGTERM and Ctrl-C in one place, without exceptions from handlers.
-
-Code is never interrupted by an exception that it does not expect.
+"""Handle SIGTERM and Ctrl-C in one place, without exceptions from handlers. Code is never
+interrupted by an exception that it does not expect.
 
 A handler that raises does so between any two instructions: an import keeps its lock for ever, a
 callback swallows the error. So the handlers of ``watch`` do nothing. The kernel's signal is written
@@ -72,10 +71,7 @@ _watch: Final = _Watch()
 
 
 def watch() -> None:
-    """Handle SIGTERM and Ctrl-C as this module says.
-
-    Only the main thread can call it.
-    """
+    """Handle SIGTERM and Ctrl-C as this module says. Only the main thread can call it."""
     if _watch.is_on:
         return
     reader, writer = os.pipe()
@@ -96,10 +92,8 @@ def is_watched() -> bool:
 
 
 def take_signals() -> None:
-    """Set the handlers again after a library has replaced them.
-
-    It does nothing without ``watch``.
-    """
+    """Set the handlers again after a library has replaced them. It does nothing without
+    ``watch``."""
     if _watch.is_on:
         for number in _SIGNALS:
             signal.signal(number, _wake if number in _watch.heard else signal.SIG_IGN)
@@ -131,10 +125,8 @@ def ending_in_order() -> Iterator[None]:
 
 @contextmanager
 def removed_at_end(path: str) -> Iterator[None]:
-    """Remove a path if a signal ends the process in the block.
-
-    The path is a folder or a file. A signal then ends the process at once.
-    """
+    """Remove a path if a signal ends the process in the block. The path is a folder or a file. A
+    signal then ends the process at once."""
     _watch.scratch.add(path)
     try:
         yield
@@ -156,12 +148,7 @@ def remove_scratch(path: str) -> None:
 
 
 def check() -> None:
-    """Raise the requested interruption once, in the main thread.
-
-    Raises:
-        TerminatedError: SIGTERM has arrived.
-        KeyboardInterrupt: So has Ctrl-C.
-    """
+    """Raise the requested interruption once, in the main thread."""
     if _watch.number is None or _watch.is_raised:
         return
     if threading.current_thread() is threading.main_thread():
@@ -229,9 +216,8 @@ def _end(number: int) -> None:
 
 
 def _become_removal(scratch: list[str], status: int) -> None:
-    """Replace this process by one to remove files and exit.
-
-    The new process ends with the given status.
+    """Replace this process by one to remove files and exit. The new process ends with the given
+    status.
 
     Other threads of this one would go on in a folder that is removed: they would make it anew, or
     end the process with an error of theirs. No thread lives on in another program.

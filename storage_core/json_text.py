@@ -29,14 +29,9 @@ def parse_json(content: bytes | str, *, limit_bytes: int, is_strict: bool = Fals
     """Parse UTF-8 JSON in time and memory linear in its length.
 
     Args:
-        content: The content of a file.
         limit_bytes: The most that it may have.
         is_strict: Refuse what Python takes beyond JSON, or takes twice: ``NaN``, and a field that
             stands twice in an object.
-
-    Raises:
-        ValueError: It is longer, is nested beyond MAX_JSON_DEPTH, has a number of more than
-            MAX_NUMBER_DIGITS characters, is no UTF-8, or no JSON.
     """
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     if len(data) > limit_bytes:

@@ -82,10 +82,8 @@ class Key:
 
 
 class Placement(enum.Enum):
-    """A field's place in JSON: inline, or omitted if default.
-
-    Any other field has a key of its own.
-    """
+    """A field's place in JSON: inline, or omitted if default. Any other field has a key of its
+    own."""
 
     INLINE = "the fields of the dataclass that it is stand among the outer ones"
     OMITTED = "not there where it has its default"
@@ -116,11 +114,7 @@ def to_json(value: "DataclassInstance") -> str:
 
 
 def from_json(kind: type[T], text: str) -> T:
-    """Return the dataclass that ``to_json`` wrote, in this program.
-
-    Raises:
-        ValueError: It is another one.
-    """
+    """Return the dataclass that ``to_json`` wrote, in this program."""
     value: T = read_value(kind, json.loads(text), kind.__name__)
     return value
 
@@ -131,11 +125,7 @@ def read_value(kind: Any, value: object, where: str) -> Any:
     Args:
         kind: A plain type, an enum, a dataclass, an optional one of these, or a tuple, a frozenset
             or a mapping of them; Any for what no type describes.
-        value: The parsed value.
         where: Dotted path of it, for messages.
-
-    Raises:
-        ValueError: It is none.
     """
     try:
         return _reader(kind, is_whole=False)(value)
@@ -144,11 +134,7 @@ def read_value(kind: Any, value: object, where: str) -> Any:
 
 
 def read_part(kind: Any, value: object, *, file: str, where: str) -> Any:
-    """Convert a JSON value with all its fields from a file.
-
-    Raises:
-        ManifestError: It is none, with the file and the dotted path of what is wrong.
-    """
+    """Convert a JSON value with all its fields from a file."""
     try:
         return _reader(kind, is_whole=True)(value)
     except MismatchError as error:
@@ -157,12 +143,7 @@ def read_part(kind: Any, value: object, *, file: str, where: str) -> Any:
 
 
 def parse_object(content: bytes, file: str) -> dict[str, Any]:
-    """Parse one JSON object, whatever is in it.
-
-    Raises:
-        ManifestError: It is none, is longer or nested deeper than any of ours, or names a field
-            twice.
-    """
+    """Parse one JSON object, whatever is in it."""
     value = _parse(content, file)
     if not isinstance(value, dict):
         raise ManifestError(file, "", _unexpected("a JSON object", value).reason)
@@ -178,32 +159,19 @@ def _parse(content: bytes, file: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class JsonFile(Generic[T]):
-    """The format of a JSON file or object for a dataclass.
-
-    Attributes:
-        kind: The type of its content.
-        format: The value of its first field ``format``; None without such a field.
-        version: The value of its second field ``version``, if it has a format.
-        layout: The layout of the written text.
-        is_open: Whether fields that nobody knows are passed over.
-    """
+    """The format of a JSON file or object for a dataclass."""
 
     kind: type[T]
-    format: str | None = None
-    version: int = 1
+    format: str | None = None  # the value of its first field ``format``; None without such a field
+    version: int = 1  # the value of its second field ``version``, if it has a format
     layout: Layout = SPREAD
-    is_open: bool = False
+    is_open: bool = False  # whether fields that nobody knows are passed over
 
     def parse(self, content: bytes, file: str) -> T:
         """Return what a file holds.
 
         Args:
-            content: All of it.
             file: URL or path of it, for messages.
-
-        Raises:
-            ManifestError: It is no JSON, of another format, or not as declared; with the path of
-                the field, what was expected, and what was found.
         """
         if not is_dataclass(self.kind):
             part: T = read_part(self.kind, _parse(content, file), file=file, where="")
@@ -230,10 +198,8 @@ class JsonFile(Generic[T]):
         return value
 
     def encode(self, value: T, *, layout: Layout | None = None) -> bytes:
-        """Return the content of a file, with fields of the declared class.
-
-        Fields of a subclass are left out.
-        """
+        """Return the content of a file, with fields of the declared class. Fields of a subclass
+        are left out."""
         if is_dataclass(self.kind):
             head = {} if self.format is None else {"format": self.format, "version": self.version}
             plain = head | _fields_as_plain(self.kind, value)
@@ -274,25 +240,15 @@ def _fields_as_plain(kind: Any, value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JsonField:
-    """A field of a dataclass and its place in JSON.
-
-    Attributes:
-        name: Name of the field.
-        key: In JSON.
-        kind: Its declared type.
-        default: MISSING where it has none, or one that is made anew.
-        has_default: Whether it has any.
-        is_inline: Whether its own fields stand among the outer ones.
-        is_omitted: Whether it is not there where it has its default.
-    """
+    """A field of a dataclass and its place in JSON."""
 
     name: str
     key: str
-    kind: Any
-    default: Any
+    kind: Any  # its declared type
+    default: Any  # MISSING where it has none, or one that is made anew
     has_default: bool
-    is_inline: bool
-    is_omitted: bool
+    is_inline: bool  # whether its own fields stand among the outer ones
+    is_omitted: bool  # whether it is not there where it has its default
 
 
 @cache
@@ -322,12 +278,10 @@ def _is_annotated(kind: Any) -> bool:
 
 @cache
 def _reader(kind: Any, *, is_whole: bool) -> Reader:
-    """Return the cached reader function for values of a type.
-
-    It is cached since a plan has a hundred thousand values.
+    """Return the cached reader function for values of a type. It is cached since a plan has a
+    hundred thousand values.
 
     Args:
-        kind: The type.
         is_whole: Whether a field of a dataclass has to be there although it has a default.
     """
     origin, kinds = get_origin(kind), get_args(kind)
@@ -440,10 +394,8 @@ def whole(least: int = 0, most: int = MAX_INTEGER) -> Reader:
 
 
 def word(pattern: str = r"[\x20-\x7e]*") -> Reader:
-    """Return a reader of ASCII strings that match a pattern.
-
-    A string has at most 1,024 printable characters.
-    """
+    """Return a reader of ASCII strings that match a pattern. A string has at most 1,024
+    printable characters."""
     compiled = re.compile(pattern)
 
     def read(value: object) -> str:
@@ -507,10 +459,8 @@ def _list_reader(origin: Callable[[list[Any]], Any], read_inner: Reader) -> Read
 
 @cache
 def _readers_by_key(kind: Any, *, is_whole: bool) -> dict[str, tuple[str, Reader]]:
-    """Return the readers of a dataclass's fields, by key.
-
-    Fields of inline dataclasses are included.
-    """
+    """Return the readers of a dataclass's fields, by key. Fields of inline dataclasses are
+    included."""
     readers: dict[str, tuple[str, Reader]] = {}
     for json_field in _json_fields(kind):
         if json_field.is_inline:

@@ -143,13 +143,11 @@ def write(  # noqa: PLR0913  # each is a question of its own, all but the first 
             ``topic``, ``partition``, ``timestamp``, ``headers``. ``offset`` and ``timestampType``
             are given anew.
         topic: Topic of every record; None where the column says it.
-        partitions: How many partitions topics have that the directory does not have yet; None
-            where every record says its partition.
-        mode: ``overwrite`` takes the place of all that the directory has.
+        partitions: How many partitions topics have that the directory does not have yet; None where
+            every record says its partition.
         partitioner: ``murmur2`` is Kafka's: by key. With ``roundrobin`` records take turns.
         compression: The producer's codec; a topic's ``compression.type`` comes first.
         batch_bytes: Size of a batch before compression; None for ``max.message.bytes``.
-        config: Settings of the topics, by Kafka's names.
         transaction: Name and version of a write that is done once: a version at or below the last
             that was committed under this name is not written again.
 
@@ -206,13 +204,7 @@ def write(  # noqa: PLR0913  # each is a question of its own, all but the first 
 
 
 class Logs:
-    """The logs of one or several directories.
-
-    Each call reads the files anew.
-
-    Args:
-        paths: Paths, as for ``open_logs``.
-    """
+    """The logs of one or several directories. Each call reads the files anew."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = tuple(paths)
@@ -238,7 +230,6 @@ class Logs:
 
         Args:
             topics: The topics; None for all but the cluster's own metadata log.
-            partitions: The partitions, in place of topics.
 
         Returns:
             topic, partition, location, topic_id (null without one), segments, size_bytes (of the
@@ -274,7 +265,6 @@ class Logs:
 
         Args:
             topics: The topics; None for all but the cluster's own metadata log.
-            partitions: The partitions, in place of topics.
 
         Returns:
             topic, partition, base_offset (lower bound of its offsets), size_bytes (of its ``.log``
@@ -309,7 +299,6 @@ class Logs:
 
         Args:
             topics: The topics; None for all but the cluster's own metadata log.
-            partitions: The partitions, in place of topics.
             start: Where to start, inclusive: an offset for all partitions, one for each of them
                 (EARLIEST and LATEST are offsets, too), or a time, which stands for the first record
                 at or after it. None for the log start.
@@ -318,10 +307,10 @@ class Logs:
                 key. None for all records.
             columns: Names of ``COLUMNS``, in the order that is wanted; only these are built. None
                 for all of them.
-            isolation: ``read_committed`` leaves out records of aborted transactions and ends at
-                the last stable offset, as a consumer does.
-            fail_on_data_loss: Whether an offset that is not in a log (any more), and a segment
-                that is missing, is an error; else what is there is read, with a warning.
+            isolation: ``read_committed`` leaves out records of aborted transactions and ends at the
+                last stable offset, as a consumer does.
+            fail_on_data_loss: Whether an offset that is not in a log (any more), and a segment that
+                is missing, is an error; else what is there is read, with a warning.
             range_bytes: How much of the files is read in one go, unless one batch is more, at least
                 1; ``Records.parts`` has no smaller parts.
 
@@ -373,9 +362,6 @@ class Records:
 
     Whatever speaks Arrow's PyCapsule interface takes this object as it takes a table: Polars,
     DuckDB, pandas, deltalake, ``pyarrow.table``.
-
-    Attributes:
-        schema: Schema of the batches.
     """
 
     def __init__(self, ranges: Sequence[ReadRange], schema: pa.Schema) -> None:
@@ -395,10 +381,8 @@ class Records:
             yield from read_range(wanted)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the records as an Arrow stream, for other libraries.
-
-        Arrow defines this protocol.
-        """
+        """Return the records as an Arrow stream, for other libraries. Arrow defines this
+        protocol."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
     @property
@@ -431,16 +415,12 @@ class Records:
         return [Records(group, self.schema) for group in groups]
 
     def to_table(self) -> pa.Table:
-        """Return all of the records, in memory.
-
-        Errors are those of iterating over the records.
-        """
+        """Return all of the records, in memory. Errors are those of iterating over the records."""
         return pa.Table.from_batches(self, schema=self.schema)
 
     def to_pandas(self) -> Any:
-        """Return all of the records as a pandas DataFrame.
-
-        Errors are those of iterating over the records.
+        """Return all of the records as a pandas DataFrame. Errors are those of iterating over the
+        records.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -449,9 +429,8 @@ class Records:
         return self.to_table().to_pandas()
 
     def to_polars(self) -> Any:
-        """Return all of the records as a Polars DataFrame.
-
-        Errors are those of iterating over the records.
+        """Return all of the records as a Polars DataFrame. Errors are those of iterating over the
+        records.
 
         Raises:
             ConfigError: Polars is not installed.
@@ -487,10 +466,8 @@ def _record_stream(records: Any, *, has_topic: bool) -> pa.RecordBatchReader:
 
 
 def _without_views(field: pa.Field) -> pa.Field:
-    """Return a column with plain strings in place of Arrow views.
-
-    Polars exports views, but batches cannot be built of them.
-    """
+    """Return a column with plain strings in place of Arrow views. Polars exports views, but
+    batches cannot be built of them."""
     kind = field.type
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     if pa.types.is_list(kind):

@@ -1,6 +1,5 @@
-"""Safe access to files in directories writable by other users.
-
-All access to such files goes through this module.
+"""Safe access to files in directories writable by other users. All access to such files goes
+through this module.
 
 A log directory belongs to the broker's user, a job on it may be root's. What its owner puts there
 must lead a job nowhere that the owner could not go alone. So whoever opens, lists, creates or
@@ -51,14 +50,10 @@ class Entry(NamedTuple):
 
     It is no dataclass, since their module takes as long to import as all other imports of a lock's
     process.
-
-    Attributes:
-        name: Its name.
-        facts: Stat result of the entry itself: a link is not followed.
     """
 
     name: str
-    facts: os.stat_result
+    facts: os.stat_result  # stat result of the entry itself: a link is not followed
 
     @property
     def is_file(self) -> bool:
@@ -83,9 +78,6 @@ def open_folder(path: Path, *, may_be_link: bool = False) -> Iterator[int]:
     Args:
         path: Path of the folder; above its last name there may be links.
         may_be_link: Whether the last name may be one, too: for what a person named.
-
-    Raises:
-        OSError: There is none, it is a link or a file, or may not be opened.
     """
     descriptor = _open_folder(path, None, may_be_link=may_be_link)
     try:
@@ -96,11 +88,7 @@ def open_folder(path: Path, *, may_be_link: bool = False) -> Iterator[int]:
 
 @contextmanager
 def open_folder_below(folder: int, names: tuple[str, ...]) -> Iterator[int]:
-    """Open a folder some levels below an open one, without links.
-
-    Raises:
-        OSError: The errors of ``open_folder``.
-    """
+    """Open a folder some levels below an open one, without links."""
     descriptor = os.dup(folder)
     try:
         for name in names:
@@ -128,16 +116,10 @@ def open_in(
     """Open a regular file of an open folder, itself and no other.
 
     Args:
-        folder: The file's open folder.
-        name: Its plain name.
-        flags: How.
         mode: Mode of a new file, before the umask; by default its owner alone may open it.
 
     Returns:
         Its descriptor.
-
-    Raises:
-        OSError: There is none, or it is none that may be opened.
     """
     # Opening a FIFO without O_NONBLOCK would wait for another process to open its other end.
     careful = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -162,16 +144,8 @@ def open_in(
 def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
     """Create a file in an open folder, replacing its namesake.
 
-    Args:
-        folder: The folder.
-        name: Name of the file.
-        mode: The mode, as for ``open_in``.
-
     Returns:
         Its descriptor, for writing and reading.
-
-    Raises:
-        OSError: A directory has the name, or it cannot be created.
     """
     with suppress(FileNotFoundError):
         # A file or link of a crashed write; never write through a link.
@@ -186,9 +160,6 @@ def require_ours(facts: os.stat_result, *trusted: int) -> None:
         facts: Stat result of the open file: its name may lead to another file a moment later.
         trusted: Users whose word counts as ours, beside root's: the owner of a log directory may do
             to it whatever a file about it can have us do.
-
-    Raises:
-        OSError: It is not ours.
     """
     owner, mode = facts.st_uid, stat.S_IMODE(facts.st_mode)
     users = list(dict.fromkeys((os.geteuid(), ROOT_USER, *trusted)))
@@ -214,10 +185,6 @@ def require_own_file(path: Path, facts: os.stat_result) -> None:
 
     Args:
         path: Its path; links lead to it.
-        facts: Stat result of the open file.
-
-    Raises:
-        OSError: It, or its folder, is not ours.
     """
     require_ours(facts)
     if not stat.S_ISREG(facts.st_mode):
@@ -236,12 +203,8 @@ def require_as_private(facts: os.stat_result, directory: os.stat_result) -> None
     """Refuse a directory's file that more users than its own may write.
 
     Args:
-        facts: Stat result of the open file or folder.
         directory: Of the directory: its owner, and its group if that may write there, can do to it
             whatever the file can have us do.
-
-    Raises:
-        OSError: Others may write it.
     """
     is_same_group = facts.st_gid == directory.st_gid
     shared = directory.st_mode & (_OTHERS_MAY_WRITE if is_same_group else stat.S_IWOTH)
@@ -258,9 +221,6 @@ def require_fixed_place(folder: Path) -> None:
 
     Whoever may write a folder above it can do that, as sshd's StrictModes knows. With the sticky
     bit, as in /tmp, only the owner of what lies there can.
-
-    Raises:
-        PermissionError: A folder above is somebody else's, or others can write to it.
     """
     for above in dict.fromkeys([*folder.absolute().parents, *folder.resolve().parents]):
         facts = above.stat()
@@ -274,11 +234,7 @@ def require_fixed_place(folder: Path) -> None:
 
 @contextmanager
 def open_own_folder(path: Path) -> Iterator[int]:
-    """Open our own folder for the block; refuse one writable by others.
-
-    Raises:
-        OSError: The errors of ``open_folder`` and ``require_ours``.
-    """
+    """Open our own folder for the block; refuse one writable by others."""
     with open_folder(path) as folder:
         require_ours(os.fstat(folder))
         yield folder
@@ -289,9 +245,6 @@ def open_own_in(folder: int, name: str, flags: int = os.O_RDONLY) -> int:
 
     Returns:
         Its descriptor.
-
-    Raises:
-        OSError: The errors of ``open_in`` and ``require_ours``.
     """
     descriptor = open_in(folder, name, flags)
     try:
@@ -306,8 +259,6 @@ def open_file(path: Path, flags: int = os.O_RDONLY, *, may_be_link: bool = False
     """Open a regular file by its path.
 
     Args:
-        path: Path of the file.
-        flags: The flags, as for ``open_in``.
         may_be_link: Whether its folder may be a link; the file may not.
     """
     with open_folder(path.parent, may_be_link=may_be_link) as folder:
@@ -330,13 +281,9 @@ def read_small(
     """Return what is in a small file.
 
     Args:
-        path: Path of the file.
         limit_bytes: How long it may be; a longer one is not read.
         may_be_link: Whether the path may be a link, as for ``open_file``.
         trusted: Where the file has to be ours, as for require_ours; None where anybody's will do.
-
-    Raises:
-        OSError: It is longer, cannot be opened, or is not ours.
     """
     descriptor = open_file(path, may_be_link=may_be_link)
     with os.fdopen(descriptor, "rb") as file:
@@ -346,11 +293,7 @@ def read_small(
 
 
 def read_limited(descriptor: int, limit_bytes: int) -> bytes:
-    """Return an open file's content after a check of its size.
-
-    Raises:
-        OSError: It is longer than limit_bytes, or cannot be read.
-    """
+    """Return an open file's content after a check of its size."""
     size = os.fstat(descriptor).st_size
     if size > limit_bytes:
         raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have: {size}")
@@ -368,17 +311,8 @@ def read_limited(descriptor: int, limit_bytes: int) -> bytes:
 
 
 def find_data_end(descriptor: int, size_bytes: int) -> int:
-    """Return the start of an open file's final hole, else its length.
-
-    On a filesystem that does not report holes it is the length.
-
-    Args:
-        descriptor: The file.
-        size_bytes: Its length.
-
-    Raises:
-        OSError: It cannot be asked.
-    """
+    """Return the start of an open file's final hole, else its length. On a filesystem that does
+    not report holes it is the length."""
     end = 0
     while end < size_bytes:
         try:
@@ -394,10 +328,7 @@ def find_data_end(descriptor: int, size_bytes: int) -> int:
 
 
 def facts_in(folder: int, name: str) -> os.stat_result | None:
-    """Return an entry's stat result in an open folder, else None.
-
-    A link is not followed.
-    """
+    """Return an entry's stat result in an open folder, else None. A link is not followed."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -405,16 +336,11 @@ def facts_in(folder: int, name: str) -> os.stat_result | None:
 
 
 def facts_of(path: Path, *, may_be_link: bool = False) -> os.stat_result | None:
-    """Return the stat result of a path, else None.
-
-    A link is not followed. A missing folder gives None, too.
+    """Return the stat result of a path, else None. A link is not followed. A missing folder gives
+    None, too.
 
     Args:
-        path: Path of a file.
         may_be_link: Whether its folder may be a link.
-
-    Raises:
-        OSError: Its folder is a link, or may not be opened.
     """
     try:
         with open_folder(path.parent, may_be_link=may_be_link) as folder:
@@ -429,23 +355,13 @@ def is_there(path: Path, *, may_be_link: bool = False) -> bool:
 
 
 def entry_names(path: Path, *, may_be_link: bool = False) -> list[str]:
-    """Return the names in a folder, in any order, without stat calls.
-
-    Raises:
-        OSError: It is a link (see open_folder) or cannot be listed.
-    """
+    """Return the names in a folder, in any order, without stat calls."""
     with open_folder(path, may_be_link=may_be_link) as folder:
         return os.listdir(folder)  # noqa: PTH208  # an open folder has no path
 
 
 def scan_folder(path: Path, *, may_be_link: bool = False) -> list[Entry]:
-    """Return a folder's entries, sorted by name.
-
-    Entries that vanish meanwhile are left out.
-
-    Raises:
-        OSError: It is a link (see open_folder) or cannot be listed.
-    """
+    """Return a folder's entries, sorted by name. Entries that vanish meanwhile are left out."""
     with open_folder(path, may_be_link=may_be_link) as folder:
         return scan_open(folder)
 
@@ -464,20 +380,15 @@ def scan_open(folder: int) -> list[Entry]:
 
 
 def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:
-    """Return an open folder's names, with stat results for one suffix.
-
-    Each stat result costs as much as a name.
+    """Return an open folder's names, with stat results for one suffix. Each stat result costs as
+    much as a name.
 
     Args:
-        folder: The folder.
         suffix: Suffix of the names whose stat results are returned.
 
     Returns:
         (facts, others, are_files): facts by name where it has the suffix, all other names, in any
         order, and whether every entry is a regular file.
-
-    Raises:
-        OSError: It cannot be listed, or an entry vanished meanwhile.
     """
     facts: dict[str, os.stat_result] = {}
     others: list[str] = []
@@ -501,9 +412,6 @@ def folder_names(path: Path) -> list[str]:
 
     Args:
         path: The root; it may be a link.
-
-    Raises:
-        OSError: It cannot be listed.
     """
     with os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if _may_be_folder(entry))
@@ -549,9 +457,8 @@ def _require_own(facts: os.stat_result, folder: int) -> None:
 
 
 def is_foreign(facts: os.stat_result, folder: os.stat_result) -> bool:
-    """Tell whether a file is another user's than its folder's.
-
-    The folder's owner may have no right to read that file.
+    """Tell whether a file is another user's than its folder's. The folder's owner may have no right
+    to read that file.
 
     Where that owner is this process's own user, or root, there is nothing to win by it.
     """

@@ -76,10 +76,6 @@ def acquire(path: Path) -> int:
 
     Returns:
         The descriptor that holds the lock; the file at path is the locked one.
-
-    Raises:
-        LockRefusedError: Another process holds it.
-        OSError: The file cannot be opened or locked.
     """
     for _ in range(_ATTEMPTS):
         descriptor = _open(path)
@@ -97,10 +93,8 @@ def acquire(path: Path) -> int:
 
 
 def release(descriptor: int, path: Path) -> None:
-    """Remove the file, then let the lock go.
-
-    The other order could remove a file that another process has just locked.
-    """
+    """Remove the file, then let the lock go. The other order could remove a file that another
+    process has just locked."""
     if _is_the_file(descriptor, path):
         path.unlink()
     os.close(descriptor)
@@ -131,10 +125,8 @@ def main(arguments: list[str]) -> int:
 
 
 def listen() -> socket.socket:
-    """Return a socket listening at a new abstract address.
-
-    Such an address has no file, and ends with its process.
-    """
+    """Return a socket listening at a new abstract address. Such an address has no file, and ends
+    with its process."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"\0pylog-lock-{secrets.token_hex(16)}")
     listener.listen(socket.SOMAXCONN)
@@ -207,9 +199,8 @@ def query(path: Path) -> int:
 
 
 def _open(path: Path) -> int:
-    """Open the lock file itself, never a link.
-
-    Otherwise we would give a link's target to the directory's owner.
+    """Open the lock file itself, never a link. Otherwise we would give a link's target to the
+    directory's owner.
 
     One of another user's that has other names is refused by ``open_in``; one of another user's
     that has none was left by a run, or a broker, of theirs.
@@ -231,10 +222,8 @@ def _is_the_file(descriptor: int, path: Path) -> bool:
 
 
 def find_holder(descriptor: int) -> int | None:
-    """Return the lock holder's process id, None if nobody holds it.
-
-    The kernel answers; 0 is a process invisible to this one.
-    """
+    """Return the lock holder's process id, None if nobody holds it. The kernel answers; 0 is a
+    process invisible to this one."""
     # The first byte belongs to a process; the others may belong to an open file, without a process.
     for part in (_HOLDERS_PART, _WHOLE):
         lock_type, holder_pid = _lock(descriptor, fcntl.F_GETLK, part)
@@ -253,9 +242,6 @@ def _lock(descriptor: int, command: int, part: tuple[int, int]) -> tuple[int, in
 
     Returns:
         (type, pid) of the lock that is in the way, where it was asked for.
-
-    Raises:
-        OSError: Another one is in the way, or this cannot be locked.
     """
     start, length = part
     request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)

@@ -26,10 +26,8 @@ def has_password(url: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without passwords, tokens and signatures in URLs.
-
-    It takes time linear in the text's length: the text may be hostile.
-    """
+    """Return a text without passwords, tokens and signatures in URLs. It takes time linear in
+    the text's length: the text may be hostile."""
     if "://" not in text:
         return text
     plain = _WORD.sub(_mask_passwords, text) if "@" in text else text
@@ -42,10 +40,7 @@ def _mask_passwords(word: re.Match[str]) -> str:
 
 
 def _up_to_last_at(word: str) -> str:
-    """Return the part of a word with possible passwords.
-
-    No password ends behind it.
-    """
+    """Return the part of a word with possible passwords. No password ends behind it."""
     return word[: word.rfind("@") + 1]
 
 

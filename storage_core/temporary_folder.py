@@ -1,7 +1,5 @@
-"""A temporary folder, removed at the block's end or by a signal.
-
-It is removed however the process ends.
-"""
+"""A temporary folder, removed at the block's end or by a signal. It is removed however the
+process ends."""
 
 import tempfile
 from collections.abc import Iterator
@@ -16,11 +14,7 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """Make a folder for the time of a block.
 
     Args:
-        prefix: The beginning of its name.
         parent: Where it is made; None for the system's folder for temporary files.
-
-    Raises:
-        OSError: It cannot be made.
     """
     with ExitStack() as stack:
         # A signal in between would leave it, or Python's test file in the parent.

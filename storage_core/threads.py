@@ -31,11 +31,7 @@ def count_processors() -> int:
 
 
 def valid_at_once(threads: int) -> int:
-    """Return the number of ``in_order`` items valid at the same time.
-
-    Args:
-        threads: The number of threads.
-    """
+    """Return the number of ``in_order`` items valid at the same time."""
     # One for each thread, and one for the result in use.
     return threads + 1 if threads > 1 else 1
 
@@ -51,10 +47,6 @@ def in_order(
             time: an item is used until the result after its own is asked for.
         work: The function for each item, called by any thread.
         threads: How many work; with one, the caller's does everything when a result is asked for.
-
-    Raises:
-        Exception: An error of making an item or working on it, in its turn: never before the
-            results ahead of it.
     """
     with closing(items):
         if threads == 1:
@@ -128,11 +120,7 @@ class _WorkQueue(Generic[Item, Made]):
 
 
 def call_together(first: Callable[[], None], *others: Callable[[], None]) -> None:
-    """Run disk-bound calls concurrently; wait for all of them.
-
-    Raises:
-        Exception: An error of one of them; the others are done, too, or have failed.
-    """
+    """Run disk-bound calls concurrently; wait for all of them."""
     futures = [_waiting_threads(os.getpid()).submit(call) for call in others]
     try:
         first()

@@ -60,9 +60,7 @@ def waiting() -> Iterator[None]:
 
 
 def sync(descriptor: int) -> None:
-    """Sync a file or a folder's entries without holding the turn.
-
-    The arguments are those of ``os.fsync``.
-    """
+    """Sync a file or a folder's entries without holding the turn. The arguments are those of
+    ``os.fsync``."""
     with waiting():
         os.fsync(descriptor)

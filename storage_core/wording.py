@@ -17,10 +17,8 @@ _SMALLEST_UNITS: Final = (
 
 
 def time_text(epoch_ms: int) -> str:
-    """Return a point in time in UTC, for people.
-
-    -1 and times beyond the calendar are returned as numbers.
-    """
+    """Return a point in time in UTC, for people. -1 and times beyond the calendar are returned
+    as numbers."""
     if epoch_ms == -1 or not _FIRST_MS <= epoch_ms <= LAST_MS:
         return str(epoch_ms)
     whole, milliseconds = divmod(epoch_ms, 1000)
@@ -29,10 +27,7 @@ def time_text(epoch_ms: int) -> str:
 
 
 def span_text(span_ms: int) -> str:
-    """Return a span of time in words: "6 days and 3 hours".
-
-    A very long span is in milliseconds.
-    """
+    """Return a span of time in words: "6 days and 3 hours". A very long span is in milliseconds."""
     from humanize import precisedelta  # noqa: PLC0415  # who prints no span does not wait for it
 
     try:
@@ -47,8 +42,6 @@ def count_text(number: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun, in the singular for one.
 
     Args:
-        number: How many.
-        noun: The counted noun, in the singular.
         plural: The plural, where it is not the noun with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

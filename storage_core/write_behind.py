@@ -12,14 +12,7 @@ _PIECE_BYTES: Final = 2 * 1024 * 1024
 
 
 class WriteBehind:
-    """Start early disk writes of a growing file.
-
-    Only a sync makes them durable.
-
-    Args:
-        descriptor: The open file.
-        size_bytes: How long it is.
-    """
+    """Start early disk writes of a growing file. Only a sync makes them durable."""
 
     __slots__ = ("_begun", "_descriptor")
 
@@ -28,11 +21,7 @@ class WriteBehind:
         self._begun = size_bytes
 
     def reach(self, size_bytes: int) -> None:
-        """Note the file's new size and start its write, without waiting.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Note the file's new size and start its write, without waiting."""
         if size_bytes - self._begun < _PIECE_BYTES:
             return
         if hasattr(os, "posix_fadvise"):

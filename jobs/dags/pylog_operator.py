@@ -38,7 +38,6 @@ class PylogOperator(BaseOperator):
     Args:
         arguments: The command and its options, templated; words that render to nothing are left
             out.
-        program: The program, by name or path.
         env: The environment of the process; None for that of the worker.
     """
 
@@ -59,12 +58,7 @@ class PylogOperator(BaseOperator):
         self._process = SubprocessHook()
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002  # Airflow hands it over
-        """Run the command.
-
-        Raises:
-            AirflowFailException: A person has to decide; there is no retry.
-            AirflowException: Another try may help.
-        """
+        """Run the command."""
         words = [word for word in self.arguments if word]
         result = self._process.run_command([self.program, *words], env=self.env)
         status = result.exit_code

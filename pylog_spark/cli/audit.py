@@ -1,7 +1,5 @@
-"""``pylog audit``: compare replicas of several brokers; judge leaders.
-
-It shows what each replica has, and who may lead.
-"""
+"""``pylog audit``: compare replicas of several brokers; judge leaders. It shows what each
+replica has, and who may lead."""
 
 import base64
 from collections import Counter
@@ -142,7 +140,6 @@ def _describe_election(elections: Row, elected: Row | None) -> str:
     """Return whom the controller elects, and what is lost then.
 
     Args:
-        elections: Of a partition.
         elected: The candidate; None where nobody is elected, or nothing of it was read.
     """
     leader, late = elections["leader"], elections["late"]
@@ -536,7 +533,6 @@ def _verdict_of_starts(starts: Starts, unseen: Collection[int]) -> Sentence:
     """Return what the brokers that start lose, the best order first.
 
     Args:
-        starts: What they lose.
         unseen: Brokers with replicas of which no directory was read.
     """
     least, manual = describe_start(starts.least), starts.manual

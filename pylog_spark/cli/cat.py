@@ -42,12 +42,7 @@ _ROWS_AT_A_TIME = 4096
 
 
 def cat(line: CommandLine) -> int:
-    """Write records to standard output; return the exit status.
-
-    Raises:
-        PylogError: As ``kafka_log.Logs.read``, and as iterating over its records.
-        ConfigError: A format is malformed, or a record is not in the format that is wanted.
-    """
+    """Write records to standard output; return the exit status."""
     line = with_topic_and_roots(line)
     write_records(line, partial(read_chosen, line))
     if line[MAX_RECORDS] is None:
@@ -64,9 +59,6 @@ def write_records(
     Args:
         line: Formats, and how many records at most.
         read: Returns the records with some columns of ``kafka_log.COLUMNS``; no batch is empty.
-
-    Raises:
-        ConfigError: A format is malformed, or a record is not in the format that is wanted.
     """
     keys, values = _formats(line)
     if line[OUTPUT] is OutputFormat.JSON:

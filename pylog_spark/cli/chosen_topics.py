@@ -26,17 +26,7 @@ _NAMED_ROOTS: Final = 3
 def check_topics(
     include: Sequence[str], exclude: Sequence[str], topics: Collection[str], roots: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return a line for each pattern that matches no topic.
-
-    Args:
-        include: What ``--topics`` says.
-        exclude: What ``--exclude`` says.
-        topics: That are there.
-        roots: Where that is, for messages.
-
-    Raises:
-        ConfigError: A name is not there.
-    """
+    """Return a line for each pattern that matches no topic."""
     where = ", ".join(roots[:_NAMED_ROOTS]) + (" and others" if len(roots) > _NAMED_ROOTS else "")
     notes = []
     for option, globs in ((TOPICS, include), (EXCLUDE, exclude)):
@@ -54,13 +44,6 @@ def topic_notes(options: "JobOptions", roots: "Sequence[LogRoot]") -> tuple[str,
     """Return a line for each pattern without a topic in the roots.
 
     Where an inventory stands for a listing, or a root cannot be listed, nobody knows it so early.
-
-    Args:
-        options: Of the run.
-        roots: Its log directories.
-
-    Raises:
-        ConfigError: As ``check_topics``.
     """
     if not (options.include or options.exclude):
         return ()
@@ -80,9 +63,7 @@ def topic_notes(options: "JobOptions", roots: "Sequence[LogRoot]") -> tuple[str,
 
 
 def topics_of(directories: Iterable[str]) -> set[str]:
-    """Return the topics of partition directories, also of renamed ones.
-
-    Kafka renames a directory by its state.
-    """
+    """Return the topics of partition directories, also of renamed ones. Kafka renames a
+    directory by its state."""
     partitions = (classify_directory(name)[1] for name in directories)
     return {partition.topic for partition in partitions if partition is not None}

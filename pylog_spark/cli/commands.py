@@ -130,41 +130,26 @@ _OTHERS: Final = "One partition, settings, this machine"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command of the program, or of a group.
-
-    Attributes:
-        name: As it is typed.
-        work: Module and name of what it does with a command line, for an exit status: a function,
-            or a ``runner.Work`` where a run has options or a session.
-        help: What it does, in Markdown; the first line stands in lists.
-        example: The last line of its help.
-        options: Its options and arguments, in the order of the help.
-        panel: Heading in the program's help; None in a group.
-    """
+    """A command of the program, or of a group."""
 
     name: str
+    # Module and name of what it does with a command line, for an exit status: a function, or a
+    # ``runner.Work`` where a run has options or a session.
     work: str
-    help: str
-    example: str
-    options: tuple[Option[Any], ...] = ()
-    panel: str | None = None
+    help: str  # what it does, in Markdown; the first line stands in lists
+    example: str  # the last line of its help
+    options: tuple[Option[Any], ...] = ()  # its options and arguments, in the order of the help
+    panel: str | None = None  # heading in the program's help; None in a group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandGroup:
-    """A command that has commands.
-
-    Attributes:
-        name: As it is typed.
-        panel: Heading in the program's help.
-        help: What its commands are about.
-        commands: Its commands, in the order of the help.
-    """
+    """A command that has commands."""
 
     name: str
-    panel: str
+    panel: str  # heading in the program's help
     help: str
-    commands: tuple[Command, ...]
+    commands: tuple[Command, ...]  # its commands, in the order of the help
 
 
 # Where nothing is written, so that a guess is good enough.

@@ -41,11 +41,7 @@ _SETTING_TABLE: Final = TableKind(
 
 
 def show_config(line: CommandLine) -> int:
-    """Print every setting in force, and return the exit status.
-
-    Raises:
-        ConfigError: As ``load_config``.
-    """
+    """Print every setting in force, and return the exit status."""
     rows = [
         {
             "key": entry.key,
@@ -66,14 +62,8 @@ def show_config(line: CommandLine) -> int:
 
 
 def init_config(line: CommandLine) -> int:
-    """Print a YAML file for topics without config; return the exit status.
-
-    As it is printed it says nothing: what is a guess is a comment.
-
-    Raises:
-        ConfigError: A root is not there.
-        StorageError: A root cannot be listed.
-    """
+    """Print a YAML file for topics without config; return the exit status. As it is printed it
+    says nothing: what is a guess is a comment."""
     now_ms = SystemClock().now_ms()
     topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
     there: set[str] = set()

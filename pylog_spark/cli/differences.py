@@ -221,9 +221,6 @@ def _view(
     """Return the view of a comparison.
 
     Args:
-        call: The call of the command.
-        report: What was found.
-        rows: Its rows.
         summary: What a program is told of all partitions together.
         above: What stands above the tables.
         kinds: Tables of rows, and of partitions that could not be compared.

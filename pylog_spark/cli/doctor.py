@@ -82,16 +82,13 @@ _Spool = IO[str] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Brokers:
-    """The brokers that are diagnosed.
+    """The brokers that are diagnosed."""
 
-    Attributes:
-        roots: Log directories by node id, if they are of several brokers.
-        unread: Log directories beside these of which nothing says whose they are.
-        spools: Where the findings of each go; one, under None, where there is one broker.
-    """
-
+    # Log directories by node id, if they are of several brokers.
     roots: Mapping[int, Sequence[LogRoot]]
+    # Log directories beside these of which nothing says whose they are.
     unread: Sequence[UnreadBroker]
+    # Where the findings of each go; one, under None, where there is one broker.
     spools: Mapping[int | None, _Spool]
 
 
@@ -425,10 +422,8 @@ def _blocks(call: Call, diagnosis: Diagnosis) -> Iterator[Block]:
 
 
 def _without_second_cut(row: Row, commands: Sequence[str]) -> Row:
-    """Return a finding; let its fix refer to the plan's cut.
-
-    That is so if the plan has the same cut with a limit.
-    """
+    """Return a finding; let its fix refer to the plan's cut. That is so if the plan has the same
+    cut with a limit."""
     kind = KINDS[Code(row["code"])]
     command = command_of(Code(row["code"]), row["fix"])
     is_planned = Severity(row["severity"]).rank >= Severity.ERROR.rank and commands
@@ -483,10 +478,8 @@ def _start_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def _worth_telling(forecasts: Sequence[Row]) -> list[Row]:
-    """Return the partitions with unusual work at a broker's start.
-
-    Reading and indexing alone is usual.
-    """
+    """Return the partitions with unusual work at a broker's start. Reading and indexing alone is
+    usual."""
     names = ("cut_bytes", "error", "deleted_segments", "split_segments")
     return [row for row in forecasts if any(row.get(name) for name in names)]
 

@@ -16,9 +16,7 @@ _FIRST_OFFSET: Final = -(2**63)
 
 
 class DumpBounds:
-    """Cuts a dump to its bounds, batch after batch.
-
-    Batches come in the order of their offsets.
+    """Cuts a dump to its bounds, batch after batch. Batches come in the order of their offsets.
 
     A time stands for the first record at or after it, as it does for a consumer.
 
@@ -56,10 +54,8 @@ class DumpBounds:
         return not (self.is_over or is_before or base_offset >= self._end)
 
     def rows(self, batches: BatchTable) -> tuple[int, int]:
-        """Return the range of batches with a possible part in the dump.
-
-        It is the first of them, and the one behind the last.
-        """
+        """Return the range of batches with a possible part in the dump. It is the first of them,
+        and the one behind the last."""
         if not self._is_range:
             return 0, len(batches)
         may_be = (batches.last_offset >= self._start) & batches.may_reach_below(self._end)
@@ -81,8 +77,6 @@ class DumpBounds:
 
         Args:
             records: Those of the batches that are opened, in order.
-            first_row: First batch, as a row of its window.
-            end_row: Just past the last one.
 
         Returns:
             None for nothing.
@@ -112,10 +106,7 @@ class DumpBounds:
         return records.select(is_shown), first_row, end_row
 
     def take_entry(self) -> bool:
-        """Count an entry, and return whether it is shown.
-
-        It is of a file without records.
-        """
+        """Count an entry, and return whether it is shown. It is of a file without records."""
         if self._left is not None:
             if not self._left:
                 return False

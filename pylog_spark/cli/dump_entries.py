@@ -90,7 +90,6 @@ def _small_file(
     Args:
         limit_bytes: Of how many bytes it may be.
         rows_of: Returns the fields of each entry; it gets the content, and the name for errors.
-        kind: The type of its entries.
     """
 
     def parse(store: LogStore, name: str) -> Iterator[Entry]:

@@ -71,42 +71,27 @@ class FileLines(Protocol):
     """Formats the content of one file as lines with line ends."""
 
     def lines(self, content: FileContent) -> Iterator[str]:
-        """Yield output lines for batches, a tail, an entry or an error.
-
-        The lines of batches include their records.
-        """
+        """Yield output lines for batches, a tail, an entry or an error. The lines of batches
+        include their records."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpRequest:
-    """What a dump shows of each file, and how.
+    """What a dump shows of each file, and how."""
 
-    Attributes:
-        as_json: JSON lines instead of text.
-        committed_only: Leave out records that a committed read does not see.
-        start: First offset, below zero so many before the end, or a time; None for the beginning.
-        end: Where to end, exclusive, likewise; None for the end.
-        most: How many records, or entries of a file without records; None for all.
-        is_full: Whether texts have whole keys and values.
-        keys: How keys are written; None for text, and Base64 in JSON.
-        values: How values are written, likewise.
-    """
-
-    as_json: bool = False
-    committed_only: bool = False
+    as_json: bool = False  # JSON lines instead of text
+    committed_only: bool = False  # leave out records that a committed read does not see
+    # First offset, below zero so many before the end, or a time; None for the beginning.
     start: int | datetime | None = None
-    end: int | datetime | None = None
-    most: int | None = None
-    is_full: bool = False
-    keys: ValueFormat | None = None
+    end: int | datetime | None = None  # where to end, exclusive, likewise; None for the end
+    most: int | None = None  # how many records, or entries of a file without records; None for all
+    is_full: bool = False  # whether texts have whole keys and values
+    keys: ValueFormat | None = None  # how keys are written; None for text, and Base64 in JSON
     values: ValueFormat | None = None
 
     def lines_of(self, file: str, topic: str | None) -> FileLines:
-        """Return what formats a file.
-
-        The topic is an internal one, or None.
-        """
+        """Return what formats a file. The topic is an internal one, or None."""
         default = BytesFormat.BASE64 if self.as_json else BytesFormat.TEXT
         keys, values = self.keys or default, self.values or default
         if self.as_json:
@@ -115,11 +100,7 @@ class DumpRequest:
 
 
 def dump(line: CommandLine) -> int:
-    """Dump a file or a partition directory; return the exit status.
-
-    Raises:
-        PylogError: As ``dump_path``.
-    """
+    """Dump a file or a partition directory; return the exit status."""
     refuse_raw(line, "a dump has lines: text, hex, base64 or json; `pylog cat` writes raw bytes")
     request = DumpRequest(
         as_json=line[OUTPUT] is OutputFormat.JSON,
@@ -144,24 +125,14 @@ def dump(line: CommandLine) -> int:
 
 
 def dump_path(path: str | Path, request: DumpRequest) -> bool:
-    """Write a file's content to stdout, or that of a directory's files.
-
-    The directory is a partition's; its files come by name.
+    """Write a file's content to stdout, or that of a directory's files. The directory is a
+    partition's; its files come by name.
 
     Args:
         path: The file or directory; a path or a URL.
-        request: What is shown, and how.
 
     Returns:
         Whether everything could be read and every checksum was right.
-
-    Raises:
-        ConfigError: There is nothing there, nothing that is Kafka's, or no records of which a part
-            could be shown.
-        InvalidNameError: A file of an unfinished swap belongs to no segment.
-        ChangedWhileReadError: The one file is another one by now, or a directory does not stand
-            still.
-        StorageError: The disk failed.
     """
     with said_as("PATH", path):
         store, names = _choose_files(str(path))
@@ -222,10 +193,8 @@ def _contents(
     bounds: DumpBounds,
     problems: "_Problems",
 ) -> Iterator[FileContent]:
-    """Yield the contents of a file up to a read error.
-
-    The error is yielded as well, as the last item.
-    """
+    """Yield the contents of a file up to a read error. The error is yielded as well, as the last
+    item."""
     if committed is not None and offset_of(name) is None:
         committed = _ALL_COMMITTED
     try:
@@ -262,11 +231,7 @@ def _bounds(request: DumpRequest, store: LogStore, segments: Sequence[str]) -> D
 
 
 def _end_offset(store: LogStore, segments: Sequence[str]) -> int:
-    """Return the offset behind the last batch, 0 without batches.
-
-    Raises:
-        CorruptRecordError: Bytes are no batches.
-    """
+    """Return the offset behind the last batch, 0 without batches."""
     for name in sorted(segments, key=lambda name: offset_of(name) or 0, reverse=True):
         end = 0
         for batches in scan_batch_tables(store, name):
@@ -277,10 +242,7 @@ def _end_offset(store: LogStore, segments: Sequence[str]) -> int:
 
 
 def _within(bounds: DumpBounds, segments: Sequence[str]) -> list[str]:
-    """Return the segments with a possible part in the dump.
-
-    A snapshot is always among them.
-    """
+    """Return the segments with a possible part in the dump. A snapshot is always among them."""
     bases = [offset_of(name) for name in segments]
     following = [*bases[1:], None]
     return [
@@ -291,10 +253,8 @@ def _within(bounds: DumpBounds, segments: Sequence[str]) -> list[str]:
 
 
 def is_segment(name: str) -> bool:
-    """Whether a file holds batches, also under a temporary name.
-
-    A file on its way in or out holds them, too.
-    """
+    """Whether a file holds batches, also under a temporary name. A file on its way in or out
+    holds them, too."""
     plain = settled_name(name)
     if plain == BOOTSTRAP_SNAPSHOT_FILE or parse_cluster_snapshot(plain) is not None:
         return True
@@ -302,10 +262,7 @@ def is_segment(name: str) -> bool:
 
 
 class _Problems:
-    """A count of faults, for one line on standard error.
-
-    An output may be long.
-    """
+    """A count of faults, for one line on standard error. An output may be long."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -325,10 +282,7 @@ class _Problems:
 
 
 def _choose_files(path: str) -> tuple[LogStore, list[str]]:
-    """Return the store of a path, and its file names in order.
-
-    They are shown in that order.
-    """
+    """Return the store of a path, and its file names in order. They are shown in that order."""
     # Only partitions of managed roots have generations.
     local = None if names_manifest(path) or GENERATION_MARK in path else local_path(path)
     if local is not None and not local.is_dir():
@@ -359,10 +313,8 @@ def _choose_files(path: str) -> tuple[LogStore, list[str]]:
 
 
 def _tell_of_renamed(store: LogStore) -> None:
-    """Name the files with a later name in the dump.
-
-    It shows them under names that they do not have yet.
-    """
+    """Name the files with a later name in the dump. It shows them under names that they do not
+    have yet."""
     if not isinstance(store, SettledStore):
         return
     renamed = [f"{file.name} as {name}" for name, file in store.files.items() if file.name != name]

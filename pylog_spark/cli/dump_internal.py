@@ -39,12 +39,7 @@ _OF_QUORUM: Final = frozenset(record_type.name for record_type in CONTROL_RECORD
 
 
 def internal_topic_of(location: str, name: str) -> str | None:
-    """Return the internal topic of a file's records, None for others.
-
-    Args:
-        location: Path or URL of its directory.
-        name: Name of the file.
-    """
+    """Return the internal topic of a file's records, None for others."""
     plain = settled_name(name)
     if plain == BOOTSTRAP_SNAPSHOT_FILE or parse_cluster_snapshot(plain) is not None:
         return CLUSTER_METADATA_TOPIC
@@ -59,12 +54,10 @@ def internal_topic_of(location: str, name: str) -> str | None:
 
 
 def meaning_of(topic: str, key: memoryview | None, value: memoryview | None) -> dict[str, Any]:
-    """Return what a record means, as an object of JSON.
-
-    Passwords and keys of users are left out; their bytes are in the record.
+    """Return what a record means, as an object of JSON. Passwords and keys of users are left out;
+    their bytes are in the record.
 
     Args:
-        topic: One of the internal topics.
         key: The record's key, None for none.
         value: The record's value, None for none.
     """
@@ -82,10 +75,8 @@ def meaning_of(topic: str, key: memoryview | None, value: memoryview | None) -> 
 
 
 def meaning_text(topic: str, key: memoryview | None, value: memoryview | None) -> str:
-    """Return a record's meaning as one line for a person.
-
-    The arguments are those of `meaning_of`.
-    """
+    """Return a record's meaning as one line for a person. The arguments are those of
+    `meaning_of`."""
     decoded = _decode(topic, key, value)
     parts = [decoded.type or f"type {decoded.type_id}"]
     if decoded.version is not None:

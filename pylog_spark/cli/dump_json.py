@@ -57,10 +57,8 @@ class JsonLines:
     """The lines of one file.
 
     Args:
-        file: Its name.
         topic: The internal topic whose records it holds; None for other ones.
         keys: How keys are written: anything but raw.
-        values: How values are written, and those of headers.
     """
 
     def __init__(
@@ -80,10 +78,8 @@ class JsonLines:
         self._is_plain = topic is None and keys is values is BytesFormat.BASE64
 
     def lines(self, content: FileContent) -> Iterator[str]:
-        """Yield output lines for batches, a tail, an entry or an error.
-
-        The lines of batches include their records.
-        """
+        """Yield output lines for batches, a tail, an entry or an error. The lines of batches
+        include their records."""
         match content:
             case DecodedBatches():
                 yield from self._batches(content)
@@ -162,10 +158,7 @@ class JsonLines:
 
 
 def _text_of(how: ValueFormat) -> Callable[[memoryview | None], str]:
-    """Return a writer of bytes as JSON text.
-
-    It has to be fast: there are millions of texts.
-    """
+    """Return a writer of bytes as JSON text. It has to be fast: there are millions of texts."""
     if how is BytesFormat.BASE64:
         return _base64
     return lambda data: format_value(None if data is None else bytes(data), how)
@@ -180,11 +173,7 @@ def _line(fields: dict[str, Any]) -> str:
 
 
 class _PlainLines:
-    """Lines of records whose keys and values are base64.
-
-    Args:
-        records: The records.
-    """
+    """Lines of records whose keys and values are base64."""
 
     def __init__(self, records: RecordColumns) -> None:
         self._records = records

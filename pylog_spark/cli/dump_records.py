@@ -1,7 +1,5 @@
-"""Records as plain tuples, a slice at a time.
-
-They are for those who write a line for each record.
-"""
+"""Records as plain tuples, a slice at a time. They are for those who write a line for each
+record."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,7 +1,4 @@
-"""Read a segment's batches and records until the first bad one.
-
-They come a block at a time.
-"""
+"""Read a segment's batches and records until the first bad one. They come a block at a time."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -36,23 +33,14 @@ _WINDOW_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedBatches:
-    """Consecutive batches of a window with their records.
-
-    They are valid until the next ones are asked for.
-
-    Attributes:
-        window: The window.
-        batches: Its batches, with what the opened ones say.
-        first_row: First batch of the window that is meant.
-        end_row: Just past the last one.
-        records: The records, in order.
-    """
+    """Consecutive batches of a window with their records. They are valid until the next ones are
+    asked for."""
 
     window: Window
-    batches: BatchTable
+    batches: BatchTable  # its batches, with what the opened ones say
     first_row: int
     end_row: int
-    records: RecordColumns
+    records: RecordColumns  # the records, in order
 
     @property
     def wrong_checksums(self) -> list[tuple[int, str]]:
@@ -78,16 +66,7 @@ class DecodedBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TornTail:
-    """Bytes of an incomplete batch at a file's end.
-
-    Their writer died, or still writes.
-
-    Attributes:
-        file: Name of the file.
-        position: Where they begin.
-        size_bytes: How many they are.
-        is_zeros: Whether all of them are zeros.
-    """
+    """Bytes of an incomplete batch at a file's end. Their writer died, or still writes."""
 
     file: str
     position: int
@@ -107,14 +86,8 @@ def dump_segment(
     An error that is yielded is about a batch of which only the header was read; others follow.
 
     Args:
-        store: Its directory.
-        name: Name of the file.
         committed: Leave out what a committed read does not see; None shows everything.
         bounds: Which part of the log is shown; None for all of it.
-
-    Raises:
-        BadBytesError: Something cannot be read; all before it has been yielded.
-        StorageError: The store failed.
     """
     bounds = bounds or DumpBounds()
     with closing(store.open_file(name)) as reader:
@@ -160,10 +133,7 @@ def dump_segment(
 
 
 def _not_shown(window: Window) -> CorruptRecordError:
-    """Return the error about a large batch with a wrong CRC.
-
-    Only its header was read.
-    """
+    """Return the error about a large batch with a wrong CRC. Only its header was read."""
     batches = window.batches
     return CorruptRecordError(
         window.file,
@@ -205,10 +175,8 @@ def _decode(
 def _open(
     window: Window, wanted: NDArray[np.bool_], row: int
 ) -> tuple[Payload, int, BadBytesError | None]:
-    """Return opened batches from row on, their end, and an error.
-
-    The error is about the batch behind them.
-    """
+    """Return opened batches from row on, their end, and an error. The error is about the batch
+    behind them."""
     bad: BadBytesError | None = None
     bad_row = 0
     while True:

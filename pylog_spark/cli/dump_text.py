@@ -41,10 +41,8 @@ class TextLines:
     """The lines of one file, its name first.
 
     Args:
-        file: Its name.
         topic: The internal topic whose records it holds; None for other ones.
         keys: How keys are written: anything but raw.
-        values: How values are written, and those of headers.
         is_full: Whether they are written whole, however long they are.
     """
 
@@ -63,10 +61,8 @@ class TextLines:
         self._heading = f"{escaped(file)}\n"
 
     def lines(self, content: FileContent) -> Iterator[str]:
-        """Yield output lines for batches, a tail, an entry or an error.
-
-        The lines of batches include their records.
-        """
+        """Yield output lines for batches, a tail, an entry or an error. The lines of batches
+        include their records."""
         yield self._heading
         self._heading = ""
         match content:
@@ -169,10 +165,8 @@ def _times_of_batch(rows: BatchTable, row: int) -> str:
 
 
 def _times_text(epoch_ms: NDArray[np.int64]) -> list[str]:
-    """Return the result of time_text for each time, fast.
-
-    Times of our days are formatted all at once.
-    """
+    """Return the result of time_text for each time, fast. Times of our days are formatted all at
+    once."""
     usual = (epoch_ms >= 0) & (epoch_ms <= LAST_MS)
     shown = np.datetime_as_string(np.where(usual, epoch_ms, 0).astype("M8[ms]"), timezone="UTC")
     texts: list[str] = shown.tolist()

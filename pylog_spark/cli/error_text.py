@@ -52,10 +52,8 @@ def write_line(text: str) -> None:
 
 
 def _write(text: str) -> None:
-    """Write to standard error, if possible.
-
-    Where it is closed or full, only the exit status tells.
-    """
+    """Write to standard error, if possible. Where it is closed or full, only the exit status
+    tells."""
     with suppress(OSError, ValueError):
         if sys.stderr is not None:
             sys.stderr.write(text)
@@ -71,18 +69,13 @@ def line_of_end(text: str) -> bytes:
 
 
 def leave_out_interruptions() -> None:
-    """Keep libraries from logging an interruption with a traceback.
-
-    The program says it itself.
-    """
+    """Keep libraries from logging an interruption with a traceback. The program says it itself."""
     logging.getLogger().addFilter(_is_no_interruption)
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats a log message as one line, safe for a terminal.
-
-    Names and errors in it steer no terminal.
-    """
+    """Formats a log message as one line, safe for a terminal. Names and errors in it steer no
+    terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
         return printable(super().formatMessage(record))

@@ -1,7 +1,5 @@
-"""``pylog explain``: the reason for keeping a partition, or a code's meaning.
-
-It says why a partition is not cleaned or deleted.
-"""
+"""``pylog explain``: the reason for keeping a partition, or a code's meaning. It says why a
+partition is not cleaned or deleted."""
 
 import os
 import re
@@ -88,10 +86,7 @@ _STATEMENT_TABLE: Final = TableKind(
 
 
 class _Explain:
-    """Explains partitions, or codes in place of roots.
-
-    Of a code it says the meaning.
-    """
+    """Explains partitions, or codes in place of roots. Of a code it says the meaning."""
 
     def __call__(self, line: CommandLine) -> int:
         """Run the command, and return its exit status."""
@@ -184,10 +179,8 @@ def _answer(answer: Row) -> str:
 
 
 def is_code(word: str) -> bool:
-    """Whether a word may be a code, and no place.
-
-    A word in lower case has to be an existing code.
-    """
+    """Whether a word may be a code, and no place. A word in lower case has to be an existing
+    code."""
     return _CODE.fullmatch(word) is not None or word.upper() in _spellings(all_codes())
 
 
@@ -221,11 +214,7 @@ def all_codes() -> dict[str, list[tuple[str, str, str]]]:
 
 
 def explain_codes(line: CommandLine) -> int:
-    """Print what codes mean, and return the exit status.
-
-    Raises:
-        ConfigError: There is no such code; those that are one were printed.
-    """
+    """Print what codes mean, and return the exit status."""
     codes = all_codes()
     spellings = _spellings(codes)
     words = [spellings.get(word.upper(), word.upper()) for word in line[ROOTS]]

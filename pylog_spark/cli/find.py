@@ -1,7 +1,5 @@
-"""``pylog find``: every remaining version of a key, and possible gaps.
-
-A gap is a place where other versions are missing.
-"""
+"""``pylog find``: every remaining version of a key, and possible gaps. A gap is a place where
+other versions are missing."""
 
 import time
 from collections import Counter
@@ -86,13 +84,7 @@ _PLACES: Final = {
 
 
 def find(line: CommandLine) -> int:
-    """Print all versions of the keys, and return the exit status.
-
-    Raises:
-        ConfigError: There is no such root or topic, a key is malformed, or a value is not in the
-            format that is wanted.
-        StorageError: A root or the trash cannot be listed.
-    """
+    """Print all versions of the keys, and return the exit status."""
     search = _Search(line)
     view = View(
         lines=search.lines(),
@@ -105,9 +97,6 @@ def find(line: CommandLine) -> int:
 
 class _Search:
     """Looks for keys, partition by partition.
-
-    Args:
-        line: Of the command.
 
     Attributes:
         is_whole: Whether all that was looked at so far could be read.
@@ -284,11 +273,7 @@ def _version_row(root: str, version: Version) -> Row:
 
 
 def _format(row: Row, name: str, how: ValueFormat) -> str:
-    """Return a version's key or value as JSON text.
-
-    Raises:
-        ConfigError: It is not in its format.
-    """
+    """Return a version's key or value as JSON text."""
     try:
         return format_value(row[name], how)
     except NotInFormatError as error:
@@ -296,10 +281,8 @@ def _format(row: Row, name: str, how: ValueFormat) -> str:
 
 
 def _sentences(histories: Sequence[PartitionHistory], *, is_wide: bool) -> Iterator[str]:
-    """Yield the certain facts about partitions with versions.
-
-    If wide, they are about all partitions.
-    """
+    """Yield the certain facts about partitions with versions. If wide, they are about all
+    partitions."""
     sentences = [history.sentence for history in histories if history.versions or is_wide]
     yield from sentences
     if sentences:

@@ -1,7 +1,4 @@
-"""``pylog free``: list removable data, an order, and the commands.
-
-Nothing is done.
-"""
+"""``pylog free``: list removable data, an order, and the commands. Nothing is done."""
 
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -171,10 +168,8 @@ def _command(call: Call, plan: FreePlan, step: FreeStep) -> str:
 
 
 def _trash_again(call: Call, plan: FreePlan, roots: Collection[str]) -> Sequence[str]:
-    """Return a job's trash option as typed; none on its roots' disk.
-
-    The trash would fill that disk.
-    """
+    """Return a job's trash option as typed; none on its roots' disk. The trash would fill that
+    disk."""
     trash = call.options.trash
     managed = {root.location for root in call.roots if root.role.facts.keeps_generations}
     if trash is None or not managed.isdisjoint(roots):
@@ -253,10 +248,7 @@ def _plan_notes(plan: FreePlan) -> Iterator[str]:
 
 
 def _trash_notes(call: Call, plan: FreePlan) -> Iterator[str]:
-    """Yield a warning if commands leave out the trash.
-
-    The commands cannot be undone then.
-    """
+    """Yield a warning if commands leave out the trash. The commands cannot be undone then."""
     beside = [
         root.location
         for root in call.roots

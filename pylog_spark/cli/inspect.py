@@ -67,25 +67,15 @@ from storage_core.wording import count_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One root as it was looked at.
-
-    Attributes:
-        view: The root itself.
-        rows: Of its partitions, in the order that was asked for.
-        segments: Of each partition; none where nobody asked.
-    """
+    """One root as it was looked at."""
 
     view: RootView
-    rows: list[Row]
-    segments: list[list[Row]]
+    rows: list[Row]  # of its partitions, in the order that was asked for
+    segments: list[list[Row]]  # of each partition; none where nobody asked
 
 
 def inspect_roots(line: CommandLine) -> int:
-    """Print every partition of the roots, and return the exit status.
-
-    Raises:
-        StorageError: A root cannot be listed.
-    """
+    """Print every partition of the roots, and return the exit status."""
     now_ms = SystemClock().now_ms()
     page = line[REPORT]
     if page is not None:
@@ -138,12 +128,7 @@ def _check_page(page: Path, roots: Sequence[str]) -> None:
 
 
 def _page(looks: Sequence[Look], *, now_ms: int) -> Page:
-    """Return the page of some roots.
-
-    Args:
-        looks: The roots.
-        now_ms: The command's clock, epoch milliseconds.
-    """
+    """Return the page of some roots."""
     # Whoever wants no page needs none of these.
     from pylog_spark.cli.view_parts import (  # noqa: PLC0415
         figures,

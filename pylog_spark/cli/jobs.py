@@ -72,9 +72,6 @@ def _job(
     """Return the work of a job.
 
     Args:
-        name: Of the command.
-        operation: What it does to the roots of a call.
-        check: Refuses roots and options.
         recovers: Whether the operation reads so much that it shows progress, and cuts logs, so that
             ``--fail-on`` is about it.
     """
@@ -109,12 +106,10 @@ def _job(
 
 
 def role_notes(roots: Iterable[LogRoot], what: str) -> Iterator[str]:
-    """Yield a refusal for each root without an explicit role.
-
-    The real work of a dry run or a plan would be refused there.
+    """Yield a refusal for each root without an explicit role. The real work of a dry run or a plan
+    would be refused there.
 
     Args:
-        roots: The log directories.
         what: Of the refusal, before its reason.
     """
     for root in roots:
@@ -170,10 +165,8 @@ def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -
     """Return the page of a run.
 
     Args:
-        report: Of the run.
         roots: Its log directories, which are looked at again: the segments of the biggest
             partitions are those that lie there now.
-        options: Its options.
     """
     rows = report.results.to_pylist()
     worked_on = [row for row in rows if row["status"] in {Status.DONE, Status.PLANNED}]

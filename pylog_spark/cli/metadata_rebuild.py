@@ -57,10 +57,6 @@ def parse_voters(text: str, listener: str) -> list[Voter]:
 
     Args:
         text: As Kafka's own command takes it; empty for none.
-        listener: Name of the controllers' listener.
-
-    Raises:
-        ConfigError: It is none, or a node or a directory id is there twice or reserved.
     """
     voters = []
     for part in text.split(",") if text else ():

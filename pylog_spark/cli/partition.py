@@ -23,12 +23,7 @@ from storage_core.store import LocalStore
 
 
 def named_log_directory(directory: Path) -> Path:
-    """Return the real path of a partition directory, also if renamed.
-
-    Raises:
-        PartitionNotFoundError: There is no such directory.
-        ConfigError: Its name is none of a partition directory.
-    """
+    """Return the real path of a partition directory, also if renamed."""
     if not directory.is_dir():
         raise PartitionNotFoundError(str(directory))
     if parse_renamed_directory(directory.resolve().name) is None:
@@ -37,12 +32,7 @@ def named_log_directory(directory: Path) -> Path:
 
 
 def named_partition_directory(directory: Path) -> Path:
-    """Return where a partition directory is that a person named.
-
-    Raises:
-        PartitionNotFoundError: There is no such directory.
-        ConfigError: Its name is not ``<topic>-<partition>``.
-    """
+    """Return where a partition directory is that a person named."""
     if not directory.is_dir():
         raise PartitionNotFoundError(str(directory))
     try:
@@ -53,10 +43,7 @@ def named_partition_directory(directory: Path) -> Path:
 
 
 def _led_to(directory: Path) -> Path:
-    """Return the target of a link.
-
-    The person who names a link means its target.
-    """
+    """Return the target of a link. The person who names a link means its target."""
     return directory.resolve() if directory.is_symlink() else directory
 
 
@@ -66,13 +53,7 @@ def commit_or_describe(
     """Commit a log's operations or describe them; print JSON.
 
     Args:
-        line: Says which.
-        log: The log afterwards.
-        result: A dataclass of numbers.
         describe: Returns what only a dry run says.
-
-    Raises:
-        PylogError: The store failed while the result was put into place.
     """
     answer: dict[str, Any] = to_plain(result)
     if line[DRY_RUN]:

@@ -46,14 +46,7 @@ _UNUSED_HASH_KEY = bytes(16)
 
 
 def clean(line: CommandLine) -> int:
-    """Clean a partition or plan it; print JSON; return the exit status.
-
-    The JSON is one object.
-
-    Raises:
-        ConfigError: The range is said in two ways.
-        PylogError: As ``clean_and_load``.
-    """
+    """Clean a partition or plan it; print JSON; return the exit status. The JSON is one object."""
     _check_range(line)
     directory = named_partition_directory(line[DIRECTORY])
     config, cleaner = whole_config(line)

@@ -33,14 +33,8 @@ from storage_core.threads import count_processors
 
 
 def recover(line: CommandLine) -> int:
-    """Recover a partition or plan it; print JSON; return the exit status.
-
-    The JSON is one object.
-
-    Raises:
-        GuardRefusedError: Something would be cut, and nothing may be.
-        PylogError: As ``plan_recovery``.
-    """
+    """Recover a partition or plan it; print JSON; return the exit status. The JSON is one
+    object."""
     directory = named_log_directory(line[DIRECTORY])
     _refuse_tiered(directory)
     config, cleaner = whole_config(line)
@@ -61,11 +55,7 @@ def recover(line: CommandLine) -> int:
 
 
 def _refuse_beginning(directory: Path, log: LoadedLog) -> None:
-    """Refuse to begin a log anew below where its snapshots end it.
-
-    Raises:
-        GuardRefusedError: It would.
-    """
+    """Refuse to begin a log anew below where its snapshots end it."""
     end = find_former_end(file.name for file in LocalStore(directory).list_files())
     if end is not None and end > log.log_end_offset:
         raise GuardRefusedError(
@@ -80,9 +70,6 @@ def _refuse_tiered(directory: Path) -> None:
     """Refuse a log that goes on in remote storage.
 
     Its local end alone does not have the epochs of what lies there, and a broker deletes by them.
-
-    Raises:
-        GuardRefusedError: The cluster's metadata beside it say that its topic is tiered.
     """
     parsed = parse_renamed_directory(directory.name)
     partition = parse_partition_directory(directory.name) if parsed is None else parsed[0]
@@ -102,13 +89,7 @@ def _refuse_tiered(directory: Path) -> None:
 
 
 def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
-    """Refuse to cut records or a torn tail; zeros may go.
-
-    Zeros at the end are neither.
-
-    Raises:
-        GuardRefusedError: Something would be cut.
-    """
+    """Refuse to cut records or a torn tail; zeros may go. Zeros at the end are neither."""
     first = next((cut for cut in log.repairs.cuts if cut.lost_bytes), None)
     if first is not None:
         raise GuardRefusedError(
@@ -121,13 +102,8 @@ def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
 
 
 def truncate(line: CommandLine) -> int:
-    """Truncate a partition or plan it; print JSON; return the exit status.
-
-    The JSON is one object.
-
-    Raises:
-        PylogError: As ``plan_truncation``.
-    """
+    """Truncate a partition or plan it; print JSON; return the exit status. The JSON is one
+    object."""
     config, cleaner = whole_config(line)
     result, log = plan_truncation(
         LocalStore(named_log_directory(line[DIRECTORY])),

@@ -20,13 +20,8 @@ from storage_core.store import LocalStore
 
 
 def retain(line: CommandLine) -> int:
-    """Make the deletion pass or plan it; print JSON; return the status.
-
-    The JSON is one object; the status is the exit status.
-
-    Raises:
-        PylogError: As ``plan_retain``.
-    """
+    """Make the deletion pass or plan it; print JSON; return the status. The JSON is one object;
+    the status is the exit status."""
     config, cleaner = whole_config(line)
     decision, log = plan_retain(
         LocalStore(named_log_directory(line[DIRECTORY])),

@@ -77,10 +77,8 @@ def _listed(command: Command | CommandGroup) -> Any:
 
 
 def _callback_of(command: Command) -> Callable[..., None]:
-    """Return typer's callback of a command.
-
-    It imports the command's work, and ends with its status.
-    """
+    """Return typer's callback of a command. It imports the command's work, and ends with its
+    status."""
 
     def run_command(**parameters: Any) -> None:
         module, _, name = command.work.partition(":")
@@ -129,20 +127,15 @@ def _split_option(argument: str) -> list[str]:
 
 
 def _no_exact_dry_run(error: Any) -> Exception:
-    """Return an error about ``--exact`` as one about ``--dry-run=exact``.
-
-    The user wrote the latter.
-    """
+    """Return an error about ``--exact`` as one about ``--dry-run=exact``. The user wrote the
+    latter."""
     return typer.BadParameter(
         "this command has only --dry-run", ctx=error.ctx, param_hint=_EXACT_DRY_RUN
     )
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name, each built for typer on demand.
-
-    Building one takes a while.
-    """
+    """The commands by name, each built for typer on demand. Building one takes a while."""
 
     def __init__(self) -> None:
         self._declared = {command.name: command for command in COMMANDS}
@@ -174,10 +167,8 @@ class CommandTable(TyperGroup):
         TyperGroup.format_help(listed, ctx, formatter)
 
     def main(self, *arguments: Any, **named: Any) -> Any:
-        """Run the program and exit; report wrong usage in one line.
-
-        Any other error has one line, too.
-        """
+        """Run the program and exit; report wrong usage in one line. Any other error has one
+        line, too."""
         try:
             status = super().main(*arguments, **{**named, "standalone_mode": False})
         except _UsageError as error:
@@ -186,10 +177,8 @@ class CommandTable(TyperGroup):
         sys.exit(status if isinstance(status, int) else ExitCode.DONE)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; split the option with an optional value.
-
-        It becomes two options.
-        """
+        """Read the command line; split the option with an optional value. It becomes two
+        options."""
         return list(super().parse_args(ctx, [part for arg in args for part in _split_option(arg)]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -205,11 +194,7 @@ class CommandTable(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that the arguments name.
-
-        Raises:
-            typer.Exit: With the status that `exit_code` has for the error.
-        """
+        """Run the command that the arguments name."""
         try:
             return super().invoke(ctx)
         except (_UsageError, typer.Exit, typer.Abort) as error:
@@ -338,10 +323,8 @@ def _report_usage(error: Any) -> None:
 
 
 def _discard_unwritten() -> None:
-    """Discard output that cannot be written.
-
-    The interpreter's last flush would set the exit status.
-    """
+    """Discard output that cannot be written. The interpreter's last flush would set the exit
+    status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -352,10 +335,7 @@ def _discard_unwritten() -> None:
 
 
 def signature_of(options: tuple[Option[Any], ...]) -> inspect.Signature:
-    """Return a command's signature for typer, by its options.
-
-    Arguments are among the options.
-    """
+    """Return a command's signature for typer, by its options. Arguments are among the options."""
     return inspect.Signature(
         [
             inspect.Parameter(
@@ -406,10 +386,7 @@ def _description_of(option: Option[Any]) -> Any:
 
 
 def _complaining(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser with errors for typer, as wrong usage.
-
-    They name the parser's parameter.
-    """
+    """Return a parser with errors for typer, as wrong usage. They name the parser's parameter."""
 
     def parse_or_complain(text: str) -> Any:
         try:

@@ -49,9 +49,8 @@ _OPEN_ENDS: Final = {
 
 
 def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> CommandLine:
-    """Return a command line with topic and roots in their usual places.
-
-    Each command reads them there.
+    """Return a command line with topic and roots in their usual places. Each command reads them
+    there.
 
     Both shapes are taken: ``ROOT... --topic TOPIC [--out DIR]``, and, as it was first written,
     ``TOPIC [DIR] --root ROOT...``.
@@ -59,9 +58,6 @@ def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> Comma
     Args:
         line: Of ``cat`` or ``export``.
         needs_out: Whether a folder for the records is named too.
-
-    Raises:
-        ConfigError: It is neither shape.
     """
     out = f" {OUT.flag} DIR" if needs_out else ""
     usage = f"expected ROOT... --topic TOPIC{out}"
@@ -83,17 +79,7 @@ def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> Comma
 
 
 def locate_partition(root: str, topic: str, numbers: Sequence[int]) -> str:
-    """Return the location of the one partition that a command line names.
-
-    Args:
-        root: Path or URL of a log directory.
-        topic: Its topic.
-        numbers: The partition, where the topic has several there.
-
-    Raises:
-        ConfigError: There is no such partition, or there are several.
-        StorageError: The directory cannot be listed.
-    """
+    """Return the location of the one partition that a command line names."""
     places = {
         str(partition): of_partition[0].location
         for partition, of_partition in sorted(find_places([root]).items())
@@ -113,12 +99,7 @@ def read_chosen(
     """Return the records of topics that a command line asks for.
 
     Args:
-        line: Root, topics, and what bounds them.
-        columns: Of ``kafka_log.COLUMNS``, those that are wanted.
         range_bytes: How much of the files is read in one go.
-
-    Raises:
-        PylogError: As ``kafka_log.open_logs`` and ``Logs.read``.
     """
     logs = open_logs(*line[ROOTS])
     topics, numbers = line[TOPIC], line[PARTITIONS]
@@ -141,9 +122,6 @@ def find_open_ends(line: CommandLine) -> Iterator[str]:
 
     Args:
         line: Of ``cat`` or ``export``. If it says where to end, it is not told.
-
-    Raises:
-        PylogError: A directory cannot be listed.
     """
     if line[ISOLATION] is not Isolation.READ_COMMITTED or line[UNTIL] is not None:
         return
@@ -172,7 +150,6 @@ def missing_partitions(roots: Sequence[str], topics: Collection[str]) -> list[To
 
     Args:
         roots: Log directories; without the cluster's metadata in one of them nothing is known.
-        topics: Their names.
     """
     views = [inspect_root(root) for root in roots]
     wanted: set[TopicPartition] = set()
@@ -191,11 +168,7 @@ def missing_partitions(roots: Sequence[str], topics: Collection[str]) -> list[To
 
 
 def keys_of(line: CommandLine) -> list[bytes] | None:
-    """Return the keys of a command line; None for all records.
-
-    Raises:
-        ConfigError: One is not written as ``--key-format`` says.
-    """
+    """Return the keys of a command line; None for all records."""
     written = line[KEY_FORMAT] or BytesFormat.TEXT
     return [parse_bytes_text(KEYS.label, key, written) for key in line[KEYS]] or None
 
@@ -219,13 +192,8 @@ def first_rows(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[
 
 
 def _position(logs: Logs, line: CommandLine, label: str, place: Position) -> Position:
-    """Return a place for the reader.
-
-    A place counted from the end becomes an offset for each log.
-
-    Raises:
-        ConfigError: Nobody can say where a log ends.
-    """
+    """Return a place for the reader. A place counted from the end becomes an offset for each
+    log."""
     if not isinstance(place, int) or place >= 0:
         return place
     numbers = line[PARTITIONS]

@@ -43,12 +43,7 @@ class RecordFormat:
 
     Args:
         text: kcat's format string.
-        keys: How keys are written.
-        values: How values are written, and those of headers.
         null: What stands for a key or value that is null.
-
-    Raises:
-        ConfigError: The text has a letter or an escape that there is not.
     """
 
     def __init__(
@@ -64,14 +59,7 @@ class RecordFormat:
         return tuple(dict.fromkeys(_COLUMNS[letter] for letter in letters)) or ("offset",)
 
     def render(self, batch: pa.RecordBatch) -> memoryview:
-        """Return the records of a batch, one after the other.
-
-        Args:
-            batch: With ``columns``.
-
-        Raises:
-            NotInFormatError: A key or a value is not in its format.
-        """
+        """Return the records of a batch, one after the other."""
         empty = pa.repeat(pa.scalar(b"", BYTES), batch.num_rows)  # so that one is no scalar
         parts = [
             self._column(part, batch) if isinstance(part, str) else pa.scalar(part, BYTES)

@@ -1,6 +1,5 @@
-"""Rows of an answer for a program: JSON lines or CSV.
-
-JSON lines have all kinds of rows, CSV has one kind.
+"""Rows of an answer for a program: JSON lines or CSV. JSON lines have all kinds of rows, CSV has
+one kind.
 
 CSV is that of RFC 4180, with one line of names. They are the keys of the JSON lines of that kind,
 and so are the values: counts of bytes and epoch milliseconds, nothing for null, ``true`` and
@@ -37,9 +36,7 @@ class RowLines:
 
     Args:
         output: JSON or CSV.
-        kind: The kind of rows that CSV has.
         columns: Their names, in order: all of these rows have them.
-        write: Takes lines, each with its end.
     """
 
     def __init__(
@@ -59,10 +56,8 @@ class RowLines:
             self._csv.writerow(self._columns)
 
     def write(self, lines: Iterable[OutputLine | str]) -> None:
-        """Write lines, and remarks between them to standard error.
-
-        CSV leaves out lines of another kind; their errors are remarks.
-        """
+        """Write lines, and remarks between them to standard error. CSV leaves out lines of
+        another kind; their errors are remarks."""
         for line in lines:
             if isinstance(line, str):
                 write_line(line)

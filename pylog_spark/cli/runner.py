@@ -54,25 +54,17 @@ class Tasks(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a command.
-
-    Attributes:
-        line: What the command line has.
-        options: Of the run.
-        roots: The log directories of tasks that this machine can do as well.
-        subject: What it is about beside roots: a plan, a request; None for most.
-        notes: What its answer says besides, line by line.
-        writer: Writes lines for a program before there is a view; None where nothing does.
-        engine_note: Why its tasks are done where they are, and what takes the other engine; empty
-            where somebody said it.
-    """
+    """One call of a command."""
 
     line: CommandLine
     options: "JobOptions"
-    roots: "Sequence[LogRoot]" = ()
-    subject: Any = None
-    notes: tuple[str, ...] = ()
+    roots: "Sequence[LogRoot]" = ()  # the log directories of tasks that this machine can do as well
+    subject: Any = None  # what it is about beside roots: a plan, a request; None for most
+    notes: tuple[str, ...] = ()  # what its answer says besides, line by line
+    # Writes lines for a program before there is a view; None where nothing does.
     writer: RowLines | None = None
+    # Why its tasks are done where they are, and what takes the other engine; empty where somebody
+    # said it.
     engine_note: str = ""
 
     @property
@@ -108,31 +100,19 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a command does in each step of a run.
-
-    Attributes:
-        name: Of the command.
-        prepare: Reads the options, and refuses what the operation would refuse: a person is spared
-            the start of a Spark session.
-        operate: Does it; gets the place of its tasks, None without one.
-        view: Returns the answer about what was done.
-        tasks: Where they are done.
-        asks_ledger: Whether a dry run reads the ledger, too, which it never writes.
-    """
+    """What a command does in each step of a run."""
 
     name: str
+    # Reads the options, and refuses what the operation would refuse: a person is spared the start
+    # of a Spark session.
     prepare: Callable[[CommandLine], Call]
-    operate: Callable[[Call, Any], Any]
-    view: Callable[[Call, Any], View]
+    operate: Callable[[Call, Any], Any]  # does it; gets the place of its tasks, None without one
+    view: Callable[[Call, Any], View]  # returns the answer about what was done
     tasks: Tasks = Tasks.NONE
-    asks_ledger: bool = False
+    asks_ledger: bool = False  # whether a dry run reads the ledger, too, which it never writes
 
     def __call__(self, line: CommandLine) -> int:
-        """Run the command and return its exit status.
-
-        Raises:
-            PylogError: It could not run, or a guard refused it.
-        """
+        """Run the command and return its exit status."""
         for option in (REPORT, PLAN_OUT, METRICS_FILE):
             check_file_place(option.label, line.written(option))
         if not line[QUIET]:
@@ -174,10 +154,8 @@ class Work:
         return start_session(self.name, options, delta=delta), note
 
     def _choose(self, call: Call) -> tuple[bool, str]:
-        """Return whether this machine does the tasks, with a note.
-
-        They are done without Spark then.
-        """
+        """Return whether this machine does the tasks, with a note. They are done without Spark
+        then."""
         options = call.options
         if options.engine is not EngineChoice.AUTO or options.master is not None:
             return options.engine is EngineChoice.LOCAL, ""
@@ -208,7 +186,6 @@ def show(view: View, line: CommandLine, writer: RowLines | None = None) -> int:
     """Write a view as a command line asks; return the exit status.
 
     Args:
-        view: The answer.
         line: Output and page.
         writer: What has begun to write lines for a program; None for a new one.
     """
@@ -243,11 +220,7 @@ def _is_written_here(ledger: str | None) -> bool:
 
 
 def load_options(line: CommandLine) -> "JobOptions":
-    """Return the options of a run by this machine's clock.
-
-    Raises:
-        ConfigError: As ``load_config``.
-    """
+    """Return the options of a run by this machine's clock."""
     from pylog_spark.options.load import load_config  # noqa: PLC0415  # pydantic, YAML
 
     return load_config(line, now_ms=SystemClock().now_ms()).options
@@ -259,12 +232,7 @@ def prepare_roots(
     """Return the call of a command about log directories.
 
     Args:
-        line: Of the command, with ``ROOTS``.
         checks: What else refuses roots and options.
-
-    Raises:
-        ConfigError: An option is malformed, a root is not there, a page would lie in one, or there
-            is no such topic.
     """
     from pylog_spark.cli.chosen_topics import topic_notes  # noqa: PLC0415  # as those below
     from pylog_spark.discovery import resolve_roots  # noqa: PLC0415  # Arrow
@@ -283,7 +251,6 @@ def start_session(command: str, options: "JobOptions", *, delta: bool) -> "Spark
 
     Args:
         command: Its name, for Spark's pages.
-        options: With the master and the settings of the session.
         delta: Whether Delta tables are read or written.
     """
     from pylog_spark.session import build_session  # noqa: PLC0415  # Spark
@@ -302,16 +269,11 @@ def start_session(command: str, options: "JobOptions", *, delta: bool) -> "Spark
 
 
 def check_file_place(option: str, file: Path | None) -> None:
-    """Refuse an unwritable output file before the run begins.
-
-    It would be written at the end of the run.
+    """Refuse an unwritable output file before the run begins. It would be written at the end of the
+    run.
 
     Args:
-        option: That names it.
         file: The file; None for none.
-
-    Raises:
-        ConfigError: It is a directory, or its folder is not there or cannot be written.
     """
     if file is None:
         return

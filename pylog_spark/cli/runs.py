@@ -17,14 +17,7 @@ from storage_core.wording import count_text
 
 
 def show_runs(line: CommandLine) -> int:
-    """Print the last runs; return the exit status.
-
-    They are those of a ledger, a trash or both.
-
-    Raises:
-        ConfigError: There is no ledger and no trash.
-        StorageError: One of them cannot be read.
-    """
+    """Print the last runs; return the exit status. They are those of a ledger, a trash or both."""
     options = load_options(line)
     runs = list_past_runs(options.ledger, options.trash, last=line[LAST])
     if line[QUIET]:

@@ -1,7 +1,5 @@
-"""``pylog salvage``: the records of recoveries' cuts, and their replay.
-
-A replay is the way back into a log.
-"""
+"""``pylog salvage``: the records of recoveries' cuts, and their replay. A replay is the way back
+into a log."""
 
 import shlex
 import sys
@@ -78,11 +76,7 @@ _REPLAY_TABLE: Final = TableKind(
 
 
 def show_salvage(line: CommandLine) -> int:
-    """Print a salvage folder's content beside the logs; return the exit status.
-
-    Raises:
-        PylogError: There is no such folder, or a file cannot be read.
-    """
+    """Print a salvage folder's content beside the logs; return the exit status."""
     _check_topics(line)
     topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
     salvaged = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
@@ -100,11 +94,7 @@ def show_salvage(line: CommandLine) -> int:
 
 
 def replay(line: CommandLine) -> int:
-    """Append salvaged records or write them out; return the exit status.
-
-    Raises:
-        PylogError: As ``replay_salvage``, or as ``cat`` where records are written.
-    """
+    """Append salvaged records or write them out; return the exit status."""
     _check_topics(line)
     if line[AS_RECORDS]:
         return _write_records(line)
@@ -125,10 +115,8 @@ def replay(line: CommandLine) -> int:
 
 
 def _check_topics(line: CommandLine) -> None:
-    """Refuse an unknown topic name; report patterns without a topic.
-
-    The topics are those of the salvage folder.
-    """
+    """Refuse an unknown topic name; report patterns without a topic. The topics are those of the
+    salvage folder."""
     folder = line[SALVAGED]
     topics = {each.partition.topic for each in find_salvaged(folder)}
     for note in check_topics(line[TOPICS], line[EXCLUDE], topics, [str(folder)]):
@@ -136,10 +124,7 @@ def _check_topics(line: CommandLine) -> None:
 
 
 def _write_records(line: CommandLine) -> int:
-    """Write the records missing in the logs; count the others.
-
-    The count goes to standard error.
-    """
+    """Write the records missing in the logs; count the others. The count goes to standard error."""
     topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
     salvaged = look_at_salvage(line[SALVAGED], line[ROOTS], topics)
 

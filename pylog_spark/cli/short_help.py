@@ -1,7 +1,4 @@
-"""The short help of ``-h``: a command's purpose and option names.
-
-It fits one screen.
-"""
+"""The short help of ``-h``: a command's purpose and option names. It fits one screen."""
 
 import shutil
 import textwrap
@@ -32,7 +29,6 @@ def command_text(command: Command, path: str) -> str:
     """Return the short help of a command.
 
     Args:
-        command: The command.
         path: As it is typed, with the program's name.
     """
     arguments = [option for option in command.options if option.flag is None]

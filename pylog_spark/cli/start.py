@@ -45,10 +45,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Open closed standard streams to nowhere.
-
-    Otherwise files would get their numbers.
-    """
+    """Open closed standard streams to nowhere. Otherwise files would get their numbers."""
     for number, name in enumerate(_STREAMS):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)

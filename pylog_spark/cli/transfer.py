@@ -184,7 +184,6 @@ def transfer_lines(report: TransferReport, *, is_csv: bool) -> Iterator[OutputLi
     """Yield results for a program: partitions' rows, then the run's.
 
     Args:
-        report: What was done.
         is_csv: Whether they are for CSV, whose rows have all of a result.
     """
     if not is_csv:

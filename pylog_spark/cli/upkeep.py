@@ -1,7 +1,5 @@
-"""``pylog undo`` and ``purge``, with engine and ledger as for jobs.
-
-What does their tasks, and writes their ledger, is chosen as for jobs.
-"""
+"""``pylog undo`` and ``purge``, with engine and ledger as for jobs. What does their tasks, and
+writes their ledger, is chosen as for jobs."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -58,9 +56,7 @@ def _purge(call: Call, place: Any) -> RunReport:
 
 
 def _notes_of_empty_roots(roots: Sequence[LogRoot], options: JobOptions) -> tuple[str, ...]:
-    """Return a line for each root without a partition to purge.
-
-    The purge was asked for there.
+    """Return a line for each root without a partition to purge. The purge was asked for there.
 
     A purge has no row of a partition that has nothing to purge, so its rows do not tell.
     """

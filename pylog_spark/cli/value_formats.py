@@ -11,11 +11,7 @@ from storage_core.errors import ConfigError
 
 
 def key_format(line: CommandLine) -> ValueFormat | None:
-    """Return how keys are written; None where nobody says it.
-
-    Raises:
-        ConfigError: Avro without a schema, a schema without Avro, or one that cannot be read.
-    """
+    """Return how keys are written; None where nobody says it."""
     return _format(line, KEY_FORMAT, KEY_SCHEMA)
 
 

@@ -112,7 +112,6 @@ def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
     """Return the page of a verification.
 
     Args:
-        report: What was found.
         ledger: Where runs are written down; None for nowhere.
     """
     counts = [(count.severity, count.code, count.count) for count in report.counts]

@@ -97,9 +97,8 @@ def count_blocks(
     all_by: str = "",
     are_all: bool = False,
 ) -> Iterator[Block]:
-    """Yield counts of findings, and commands for the first of each.
-
-    With ``are_all`` there are commands for all findings.
+    """Yield counts of findings, and commands for the first of each. With ``are_all`` there are
+    commands for all findings.
 
     Args:
         counts: Severity, code, how many.
@@ -185,7 +184,6 @@ def segment_section(look: Callable[[], Sequence[Row]], *, now_ms: int) -> Sectio
 
     Args:
         look: Returns rows of ``survey.observe_segments``.
-        now_ms: The run's clock, epoch milliseconds.
     """
     blocks: list[Block]
     try:

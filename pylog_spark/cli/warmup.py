@@ -1,7 +1,5 @@
-"""``pylog warmup``: run every kernel path once, and prepare Spark.
-
-The kernels run on a log of fourteen records.
-"""
+"""``pylog warmup``: run every kernel path once, and prepare Spark. The kernels run on a log of
+fourteen records."""
 
 import pkgutil
 import time
@@ -100,10 +98,7 @@ _SAMPLE: Final = {
 
 
 def warmup(_line: CommandLine) -> int:
-    """Compile all kernels, archive Spark's classes; return the exit status.
-
-    The command says so.
-    """
+    """Compile all kernels, archive Spark's classes; return the exit status. The command says so."""
     typer.echo(warm_up())
     classes = keep_java_classes()
     if classes is not None:

@@ -20,10 +20,8 @@ _MEGA: Final = 1e6
 
 
 def keep_java_classes() -> str | None:
-    """Make the missing archive of classes; return a line about it.
-
-    None where there is no Spark here, or its JVM is somebody else's.
-    """
+    """Make the missing archive of classes; return a line about it. None where there is no Spark
+    here, or its JVM is somebody else's."""
     if not is_spark_installed() or has_session():
         return None
     started = time.perf_counter()
@@ -52,19 +50,13 @@ def _make(archive: Path, *, delta: bool) -> None:
 
 
 def record_classes(archive: Path, *, delta: bool) -> None:
-    """Run typical job work; let the JVM record its classes.
-
-    It writes them down when it ends.
+    """Run typical job work; let the JVM record its classes. It writes them down when it ends.
 
     The JVM is this process's only one: it can start no other.
 
     Args:
         archive: The file; where this Java makes none, it is not there afterwards.
         delta: Whether Delta's jars come first on the class path.
-
-    Raises:
-        MissingSoftwareError: There is no Java, or Delta's jars cannot be fetched.
-        OSError: Something cannot be written.
     """
     settings = {
         JAVA_OPTIONS: " ".join(options_to_make(archive)),

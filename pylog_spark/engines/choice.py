@@ -15,21 +15,14 @@ _LOCAL_MASTER: Final = re.compile(r"local(\[(?P<count>[1-9][0-9]{0,3}|\*)\])?")
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """This machine: processes of its own, no JVM.
+    """This machine: processes of its own, no JVM."""
 
-    Attributes:
-        slots: How many tasks run at the same time; None for the processors that there are.
-    """
-
+    # How many tasks run at the same time; None for the processors that there are.
     slots: int | None = None
 
     @classmethod
     def of_master(cls, master: str | None) -> "Local":
-        """Return this machine, with as many slots as ``local[N]`` says.
-
-        Raises:
-            ConfigError: It is a cluster's.
-        """
+        """Return this machine, with as many slots as ``local[N]`` says."""
         if master is None:
             return cls()
         match = _LOCAL_MASTER.fullmatch(master)
@@ -47,7 +40,6 @@ def open_engine(place: Place, *, tag: str) -> AnyEngine:
     """Return the engine for one run, a context manager.
 
     Args:
-        place: Where its tasks run.
         tag: Tells the run's tasks from those of others, where they are shown.
     """
     # Each needs much that the other does not.
@@ -65,10 +57,6 @@ def open_look_engine(place: Place, engine: AnyEngine) -> AnyEngine:
 
     Where the slots of a session lie in this machine, its driver has looked before the session has
     planned a job: those are the driver's own. Elsewhere only executors may see the disks.
-
-    Args:
-        place: Where the run's tasks run.
-        engine: Its engine.
     """
     if isinstance(place, Local):
         return engine

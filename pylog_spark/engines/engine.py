@@ -1,6 +1,5 @@
-"""The interface of engines: units become tasks, tasks make Arrow rows.
-
-All stages of operations run through it.
+"""The interface of engines: units become tasks, tasks make Arrow rows. All stages of operations run
+through it.
 
 An operation says what each task does and how rows go from the tasks of one stage to those of the
 next. Where the tasks run is the engine's matter: Spark's executors (``spark_engine``), or processes
@@ -62,7 +61,6 @@ class Rows(Protocol):
 
         Args:
             work: Runs in a task; captures values only.
-            schema: Columns of the rows that it makes.
         """
         ...
 
@@ -80,8 +78,6 @@ class Rows(Protocol):
         """Return the rows dealt out to tasks by keys; equal values meet.
 
         Args:
-            keys: Columns.
-            tasks: How many tasks.
             lanes: Tasks that only the rows of one ``root`` go to, by root; the others go to those
                 tasks that are nobody's.
         """
@@ -105,32 +101,23 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HandedOver(Generic[RowsT]):
-    """Rows that outlive the run whose tasks made them.
-
-    Attributes:
-        rows: The rows.
-        free: Frees what they are made of: to be called when nobody will ask for them any more.
-    """
+    """Rows that outlive the run whose tasks made them."""
 
     rows: RowsT
+    # Frees what they are made of: to be called when nobody will ask for them any more.
     free: Callable[[], None] = field(repr=False)
 
 
 class Engine(ABC, Generic[RowsT]):
-    """Runs the stages of one run; a context manager.
-
-    At its end it frees everything published and kept.
+    """Runs the stages of one run; a context manager. At its end it frees everything published and
+    kept.
 
     After an error no task works any more when the block is left: whoever holds locks gives them
     back after that.
-
-    Attributes:
-        name: What a report calls it.
-        can_broadcast: Whether what is published travels once, not inside of every stage.
     """
 
-    name: ClassVar[str]
-    can_broadcast: bool
+    name: ClassVar[str]  # what a report calls it
+    can_broadcast: bool  # whether what is published travels once, not inside of every stage
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -145,11 +132,7 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def threads_of(self, tasks: int) -> int:
-        """Return the number of threads for each of some concurrent tasks.
-
-        Args:
-            tasks: All that run.
-        """
+        """Return the number of threads for each of some concurrent tasks."""
 
     @property
     @abstractmethod
@@ -162,10 +145,7 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def release(self) -> None:
-        """Free everything published and kept so far.
-
-        Collect all rows that depend on it before.
-        """
+        """Free everything published and kept so far. Collect all rows that depend on it before."""
 
     @abstractmethod
     def each(
@@ -174,14 +154,11 @@ class Engine(ABC, Generic[RowsT]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> RowsT:
-        """Return the rows of work on the units, in their order.
-
-        Each unit is a task.
+        """Return the rows of work on the units, in their order. Each unit is a task.
 
         Args:
             units: At least one; values that pickle.
             work: Runs in a task; captures values only.
-            schema: Columns of the rows.
         """
 
     def spread(
@@ -196,7 +173,6 @@ class Engine(ABC, Generic[RowsT]):
         larger than Spark's row path bears (``tasks/cells.py``).
 
         Args:
-            units: As for ``each``.
             work: Runs in a task; captures values only.
             kind: The dataclass of the messages.
         """
@@ -210,9 +186,7 @@ class Engine(ABC, Generic[RowsT]):
         """Return the rows that work makes of others, in pieces as ``spread``'s.
 
         Args:
-            rows: The others.
             work: Runs in a task; captures values only.
-            schema: Columns of the rows that it makes.
         """
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -231,7 +205,6 @@ class Engine(ABC, Generic[RowsT]):
 
         Args:
             rows: Those, in pieces that follow each other.
-            source: The dataclass of those.
             work: Runs in a task; captures values only.
             kind: The dataclass of the messages that it makes.
         """
@@ -247,8 +220,6 @@ class Engine(ABC, Generic[RowsT]):
         """Run stages, once, and return the rows.
 
         Args:
-            rows: What to run.
-            schema: Columns of the rows.
             description: What is shown while it runs.
             is_look: Whether the tasks write nothing and read little: an engine may run them beside
                 the driver's own work, in its process.
@@ -280,8 +251,6 @@ class Engine(ABC, Generic[RowsT]):
         """Run small stages once, and yield the rows, never all in memory.
 
         Args:
-            rows: What to run.
-            schema: Columns of the rows.
             description: What is shown while it runs.
         """
 
@@ -290,14 +259,11 @@ class Engine(ABC, Generic[RowsT]):
         """Run stages and return the rows, as they are."""
 
     def keep(self, rows: RowsT, description: str, *, is_look: bool = False) -> RowsT:
-        """Return the same rows for several readers, computed only once.
-
-        They run now, or when somebody reads the first time; their rows stay where tasks are.
+        """Return the same rows for several readers, computed only once. They run now, or when
+        somebody reads the first time; their rows stay where tasks are.
 
         Args:
-            rows: What to run.
             description: What is shown while it runs.
-            is_look: As for ``collect``.
         """
         self.describe(description)
         return self._keep(rows, is_look=is_look)
@@ -337,10 +303,8 @@ class Engine(ABC, Generic[RowsT]):
         return outcome
 
     def wait_for(self, outcome: Future[T]) -> T:
-        """Return what ``alongside`` started, when it has ended, or raise its error.
-
-        The wait is in small steps, between which a request to end this program is noticed.
-        """
+        """Return what ``alongside`` started, when it has ended, or raise its error. The wait is
+        in small steps, between which a request to end this program is noticed."""
         interruption.check()
         while not outcome.done():
             wait([outcome], timeout=_SIGNAL_SECONDS)
@@ -353,10 +317,8 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def completed_tasks(self, tasks: int) -> int:
-        """Return the number of completed tasks of a running stage.
-
-        Their number of tasks identifies the stage.
-        """
+        """Return the number of completed tasks of a running stage. Their number of tasks
+        identifies the stage."""
 
 
 AnyEngine = Engine[Any]
@@ -367,10 +329,6 @@ def run_apart(what: str, step: Callable[[], object]) -> None:
 
     A thread that a signal interrupted in the middle of a call to the JVM finds that call's answer
     when it asks for the next one. Another thread has a connection of its own.
-
-    Args:
-        what: What the step does, for the log.
-        step: Calls Spark.
     """
 
     def attempt() -> None:

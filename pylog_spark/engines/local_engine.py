@@ -46,11 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LocalPublished(Generic[T]):
-    """A value that workers read from a file, each of them once.
-
-    Attributes:
-        file: The file.
-    """
+    """A value that workers read from a file, each of them once."""
 
     file: str
 
@@ -63,17 +59,9 @@ class LocalPublished(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Branch:
-    """Tasks of one kind.
+    """Tasks of one kind."""
 
-    Attributes:
-        units: What each of them is given; None where it is rows that others dealt out.
-        dealt: Those rows.
-        sink: How they are dealt out.
-        tasks: To how many tasks.
-        begin: Returns the rows of what a task is given.
-        steps: Work on them.
-    """
-
+    # What each of them is given; None where it is rows that others dealt out.
     units: Sequence[Any] | None = None
     dealt: "LocalRows | None" = None
     sink: Sink = to_driver
@@ -165,10 +153,7 @@ class LocalEngine(Engine[LocalRows]):
         return self._slots
 
     def threads_of(self, tasks: int) -> int:
-        """Return the number of threads for each of some tasks.
-
-        All slots are of one machine.
-        """
+        """Return the number of threads for each of some tasks. All slots are of one machine."""
         return max(1, self._slots // max(1, tasks))
 
     @property
@@ -183,10 +168,7 @@ class LocalEngine(Engine[LocalRows]):
         return LocalPublished(str(file))
 
     def release(self) -> None:
-        """Free everything published and kept so far.
-
-        Collect all rows that depend on it before.
-        """
+        """Free everything published and kept so far. Collect all rows that depend on it before."""
         for file in self._published:
             file.unlink(missing_ok=True)
         self._published.clear()
@@ -199,10 +181,7 @@ class LocalEngine(Engine[LocalRows]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> LocalRows:
-        """Return the rows of work on the units, in their order.
-
-        Each unit is a task.
-        """
+        """Return the rows of work on the units, in their order. Each unit is a task."""
         return LocalRows((_Branch(units=list(units), begin=work),), schema.remove_metadata())
 
     def _compute(self, rows: LocalRows, *, is_look: bool) -> pa.Table:
@@ -291,10 +270,8 @@ class LocalEngine(Engine[LocalRows]):
         self._title = description or ""
 
     def completed_tasks(self, tasks: int) -> int:
-        """Return the number of completed tasks of a running stage.
-
-        Their number of tasks identifies the stage.
-        """
+        """Return the number of completed tasks of a running stage. Their number of tasks
+        identifies the stage."""
         with self._lock:
             counts = [each.completed for each in self._running if len(each.inputs) == tasks]
         return counts[0] if counts else 0

@@ -1,6 +1,5 @@
-"""The driver's side of the local engine's processes.
-
-It assigns tasks to processes, and replaces a process that dies.
+"""The driver's side of the local engine's processes. It assigns tasks to processes, and replaces a
+process that dies.
 
 Each lane, a thread, has a process of its own and hands it one task after the other. A process that
 dies is replaced, and its task given to another: tasks may be done twice.
@@ -38,9 +37,7 @@ class RunningStage:
     """A stage while its tasks are done.
 
     Args:
-        stage: What they do.
         inputs: The input of each task, in the order of their beginning.
-        title: What the stage is for.
         file: Where workers find the stage; None where no other process does its tasks.
     """
 
@@ -153,11 +150,7 @@ class Hand(ABC):
 
     @abstractmethod
     def do(self, running: RunningStage, task: int) -> None:
-        """Do a task.
-
-        Raises:
-            ProcessDiedError: The process died meanwhile.
-        """
+        """Do a task."""
 
     @abstractmethod
     def close(self) -> None:
@@ -234,11 +227,7 @@ class ProcessLanes(Lanes):
         return _ProcessHand(self)
 
     def fork(self) -> Connection:
-        """Return the connection to a new process.
-
-        Raises:
-            ProcessDiedError: There is nobody any more who could fork.
-        """
+        """Return the connection to a new process."""
         with self._forking:
             if self.is_closed:
                 raise ProcessDiedError

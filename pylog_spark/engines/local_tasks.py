@@ -42,17 +42,10 @@ def load(file: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows that a task made, for one task of the next stage.
-
-    Attributes:
-        target: Number of that task.
-        rows: A batch, or its bytes; None where they are in a file.
-        file: The file.
-        offset: Where they begin in it.
-        size: How many bytes they are.
-    """
+    """Rows that a task made, for one task of the next stage."""
 
     target: int
+    # A batch, or its bytes; None where they are in a file.
     rows: pa.RecordBatch | bytes | None = field(default=None, repr=False)
     file: str | None = None
     offset: int = 0
@@ -157,22 +150,14 @@ def _sorted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What the tasks of a stage have in common.
+    """What the tasks of a stage have in common."""
 
-    Attributes:
-        begin: Returns the rows of what a task is given: a unit, or pieces.
-        steps: Work on them, one after the other.
-        schema: Columns of what comes out.
-        sink: Which tasks of the next stage get which rows.
-        folder: For rows that are too many to travel with the answer.
-        logs: How log lines of the tasks are written.
-    """
-
+    # Returns the rows of what a task is given: a unit, or pieces.
     begin: Callable[[Any], Iterator[pa.RecordBatch]]
     steps: tuple[ArrowWork, ...]
     schema: pa.Schema
     sink: Sink
-    folder: str
+    folder: str  # for rows that are too many to travel with the answer
     logs: TaskLogs
 
     def run(self, source: Any, task: int) -> list[Piece]:
@@ -180,7 +165,6 @@ class Stage:
 
         Args:
             source: A unit, or pieces.
-            task: Number of the task.
         """
         with _PieceWriter(self.folder) as writer:
             for target, rows in self._rows(source, task):

@@ -61,10 +61,8 @@ def is_local(spark: "SparkSession") -> bool:
 
 
 def heap_bytes(spark: "SparkSession") -> int:
-    """Return the smaller heap of a session's driver and executors.
-
-    A driver in another process (Spark Connect) does not tell: Spark's default counts.
-    """
+    """Return the smaller heap of a session's driver and executors. A driver in another process
+    (Spark Connect) does not tell: Spark's default counts."""
     if is_connect(spark):
         return _DEFAULT_HEAP_BYTES
     context = spark.sparkContext
@@ -78,9 +76,8 @@ def heap_bytes(spark: "SparkSession") -> int:
 
 
 def has_files_of_driver(spark: "SparkSession") -> bool:
-    """Whether a session takes a path without scheme as a local one.
-
-    Python then takes the path as one of this machine.
+    """Whether a session takes a path without scheme as a local one. Python then takes the path as
+    one of this machine.
 
     To a session of Spark Connect it is one of the server's; to one that is told so it is one of
     HDFS or of an object store. A session that does not say counts as one of these.
@@ -95,10 +92,8 @@ def has_files_of_driver(spark: "SparkSession") -> bool:
 
 
 def has_delta(spark: "SparkSession") -> bool:
-    """Whether a session reads and writes Delta tables.
-
-    If its settings do not tell, it is asked to read one.
-    """
+    """Whether a session reads and writes Delta tables. If its settings do not tell, it is asked
+    to read one."""
     if _DELTA_EXTENSION in (setting(spark, "spark.sql.extensions") or ""):
         return True
     if not is_connect(spark):

@@ -52,9 +52,7 @@ def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: pa.Schema) -> DataFr
     """Return the rows that work makes of those of a DataFrame.
 
     Args:
-        frame: Rows.
         work: Runs in a task; captures values only.
-        schema: Columns of the rows that it makes.
     """
     logs = TaskLogs.of_driver()
 
@@ -117,7 +115,6 @@ class SparkEngine(Engine[SparkRows]):
     """Runs the stages of one run as jobs of a session.
 
     Args:
-        spark: The session.
         tag: Tag of every Spark job of the run, by which they can be found and interrupted.
     """
 
@@ -189,10 +186,7 @@ class SparkEngine(Engine[SparkRows]):
         return HandedOver(rows, lambda: _free(frames, broadcasts))
 
     def release(self) -> None:
-        """Free everything published and kept so far.
-
-        Collect all rows that depend on it before.
-        """
+        """Free everything published and kept so far. Collect all rows that depend on it before."""
         _free(self._kept, self._broadcasts)
         self._kept.clear()
         self._broadcasts.clear()
@@ -203,10 +197,7 @@ class SparkEngine(Engine[SparkRows]):
         work: Callable[[T], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> SparkRows:
-        """Return the rows of work on the units, in their order.
-
-        Each unit is a task.
-        """
+        """Return the rows of work on the units, in their order. Each unit is a task."""
         published = self.publish(list(units))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -255,9 +246,8 @@ class SparkEngine(Engine[SparkRows]):
             context.setLocalProperty(_DESCRIPTION, description)  # type: ignore[arg-type]
 
     def completed_tasks(self, tasks: int) -> int:
-        """Return the number of completed tasks of a running stage.
-
-        Their number of tasks identifies the stage.
+        """Return the number of completed tasks of a running stage. Their number of tasks identifies
+        the stage.
 
         A session of Spark Connect tells only when a stage has ended.
         """

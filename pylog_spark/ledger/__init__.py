@@ -1,7 +1,4 @@
-"""The ledger: a history of every run, in append-only tables.
-
-Any Delta client reads them.
-"""
+"""The ledger: a history of every run, in append-only tables. Any Delta client reads them."""
 
 from collections.abc import Collection
 from typing import Any
@@ -18,13 +15,6 @@ def open_ledger(place: Place, location: str, *, run_id: str) -> Ledger:
 
     Args:
         place: The writer: a Spark session, or this machine.
-        location: Path or URL.
-        run_id: The run that writes.
-
-    Raises:
-        ConfigError: Its tables are of a kind that cannot be written there.
-        PylogError: The location cannot be written.
-        pyspark.errors.PySparkException: The same, where Spark writes.
     """
     if isinstance(place, Local):
         from pylog_spark.ledger.local_ledger import LocalLedger  # noqa: PLC0415  # deltalake
@@ -49,18 +39,10 @@ def last_limits(
 
     Args:
         place: The reader of the ledger: a Spark session, or this machine.
-        location: Path or URL.
-        topics: Names.
-        run_id: This run.
         may_be_missing: Whether a ledger that nobody has made yet has no rows.
 
     Returns:
         root, topic, run_id, retention_ms and retention_bytes, a row a topic and root.
-
-    Raises:
-        ConfigError: Its tables are of a kind that cannot be read there.
-        PylogError: The ledger cannot be read.
-        pyspark.errors.PySparkException: The same, where Spark reads.
     """
     if isinstance(place, Local):
         from pylog_spark.ledger import local_ledger  # noqa: PLC0415  # deltalake

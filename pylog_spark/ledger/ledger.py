@@ -1,6 +1,5 @@
-"""Write the ledger: tables first, then appended rows, never changed.
-
-Every table exists before a run does anything.
+"""Write the ledger: tables first, then appended rows, never changed. Every table exists before a
+run does anything.
 
 A run writes its START row first and its END row last; a run without an END row died. Each append to
 a Delta table carries the run's id and a number (``txnAppId``, ``txnVersion``): an append that is
@@ -19,14 +18,9 @@ from pylog_spark.rows import rows_to_batch
 
 
 class Ledger(ABC):
-    """The tables of one ledger, open for one run.
+    """The tables of one ledger, open for one run."""
 
-    Attributes:
-        location: Path or URL under which the tables lie.
-        run_id: The run that writes.
-    """
-
-    location: str
+    location: str  # path or URL under which the tables lie
     run_id: str
 
     @abstractmethod
@@ -34,32 +28,17 @@ class Ledger(ABC):
         """Append rows to a table; in Delta, a repeated number adds nothing.
 
         Args:
-            table: The table.
-            rows: Rows with the table's columns.
             number: Number of the append among the run's appends to this table, rising.
-
-        Raises:
-            PylogError: The location cannot be written.
-            pyspark.errors.PySparkException: The same, where Spark writes.
         """
 
     @abstractmethod
     def append_rows(
         self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
     ) -> None:
-        """Append rows of tasks once.
-
-        With Spark the rows do not pass through the driver.
+        """Append rows of tasks once. With Spark the rows do not pass through the driver.
 
         Args:
-            table: The table.
-            engine: The engine of the tasks, that of the ledger's place.
             rows: Rows of the engine with the table's columns.
-            number: The number of this append, as for ``append``.
-
-        Raises:
-            PylogError: The errors of ``append``.
-            pyspark.errors.PySparkException: The same, where Spark writes.
         """
 
     def append_row(self, table: LedgerTable, row: dict[str, Any], *, number: int) -> None:

@@ -14,9 +14,8 @@ COLUMNS: Final = (*_RUN_OF_TOPIC, "reason", *_LIMITS)
 
 
 def last_enforced(rows: pa.Table) -> pa.Table:
-    """Return the limits of each topic's last run without a refusal.
-
-    Partitions in which nothing expired say the limit, too, of which others were refused.
+    """Return the limits of each topic's last run without a refusal. Partitions in which nothing
+    expired say the limit, too, of which others were refused.
 
     Args:
         rows: COLUMNS of partitions with a limit, of any runs; all partitions of a topic.

@@ -60,12 +60,7 @@ class LocalLedger(Ledger):
 
     @classmethod
     def open(cls, location: str, *, run_id: str) -> "LocalLedger":
-        """Create the tables that are not there yet and return the ledger.
-
-        Raises:
-            ConfigError: Spark alone can go on with it.
-            StorageError: The location cannot be written, or a table lost files.
-        """
+        """Create the tables that are not there yet and return the ledger."""
         _check(location)
         for table in LedgerTable:
             place = _place(location, table)
@@ -143,10 +138,6 @@ def read_runs(location: str) -> list[dict[str, Any]]:
 
     Args:
         location: Path or URL of the ledger, in Delta or begun as Parquet.
-
-    Raises:
-        ConfigError: There is no ledger.
-        StorageError: It cannot be read.
     """
     folder = local_folder(location)
     place = _place(location, LedgerTable.RUNS)

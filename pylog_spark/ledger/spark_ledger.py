@@ -58,31 +58,19 @@ _LEDGER_SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkLedger(Ledger):
-    """The tables of one ledger, open for one run of a session.
+    """The tables of one ledger, open for one run of a session."""
 
-    Attributes:
-        location: Path or URL under which the tables lie.
-        run_id: The run that writes.
-        format: How the tables are stored.
-        driver: Appends what the driver has; None where Spark does that too.
-    """
-
-    location: str
+    location: str  # path or URL under which the tables lie
     run_id: str
-    format: LedgerFormat
-    driver: Ledger | None
+    format: LedgerFormat  # how the tables are stored
+    driver: Ledger | None  # appends what the driver has; None where Spark does that too
     _callers_session: SparkSession
     _session: SparkSession
     _by_spark: set[LedgerTable] = field(default_factory=set)
 
     @classmethod
     def open(cls, spark: SparkSession, location: str, *, run_id: str) -> "SparkLedger":
-        """Create the tables that are not there yet and return the ledger.
-
-        Raises:
-            ConfigError: Its tables are Delta's, and the session has no Delta.
-            pyspark.errors.PySparkException: The location cannot be written.
-        """
+        """Create the tables that are not there yet and return the ledger."""
         session = _ledger_session(spark)
         driver = _open_on_driver(location, run_id) if driver_reaches(spark, location) else None
         kind = LedgerFormat.DELTA if driver is not None else format_at(spark, location)
@@ -103,13 +91,8 @@ class SparkLedger(Ledger):
         return ledger
 
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table; in Delta, a repeated number adds nothing.
-
-        What the driver cannot write, Spark does: a table of which its owner turned features on.
-
-        Raises:
-            StorageError: Neither can.
-        """
+        """Append rows to a table; in Delta, a repeated number adds nothing. What the driver
+        cannot write, Spark does: a table of which its owner turned features on."""
         if self.driver is not None and table not in self._by_spark:
             try:
                 self.driver.append(table, rows, number=number)
@@ -133,11 +116,7 @@ class SparkLedger(Ledger):
     def append_rows(
         self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
     ) -> None:
-        """Append rows of tasks, which do not pass through the driver, once.
-
-        Raises:
-            TypeError: They are no rows of a session.
-        """
+        """Append rows of tasks, which do not pass through the driver, once."""
         if not isinstance(rows, SparkRows):
             raise TypeError(f"expected rows of a Spark session, found those of {engine.name}")
         engine.describe(f"write {table}")
@@ -162,10 +141,8 @@ class SparkLedger(Ledger):
         writer.mode("ignore").save(table_location(self.location, table))
 
     def _give_back(self) -> None:
-        """Make the caller's session the active one again.
-
-        Creating a DataFrame makes another session active.
-        """
+        """Make the caller's session the active one again. Creating a DataFrame makes another
+        session active."""
         self._callers_session.createDataFrame([], "nothing INT")
 
     def _frame(self, table: LedgerTable, rows: pa.Table) -> DataFrame:
@@ -177,14 +154,8 @@ class SparkLedger(Ledger):
 def read_table(
     spark: SparkSession, location: str, table: LedgerTable, *, run_id: str | None = None
 ) -> DataFrame:
-    """Return a ledger's table, of one run or of all.
-
-    The session must match the ledger's format: with Delta, or without.
-
-    Raises:
-        ConfigError: Its tables are Delta's, and the session has no Delta.
-        pyspark.errors.AnalysisException: There is no such table.
-    """
+    """Return a ledger's table, of one run or of all. The session must match the ledger's format:
+    with Delta, or without."""
     # Parquet files have the columns of the version that wrote them; ask all of some files.
     kind, place = format_at(spark, location), table_location(location, table)
     reader = spark.read.format(kind).option("mergeSchema", "true")
@@ -256,12 +227,7 @@ def ledger_format(spark: SparkSession) -> LedgerFormat:
 
 
 def format_at(spark: SparkSession, location: str) -> LedgerFormat:
-    """Return an existing ledger's format, whatever the session supports.
-
-    Raises:
-        ConfigError: Its tables are Delta's, and the session has no Delta: rows beside a Delta
-            table's log would be in no table.
-    """
+    """Return an existing ledger's format, whatever the session supports."""
     new = ledger_format(spark)
     runs = table_location(location, LedgerTable.RUNS)
     if _is_there(spark.read.format("text"), f"{runs}/_delta_log"):

@@ -42,12 +42,7 @@ SCHEMAS: Final[dict[LedgerTable, pa.Schema]] = {
 
 
 def parquet_files(folder: Path, table: LedgerTable) -> list[Path]:
-    """Return the Parquet files of a table; none for a Delta table.
-
-    Args:
-        folder: The ledger's.
-        table: The table.
-    """
+    """Return the Parquet files of a table; none for a Delta table."""
     files = folder / table
     return [] if (files / "_delta_log").exists() else sorted(files.glob("*.parquet"))
 
@@ -71,18 +66,14 @@ def why_spark(location: str) -> str | None:
 
 
 def is_for_deltalake(location: str) -> bool:
-    """Whether ``deltalake`` can use a ledger: a local path, not Parquet.
-
-    Only Spark's settings say how to open an object store.
-    """
+    """Whether ``deltalake`` can use a ledger: a local path, not Parquet. Only Spark's settings
+    say how to open an object store."""
     return local_folder(location) is not None and why_spark(location) is None
 
 
 def local_folder(location: str) -> Path | None:
-    """Return a location's local directory, None for an object store's.
-
-    The path of a URL is taken as it stands, as Spark does.
-    """
+    """Return a location's local directory, None for an object store's. The path of a URL is
+    taken as it stands, as Spark does."""
     scheme = _FILE_SCHEME.match(location)
     path = location[scheme.end() :] if scheme is not None else location
     return None if "://" in path else Path(path).absolute()

@@ -1,4 +1,2 @@
-"""Operations on log directories, spread over executors.
-
-Each one observes, plans, commits and records.
-"""
+"""Operations on log directories, spread over executors. Each one observes, plans, commits and
+records."""

@@ -1,7 +1,4 @@
-"""Apply a saved plan with its own clock, options and configs.
-
-Nothing is done beyond the plan.
-"""
+"""Apply a saved plan with its own clock, options and configs. Nothing is done beyond the plan."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -36,38 +33,24 @@ OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """Options given anew to apply a plan.
+    """Options given anew to apply a plan. None leaves an option as the plan has it."""
 
-    None leaves an option as the plan has it.
-
-    Attributes:
-        dry_run: Only look which partitions are still as planned.
-        ledger: Path or URL of the ledger.
-        trash: Folder that keeps what is replaced or removed.
-        mark_clean: False for no marker of a clean shutdown.
-        overrides: Guards that are switched off; a plan switches none off.
-        engine: Where tasks run.
-        master: Spark master.
-        metrics_file: File that receives the run's numbers for Prometheus.
-        metrics_push: Pushgateway that receives them.
-    """
-
-    dry_run: bool = False
+    dry_run: bool = False  # only look which partitions are still as planned
     ledger: str | None = None
-    trash: str | None = None
-    mark_clean: bool | None = None
+    trash: str | None = None  # folder that keeps what is replaced or removed
+    mark_clean: bool | None = None  # False for no marker of a clean shutdown
+    # Guards that are switched off; a plan switches none off.
     overrides: frozenset[str] = frozenset()
     engine: EngineChoice = EngineChoice.AUTO
     master: str | None = None
-    metrics_file: str | None = None
-    metrics_push: str | None = None
+    metrics_file: str | None = None  # file that receives the run's numbers for Prometheus
+    metrics_push: str | None = None  # pushgateway that receives them
 
 
 def options_of(saved: SavedPlan, path: Path | None, apply_options: ApplyOptions) -> JobOptions:
     """Return the options of a run that applies a plan.
 
     Args:
-        saved: The plan.
         path: Its file; None for a plan that is in memory alone.
         apply_options: What is said anew.
     """
@@ -93,22 +76,16 @@ def options_of(saved: SavedPlan, path: Path | None, apply_options: ApplyOptions)
 def apply_plan(
     place: Place, path: str | Path, apply_options: ApplyOptions, *, clock: Clock | None = None
 ) -> RunReport:
-    """Apply exactly the plan of a file.
-
-    A partition that changed since is refused, and the file that changed is named.
+    """Apply exactly the plan of a file. A partition that changed since is refused, and the file
+    that changed is named.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        path: The file that ``--plan-out`` wrote.
         apply_options: What is said anew.
         clock: For the times in the ledger.
 
     Returns:
         The report of the operation; its exit status is 3 if a partition was refused.
-
-    Raises:
-        ConfigError: The file is no plan.
-        PylogError: As the operation that made the plan.
     """
     saved = read_plan_file(path)
     return apply_saved(place, saved, options_of(saved, Path(path), apply_options), clock=clock)
@@ -121,16 +98,10 @@ def apply_saved(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        saved: The plan.
-        options: What ``options_of`` made of it.
         clock: For the times in the ledger.
 
     Returns:
         As ``apply_plan``.
-
-    Raises:
-        ConfigError: The plan has an action that is none.
-        PylogError: As the operation that made the plan.
     """
     operation = OPERATIONS.get(saved.action)
     if operation is None:

@@ -1,6 +1,5 @@
-"""Write a broker's last epoch into its clean-shutdown markers.
-
-With it the broker keeps its place in ISR and ELR.
+"""Write a broker's last epoch into its clean-shutdown markers. With it the broker keeps its place
+in ISR and ELR.
 
 The controller takes a broker out of both when it registers without its last epoch, as after a kill.
 A recovery leaves a marker without an epoch, since nobody knows what a log has lost. Where all
@@ -36,17 +35,11 @@ ATTESTED_KEYS: Final = ("root", "broker", "old_broker_epoch", "broker_epoch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attestation:
-    """The markers of brokers that keep their place.
+    """The markers of brokers that keep their place."""
 
-    Attributes:
-        attested: Those that were written; what they named before.
-        others: Those that named the last epoch already.
-        belief: Whose word on epochs and assignment was taken, and how old it is.
-    """
-
-    attested: Sequence[RootMarker]
+    attested: Sequence[RootMarker]  # those that were written; what they named before
     others: Sequence[RootMarker]
-    belief: str
+    belief: str  # whose word on epochs and assignment was taken, and how old it is
 
     def rows(self) -> Iterator[_Row]:
         """Yield each marker that was written, under ``ATTESTED_KEYS``."""
@@ -60,23 +53,13 @@ class Attestation:
 
 
 def attest(place: Place, roots: Sequence[str | Path], options: JobOptions) -> Attestation:
-    """Write the last broker epoch into markers left without one.
-
-    It is a recovery that leaves them so.
+    """Write the last broker epoch into markers left without one. It is a recovery that leaves them
+    so.
 
     The locks of all roots are held from before the comparison until after the last marker.
 
     Args:
         place: Where the comparison runs: a Spark session, or this machine (``Local``).
-        roots: Paths of the log directories of all brokers.
-        options: Their role.
-
-    Raises:
-        ConfigError: A root is no broker's directory, or the options leave topics out.
-        GuardRefusedError: A root's role was not said, or it is locked. Or a root or a replica is
-            missing, replicas differ, a directory was not recovered, or an epoch is not known.
-        StorageError: A root cannot be read or written.
-        pyspark.errors.PySparkException: Spark failed.
     """
     if options.include or options.exclude:
         raise ConfigError(ATTEST.label, None, "--topics and --exclude would leave replicas out")
@@ -102,13 +85,8 @@ def attest(place: Place, roots: Sequence[str | Path], options: JobOptions) -> At
 
 
 def check_attestation(report: Audit) -> list[RootMarker]:
-    """Check an audit and return the markers to write.
-
-    They are the markers of brokers that have replicas, and each may name its last epoch.
-
-    Raises:
-        GuardRefusedError: One may not; the text says why, and the way out.
-    """
+    """Check an audit and return the markers to write. They are the markers of brokers that have
+    replicas, and each may name its last epoch."""
     # Copies that moves and deletions left are nobody's replicas: what they have does not count.
     answers = [{**answer, "replicas": own_replicas(answer)} for answer in report.answers()]
     answers = [answer for answer in answers if answer["replicas"] or answer["error"]]
@@ -178,10 +156,8 @@ def _check_roots(markers: Sequence[RootMarker], answers: Sequence[_Row]) -> None
 
 
 def _check_metadata(answer: _Row) -> None:
-    """Refuse if the cluster's metadata are older than a replica.
-
-    Then other brokers may have replicas, too.
-    """
+    """Refuse if the cluster's metadata are older than a replica. Then other brokers may have
+    replicas, too."""
     reasons = [
         each["message"]
         for each in answer["remarks"] or ()

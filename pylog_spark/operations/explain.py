@@ -1,6 +1,5 @@
-"""Explain why partitions are not cleaned, not deleted, or so big.
-
-It also says from when on they will be.
+"""Explain why partitions are not cleaned, not deleted, or so big. It also says from when on they
+will be.
 
 Read only, in this process: no Spark session is started, no lock is taken, no record is read.
 """
@@ -60,16 +59,11 @@ def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
 
     Args:
         roots: Log directories, copies and managed roots; paths or URLs.
-        options: Which topics, their configs and the clock.
 
     Yields:
         root, topic, partition, directory, ``answers``, ``statements`` and, where a recovery has to
         come first, the answers ``after_recovery``; or the error. ``fix`` is the command that begins
         a file of configs where the topic's is unknown.
-
-    Raises:
-        ConfigError: A root is not there.
-        PylogError: A root's own files cannot be read.
     """
     log_roots = resolve_roots(roots, role=options.role)
     catalogs = build_catalogs(log_roots, options)
@@ -200,10 +194,8 @@ def _with_recovery(explanation: Explanation, after: Explanation) -> Explanation:
 
 
 def _with_age(explanation: Explanation, checkpoint_ms: int) -> Explanation:
-    """Add the age of a checkpointed high watermark to the texts.
-
-    It is said wherever the high watermark holds a log back.
-    """
+    """Add the age of a checkpointed high watermark to the texts. It is said wherever the high
+    watermark holds a log back."""
     age = f"; that is a checkpoint, which a running broker lets grow {span_text(checkpoint_ms)} old"
 
     def aged(code: str | None, text: str) -> str:
@@ -221,10 +213,8 @@ def _with_age(explanation: Explanation, checkpoint_ms: int) -> Explanation:
 
 
 def _plain(value: Answer | Statement) -> Row:
-    """Return an answer or predicate as a row with its way out.
-
-    That is the way out of what stands in its way.
-    """
+    """Return an answer or predicate as a row with its way out. That is the way out of what
+    stands in its way."""
     row = asdict(value)
     row = {name: str(item) if name in {"about", "verdict"} else item for name, item in row.items()}
     if isinstance(value, Answer):

@@ -37,11 +37,6 @@ def list_metadata_copies(roots: Sequence[str | Path], *, now_ms: int) -> list[Co
 
     Args:
         roots: Paths of log directories, of brokers and controllers; those without a copy pass.
-        now_ms: The run's clock, epoch milliseconds.
-
-    Raises:
-        ConfigError: A root is not there.
-        PylogError: The records of two copies cannot be compared.
     """
     copies: dict[str, MetadataCopy] = {}
     for root in roots:
@@ -66,14 +61,9 @@ def promote_copy(
     Args:
         roots: Paths of log directories, of brokers and controllers; those without a copy pass.
         targets: Log directories of voters without a copy, by node id.
-        now_ms: The run's clock, epoch milliseconds.
-        dry_run: Only plan it.
 
     Returns:
         The copies, and what was done, or would be.
-
-    Raises:
-        PylogError: The errors of ``list_metadata_copies``, ``plan_promotions`` and ``promote``.
     """
     clusters = list_metadata_copies(roots, now_ms=now_ms)
     promotions = plan_promotions(clusters, targets)
@@ -87,22 +77,14 @@ def promote_copy(
 def adopt_strays(
     roots: Sequence[str | Path], *, now_ms: int, dry_run: bool
 ) -> tuple[ComparedCopies, list[StrayDirectory]]:
-    """Give stray directories back the names of the partitions that they are.
-
-    What the longest readable copy of the metadata in the roots says decides.
+    """Give stray directories back the names of the partitions that they are. What the longest
+    readable copy of the metadata in the roots says decides.
 
     Args:
         roots: Paths of all log directories of one or more brokers.
-        now_ms: The run's clock, epoch milliseconds.
-        dry_run: Only plan it.
 
     Returns:
         The copies, and all stray directories; those without a reason were renamed, or would be.
-
-    Raises:
-        ConfigError: The roots have no readable copy of the metadata, or are of several clusters,
-            or one does not say whose it is.
-        PylogError: The errors of ``list_metadata_copies``, ``plan_adoptions`` and ``adopt``.
     """
     cluster = one_cluster(list_metadata_copies(roots, now_ms=now_ms))
     metadata = cluster.copies[0].metadata
@@ -129,10 +111,6 @@ def _locate(root: str | Path) -> tuple[Path | None, MetaProperties | None]:
     """Return a log directory's path and owner.
 
     Both are None for a root of another kind. Of a partition they are its log directory's.
-
-    Raises:
-        ConfigError: It is not there.
-        PylogError: It cannot be listed, or its ``meta.properties`` is malformed.
     """
     with said_as("ROOT", root):
         files, _ = find_root(root)

@@ -48,20 +48,11 @@ def run_nightly(  # besides what is said, what is at hand
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of log directories, or of managed roots.
         options: What to do, and how; its dry run writes nothing.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
         on_progress: Told how far the reading of a recovery has come.
         fail_on: Cuts of a recovery as bad as this make the exit status 1; None for none.
         saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
-
-    Raises:
-        ConfigError: A root is no directory, is there twice, or would hold the ledger or what is
-            salvaged; or the file of ``options.plan_in`` is no plan.
-        GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
-            several brokers, or another guard does not allow the run.
-        PylogError: The cluster's metadata or a root's own files cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     check_roots(log_roots, options)
@@ -110,10 +101,8 @@ class _Night:
         self.gauges: dict[str, dict[str, int]] = {}
 
     def recover(self, on_progress: OnProgress | None) -> None:
-        """Recover the brokers' directories without a marker of a clean shutdown.
-
-        The others are not read.
-        """
+        """Recover the brokers' directories without a marker of a clean shutdown. The others are
+        not read."""
         unclean = self._run.unclean_roots
         roots = [
             root

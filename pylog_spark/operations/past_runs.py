@@ -1,6 +1,4 @@
-"""List past runs from a ledger and a trash.
-
-It also says which of them can be undone.
+"""List past runs from a ledger and a trash. It also says which of them can be undone.
 
 Read only, in this process: the ledger's table of runs, and of the trash what each commit says of
 itself. No file that is kept is read.
@@ -30,42 +28,24 @@ class Undo(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """One run.
+    """One run."""
 
-    Attributes:
-        run_id: Its name; names sort by time.
-        action: The command.
-        started_ms: When it began, epoch milliseconds; None where its trash cannot be read.
-        has_ended: Whether the ledger has its end; None where no ledger has its beginning.
-        exit_code: Its exit status; None without an end, and after an error.
-        roots: Its log directories.
-        partitions_done: How many it changed; None without an end.
-        partitions_skipped: How many it left alone.
-        partitions_failed: How many it failed on.
-        bytes_before: Bytes of those that it changed.
-        bytes_after: The same afterwards.
-        duration_ms: From its start to its end.
-        error: What ended it, or why its trash cannot be read.
-        undo: Whether it can be undone; None where no trash was asked.
-        kept_partitions: How many partitions the trash has something of.
-        kept_bytes: How many bytes it has.
-    """
-
-    run_id: str
+    run_id: str  # its name; names sort by time
     action: str
-    started_ms: int | None
+    started_ms: int | None  # when it began, epoch milliseconds; None where its trash cannot be read
+    # Whether the ledger has its end; None where no ledger has its beginning.
     has_ended: bool | None = None
-    exit_code: int | None = None
+    exit_code: int | None = None  # its exit status; None without an end, and after an error
     roots: tuple[str, ...] = ()
-    partitions_done: int | None = None
-    partitions_skipped: int | None = None
+    partitions_done: int | None = None  # how many it changed; None without an end
+    partitions_skipped: int | None = None  # how many it left alone
     partitions_failed: int | None = None
     bytes_before: int | None = None
-    bytes_after: int | None = None
+    bytes_after: int | None = None  # the same afterwards
     duration_ms: int | None = None
-    error: str | None = None
-    undo: Undo | None = None
-    kept_partitions: int | None = None
+    error: str | None = None  # what ended it, or why its trash cannot be read
+    undo: Undo | None = None  # whether it can be undone; None where no trash was asked
+    kept_partitions: int | None = None  # how many partitions the trash has something of
     kept_bytes: int | None = None
 
 
@@ -75,11 +55,6 @@ def list_past_runs(ledger: str | None, trash: str | None, *, last: int) -> list[
     Args:
         ledger: Path or URL of a ledger; None for none.
         trash: The folder in which runs kept what they took away; None for none.
-        last: How many.
-
-    Raises:
-        ConfigError: There is neither, or none at the place that is named.
-        StorageError: One of them cannot be read.
     """
     if ledger is None and trash is None:
         raise ConfigError("--ledger", None, "say where runs are written down: --ledger or --trash")
@@ -124,10 +99,8 @@ def _runs_of_ledger(ledger: str) -> dict[str, PastRun]:
 
 
 def _with_trash(name: str, run: PastRun | None, trash: str | None, folder: Path | None) -> PastRun:
-    """Return a run as the ledger has it, with its undo state.
-
-    What the ledger lacks comes from the run's trash.
-    """
+    """Return a run as the ledger has it, with its undo state. What the ledger lacks comes from
+    the run's trash."""
     if folder is None:
         assert run is not None  # noqa: S101  # one of them has its name
         return run if trash is None else replace(run, undo=Undo.NOTHING)

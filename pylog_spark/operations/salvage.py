@@ -1,6 +1,5 @@
-"""List salvaged records and append them to their logs again.
-
-Runs put them beside the logs that they were cut from.
+"""List salvaged records and append them to their logs again. Runs put them beside the logs that
+they were cut from.
 
 What goes back is appended to closed logs of a broker's directory, under Kafka's lock, with the
 offsets that it had. The marker of a clean shutdown is gone before the first byte and comes back
@@ -58,49 +57,30 @@ _OTHER_LOG: Final[Mapping[type[PylogError], Reason]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SalvagedRow:
-    """What one run salvaged from one partition, beside the log.
-
-    Attributes:
-        salvaged: Which.
-        log: The directory of the log that it is compared with; None where there is none.
-        contents: What it holds.
-    """
+    """What one run salvaged from one partition, beside the log."""
 
     salvaged: SalvagedLog
-    log: Path | None
+    log: Path | None  # the directory of the log that it is compared with; None where there is none
     contents: Contents
 
 
 @dataclass(slots=True, kw_only=True)
 class ReplayRow:
-    """What became of the salvage of one partition.
-
-    Attributes:
-        partition: Whose it is.
-        directory: Of the log; None where no root has it.
-        status: DONE, PLANNED, SKIPPED or FAILED.
-        reason: Why it was skipped.
-        doubled: Records that the log has.
-        appended: Records that went back, or would.
-        passed: Records whose offsets the log has gone past.
-        old_log_end_offset: Where the log ends before: what is appended lies from there on.
-        log_end_offset: Where the log ends afterwards.
-        error_class: Of what went wrong.
-        error: What went wrong.
-        unnamed: A salvaged folder that does not say whose log it is; None without one.
-    """
+    """What became of the salvage of one partition."""
 
     partition: TopicPartition
-    directory: Path | None
-    status: Status = Status.PLANNED
-    reason: Reason | None = None
+    directory: Path | None  # of the log; None where no root has it
+    status: Status = Status.PLANNED  # DONE, PLANNED, SKIPPED or FAILED
+    reason: Reason | None = None  # why it was skipped
     doubled: int = 0
-    appended: int = 0
-    passed: int = 0
+    appended: int = 0  # records that went back, or would
+    passed: int = 0  # records whose offsets the log has gone past
+    # Where the log ends before: what is appended lies from there on.
     old_log_end_offset: int | None = None
     log_end_offset: int | None = None
-    error_class: str | None = None
-    error: str | None = None
+    error_class: str | None = None  # of what went wrong
+    error: str | None = None  # what went wrong
+    # A salvaged folder that does not say whose log it is; None without one.
     unnamed: Path | None = None
 
 
@@ -119,12 +99,7 @@ def look_at_salvage(
     """Return what a salvage folder holds; nothing is written.
 
     Args:
-        folder: A folder that ``--salvage`` named, or one in it.
         roots: Log directories that have the logs; without any, those that they were cut from.
-        topics: Which topics.
-
-    Raises:
-        PylogError: There is no such folder, or a file cannot be read.
     """
     rows = []
     for salvaged in _chosen(folder, topics):
@@ -139,19 +114,11 @@ def look_at_salvage(
 def replay_salvage(
     folder: Path, roots: Sequence[str | Path], options: JobOptions
 ) -> list[ReplayRow]:
-    """Append salvaged records to their logs again.
-
-    A log has to end before them. A dry run only says what would be appended.
+    """Append salvaged records to their logs again. A log has to end before them. A dry run only
+    says what would be appended.
 
     Args:
-        folder: A folder that ``--salvage`` named, or one in it.
-        roots: Log directories of one broker.
         options: Which topics, what their settings are, whether it is a dry run.
-
-    Raises:
-        ConfigError: A root is no log directory, or the salvage lies in one.
-        GuardRefusedError: A root may not be changed, is held by somebody, or was not closed.
-        PylogError: There is no such folder, or a root's own files cannot be read.
     """
     log_roots = resolve_roots(roots, role=options.role)
     check_replay(folder, log_roots, options)
@@ -172,12 +139,7 @@ def replay_salvage(
 
 
 def check_replay(folder: Path, roots: Sequence[LogRoot], options: JobOptions) -> None:
-    """Refuse a replay that may not be made.
-
-    Raises:
-        ConfigError: The salvage lies in a log directory.
-        GuardRefusedError: A root may not be changed, or was not closed.
-    """
+    """Refuse a replay that may not be made."""
     check_outside(_FOLDER, folder, roots)
     check_roots(roots, options)
     for root in roots:
@@ -258,10 +220,8 @@ def _compare(row: ReplayRow, logs: Iterable[SalvagedLog], store: LocalStore) -> 
 def _append(
     held: HeldBrokerRoot, due: Iterable[_Replay], catalog: TopicCatalog, options: JobOptions
 ) -> None:
-    """Append salvaged records to the logs of one log directory.
-
-    Its marker of a clean shutdown comes back where all of that succeeds.
-    """
+    """Append salvaged records to the logs of one log directory. Its marker of a clean shutdown
+    comes back where all of that succeeds."""
     held.begin_writing()
     held.claim_unclean()
     is_whole = True

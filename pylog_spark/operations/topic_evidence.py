@@ -50,13 +50,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEvidence:
-    """What files tell of one topic.
-
-    Attributes:
-        topic: Its name.
-        rows: Of its partitions, as ``pylog inspect`` has them.
-        with_gaps: How many partitions have gaps in the offsets of their oldest records.
-    """
+    """What files tell of one topic."""
 
     topic: str
     rows: Sequence[Row]
@@ -73,10 +67,8 @@ class TopicEvidence:
         return sum((row["log_start_offset"] or 0) > 0 for row in self.rows)
 
     def guess(self) -> tuple[str | None, str]:
-        """Guess the cleanup policy from the files; return it with reasons.
-
-        The policy is None where the files speak for neither.
-        """
+        """Guess the cleanup policy from the files; return it with reasons. The policy is None
+        where the files speak for neither."""
         if self.topic in INTERNAL_TOPICS:
             policy = INTERNAL_TOPICS[self.topic]["cleanup.policy"]
             return policy, "by its name: Kafka creates it so"
@@ -95,18 +87,12 @@ class TopicEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEvidence:
-    """What files tell of the topics of some roots.
-
-    Attributes:
-        unknown: Topics whose config no file of the roots says, by name.
-        metadata_count: How many topics have theirs in the cluster's metadata.
-        notes: What could not be read.
-        elsewhere: Where the configs may be, root by root, that no file of these says.
-    """
+    """What files tell of the topics of some roots."""
 
     unknown: Sequence[TopicEvidence]
-    metadata_count: int
+    metadata_count: int  # how many topics have theirs in the cluster's metadata
     notes: Sequence[str] = field(default_factory=tuple)
+    # Where the configs may be, root by root, that no file of these says.
     elsewhere: Sequence[str] = field(default_factory=tuple)
 
 
@@ -115,12 +101,6 @@ def gather_evidence(roots: Sequence[str], topics: TopicFilter, *, now_ms: int) -
 
     Args:
         roots: Paths and URLs of log directories, copies and managed roots.
-        topics: Which.
-        now_ms: The run's clock, epoch milliseconds.
-
-    Raises:
-        ConfigError: A root is not there.
-        StorageError: A root cannot be listed.
     """
     rows: dict[str, list[Row]] = {}
     gaps: dict[str, int] = {}

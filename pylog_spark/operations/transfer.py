@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferReport(Report):
-    """The report of an ingest, a materialization, a survey or a transplant.
+    """The report of an ingest, a materialization, a survey or a transplant."""
 
-    Attributes:
-        details: Rows of ``schemas.INGEST``, ``schemas.MATERIALIZED``, ``schemas.SURVEY`` or
-            ``schemas.TRANSPLANT``.
-    """
-
+    # Rows of ``schemas.INGEST``, ``schemas.MATERIALIZED``, ``schemas.SURVEY`` or
+    # ``schemas.TRANSPLANT``.
     details: pa.Table
 
     def details_frame(self, spark: "SparkSession") -> "DataFrame":
@@ -41,11 +38,8 @@ def transfer_results(
     """Return the result rows of a table of details, column by column.
 
     Args:
-        job: The run.
         details: With root, topic, partition, status, reason, duration and error; ``bytes_before``
             and ``segments_before`` count where there are such columns.
-        bytes_after: Of each row.
-        segments_after: Of each row.
     """
     count = details.num_rows
     columns = {name: details[name] for name in RESULT.names if name in details.column_names}
@@ -62,13 +56,11 @@ def transfer_results(
 
 
 def sort_details(details: pa.Table, weight: str) -> pa.Table:
-    """Return the rows in a report's order.
-
-    What was done comes first, by weight, then the others by name.
+    """Return the rows in a report's order. What was done comes first, by weight, then the others by
+    name.
 
     Args:
         details: With status, topic, partition and the weight.
-        weight: Column of bytes.
     """
     rank = {Status.FAILED: 1, Status.SKIPPED: 2}
     order = [rank.get(Status(status), 0) for status in details["status"].to_pylist()]

@@ -31,22 +31,12 @@ _ACTION: Final = Action.TRUNCATE.value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerTruncation:
-    """The cuts that let one replica follow a leader.
+    """The cuts that let one replica follow a leader."""
 
-    Attributes:
-        leader: Node id of the leader.
-        truncations: Offsets of the cuts, in order.
-        committed_records: Committed records that they take.
-        stays_eligible: Whether its broker may stay in ISR and ELR afterwards.
-
-    Raises:
-        ValueError: There is no cut.
-    """
-
-    leader: int
-    truncations: tuple[int, ...]
+    leader: int  # node id of the leader
+    truncations: tuple[int, ...]  # offsets of the cuts, in order
     committed_records: int
-    stays_eligible: bool
+    stays_eligible: bool  # whether its broker may stay in ISR and ELR afterwards
 
     def __post_init__(self) -> None:
         if not self.truncations:
@@ -61,23 +51,13 @@ def plan_followers(
     leader: int,
     state: Path | None = None,
 ) -> RunReport:
-    """Plan the cuts for all replicas to follow one broker.
-
-    No log is changed.
+    """Plan the cuts for all replicas to follow one broker. No log is changed.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories of several brokers.
         options: Which topics; what may be cut, and what keeps it; the file that gets the plan.
         leader: Node id of the broker that is to lead.
-        state: As for ``audit``.
-
-    Raises:
-        ConfigError: The broker has no replica that can lead, or a follower is in a root that is
-            no broker's directory.
-        StorageError: A root cannot be read: what it has nobody would count.
-        PylogError: As ``audit``, and as the dry run of ``truncate``.
-        pyspark.errors.PySparkException: Spark failed.
     """
     owners = map(owner_of, resolve_roots(roots, role=options.role, must_open=False))
     brokers = {each.node_id for each in owners if each is not None and each.node_id is not None}
@@ -103,23 +83,13 @@ def truncate(
     saved: SavedPlan | None = None,
     followers: Mapping[LogKey, FollowerTruncation] | None = None,
 ) -> RunReport:
-    """Cut replicas to follow a leader, as planned.
-
-    A dry run only says what goes.
+    """Cut replicas to follow a leader, as planned. A dry run only says what goes.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of the log directories of the followers.
         options: What may be cut, and what keeps it.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
-        saved: The plan that is applied.
         followers: The cuts that are planned, by root, topic and partition.
-
-    Raises:
-        ConfigError: There is no plan; or a root is no broker's directory.
-        GuardRefusedError: A root's role was not said, or it is locked, by a broker perhaps.
-        PylogError: A root's own files cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     check_truncation(log_roots, options)

@@ -17,10 +17,6 @@ def said_as(argument: str, text: object) -> Iterator[None]:
 
     Args:
         argument: The argument's name in the help: ``ROOT``, ``PATH``.
-        text: Its text.
-
-    Raises:
-        ConfigError: The place is of a kind that nobody knows, or its package is not installed.
     """
     try:
         yield
@@ -30,11 +26,7 @@ def said_as(argument: str, text: object) -> Iterator[None]:
 
 
 def refuse_raw(line: CommandLine, reason: str) -> None:
-    """Refuse raw keys and values where the output cannot hold them.
-
-    Raises:
-        ConfigError: One of them was asked for.
-    """
+    """Refuse raw keys and values where the output cannot hold them."""
     for option in (KEY_FORMAT, VALUE_FORMAT):
         if line[option] is BytesFormat.RAW:
             raise ConfigError(option.label, BytesFormat.RAW, reason)

@@ -11,11 +11,7 @@ from storage_core.errors import ConfigError
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``KEY=VALUE`` texts; the last value of a key wins.
-
-    Raises:
-        ConfigError: A text has no ``=``, or nothing before it.
-    """
+    """Read ``KEY=VALUE`` texts; the last value of a key wins."""
     settings = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -26,11 +22,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
 
 
 def settings_of(line: CommandLine, option: Option[tuple[str, ...]]) -> dict[str, str]:
-    """Return the settings of ``--set`` and its short options; these win.
-
-    Raises:
-        ConfigError: A text of ``--set`` has no ``=``, or nothing before it.
-    """
+    """Return the settings of ``--set`` and its short options; these win."""
     settings = parse_assignments(line[option])
     codec = line[RECOMPRESS]
     if codec is not None:
@@ -44,10 +36,6 @@ def settings_of(line: CommandLine, option: Option[tuple[str, ...]]) -> dict[str,
 
 
 def whole_config(line: CommandLine) -> tuple[LogConfig, CleanerConfig]:
-    """Return a partition directory's config, all from the command line.
-
-    Raises:
-        ConfigError: A key is unknown, or a value is malformed or out of range.
-    """
+    """Return a partition directory's config, all from the command line."""
     topic, cleaner = split_settings(settings_of(line, WHOLE_CONFIG))
     return LogConfig.from_topic_overrides(topic), CleanerConfig.from_settings(cleaner)

@@ -18,10 +18,8 @@ OVERRIDABLE_GUARDS: Final = (
 
 
 class HighWatermarkSource(enum.StrEnum):
-    """The source of a partition's high watermark.
-
-    Offsets at or above the high watermark are not cleaned.
-    """
+    """The source of a partition's high watermark. Offsets at or above the high watermark are not
+    cleaned."""
 
     CHECKPOINT = "checkpoint"  # replication-offset-checkpoint; a partition without one is skipped
     LOG_END = "log-end"  # the log end offset: all of the log counts as replicated

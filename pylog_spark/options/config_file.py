@@ -47,10 +47,8 @@ def _texts_by_name(value: object) -> object:
 
 
 def _type_of(option: Option[Any]) -> Any:
-    """Return the type of an option's values in a file.
-
-    A value of None in the file leaves the option unset.
-    """
+    """Return the type of an option's values in a file. A value of None in the file leaves the
+    option unset."""
     kind = option.kind.in_file | None
     match option.kind.shape:
         case Shape.AMOUNT:
@@ -75,9 +73,6 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
     Returns:
         What it says, by the option's name.
-
-    Raises:
-        ConfigError: It cannot be read, is no YAML, or says what no file may say.
     """
     try:
         with path.open("rb") as file:
@@ -128,9 +123,8 @@ def _reason(error: Exception) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without surprises: bounded, and without repeated keys.
-
-    A key that stands twice is an error, not a silent loss.
+    """YAML without surprises: bounded, and without repeated keys. A key that stands twice is an
+    error, not a silent loss.
 
     Aliases are taken, but what they repeat counts each time, in size and in depth: some lines of
     them stand for more than any memory holds, or for what contains itself.

@@ -38,41 +38,17 @@ _OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def parse_bytes(option: str, text: str) -> int:
-    """Read an amount of bytes, with or without a unit: ``GiB``.
-
-    Args:
-        option: Its name, for the error.
-        text: The value's text.
-
-    Raises:
-        ConfigError: It is no such amount.
-    """
+    """Read an amount of bytes, with or without a unit: ``GiB``."""
     return _parse(option, text, _BYTES, "a number of bytes such as 1073741824 or 64GiB")
 
 
 def parse_duration_ms(option: str, text: str) -> int:
-    """Read a duration with its unit, such as ``90m``, and return milliseconds.
-
-    Args:
-        option: Its name, for the error.
-        text: The value's text.
-
-    Raises:
-        ConfigError: It is no duration.
-    """
+    """Read a duration with its unit, such as ``90m``, and return milliseconds."""
     return _parse(option, text, _MILLISECONDS, "a duration such as 45s, 90m, 72h or 3d")
 
 
 def parse_ratio(option: str, text: str) -> float:
-    """Read a number between 0 and 1.
-
-    Args:
-        option: Its name, for the error.
-        text: The value's text.
-
-    Raises:
-        ConfigError: It is no such number.
-    """
+    """Read a number between 0 and 1."""
     try:
         ratio = float(text)
     except ValueError:
@@ -86,15 +62,11 @@ def parse_position(option: str, text: str) -> int | datetime:
     """Read a log position: an offset, a time, or a count back.
 
     Args:
-        option: Its name, for the error.
         text: The value's text: ``4711``, ``-10``, ``2026-11-21T07:56:03Z``. A time without a zone
             is in UTC, as all times that this program shows.
 
     Returns:
         An offset; below zero, how many offsets before the log's end; or a time.
-
-    Raises:
-        ConfigError: It is neither.
     """
     expected = "expected an offset, -N for N offsets before the end, or a time as 2026-11-21T07:56"
     if _OFFSET.fullmatch(text.strip()):
@@ -130,10 +102,8 @@ def choice(words: type[enum.StrEnum]) -> Kind:
 
 
 def whole_number(largest: int) -> Kind:
-    """Return the kind of a bounded whole number, 0 or more.
-
-    The bound is that of the option's field in files.
-    """
+    """Return the kind of a bounded whole number, 0 or more. The bound is that of the option's
+    field in files."""
 
     def parse(text: str) -> int:
         digits = str(text).strip()

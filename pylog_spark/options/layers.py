@@ -17,10 +17,8 @@ _NAMES: Final = {option.flag: option.name for option in OPTIONS if option.flag i
 
 @dataclass(slots=True)
 class Layers:
-    """Values by name, each with its origin; the last one wins.
-
-    A mapping whose entries win one by one is kept as ``<its name>.<key of the entry>``.
-    """
+    """Values by name, each with its origin; the last one wins. A mapping whose entries win one
+    by one is kept as ``<its name>.<key of the entry>``."""
 
     values: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
@@ -35,11 +33,7 @@ class Layers:
             self.put(f"{name}.{key}", value, origin)
 
     def value(self, option: Option[T]) -> T:
-        """Return an option's value, or its default without a value.
-
-        Raises:
-            ConfigError: A layer's value is malformed or out of range.
-        """
+        """Return an option's value, or its default without a value."""
         if option.kind.is_mapping:
             return option.read(self.entries(option.name))
         return option.read(self.get(option.name))
@@ -63,10 +57,8 @@ class Layers:
         }
 
     def with_file(self, error: ConfigError) -> ConfigError:
-        """Return a setting's error with the file of its value.
-
-        An error about a flag is returned unchanged.
-        """
+        """Return a setting's error with the file of its value. An error about a flag is returned
+        unchanged."""
         name = self._name_of(error.key)
         origin = self.origin(name)
         if name not in self.values or origin.startswith(_FLAG):

@@ -72,12 +72,7 @@ def load_config(line: CommandLine, *, now_ms: int) -> JobConfig:
     """Build the options of a run.
 
     Args:
-        line: The command line's values.
         now_ms: The machine's clock, epoch milliseconds; a clock that the command line says wins.
-
-    Raises:
-        ConfigError: A file cannot be read, a key is unknown, a value is malformed, out of range or
-            in contradiction to another, or a run was called exact that is no dry run.
     """
     layers = Layers()
     layers.put(NOW_MS.name, now_ms, DEFAULT_ORIGIN)
@@ -206,7 +201,6 @@ def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
     Args:
         layers: Where values come from: options by name, ``settings.<key>``, ``broker.<key>``,
             ``topics.<name>`` and ``spark.<key>``.
-        options: The resulting options.
     """
     for option in OPTIONS:
         if option.is_in_files and not option.kind.is_mapping:

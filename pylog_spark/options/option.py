@@ -28,25 +28,18 @@ class Shape(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """The written form of an option's values, and its reader.
+    """The written form of an option's values, and its reader."""
 
-    Attributes:
-        written: Type on the command line: str, int, bool, Path, an enumeration, a list of texts.
-        in_file: Type in YAML.
-        shape: How YAML writes it.
-        read: Makes the value of what is written; it gets the option's name first, for errors.
-        parse: Reads a text of the command line before all else; its ValueError is for a person.
-        at_least: Smallest number on the command line; None where ``read`` or ``parse`` looks.
-        may_be_empty: An empty text says as little as none.
-    """
-
-    written: Any
-    in_file: Any = None
-    shape: Shape = Shape.PLAIN
+    written: Any  # type on the command line: str, int, bool, Path, an enumeration, a list of texts
+    in_file: Any = None  # type in YAML
+    shape: Shape = Shape.PLAIN  # how YAML writes it
+    # Makes the value of what is written; it gets the option's name first, for errors.
     read: Callable[[str, Any], Any] = lambda _, value: value
+    # Reads a text of the command line before all else; its ValueError is for a person.
     parse: Callable[[str], Any] | None = None
+    # Smallest number on the command line; None where ``read`` or ``parse`` looks.
     at_least: int | None = None
-    may_be_empty: bool = False
+    may_be_empty: bool = False  # an empty text says as little as none
 
     @property
     def is_mapping(self) -> bool:
@@ -56,38 +49,24 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True)  # no slots: ``Option[int](...)`` sets an attribute
 class Option(Generic[T_co]):
-    """One option, or one argument.
-
-    Attributes:
-        name: In files, in ``pylog config show`` and in errors about files.
-        kind: How it is written and read.
-        default: Its value where nobody says one; NO_DEFAULT where somebody has to.
-        flag: On the command line; None for an argument, and for what only files may say.
-        short: One letter for the flag, with its dash; None for most.
-        metavar: The placeholder of its value in the help.
-        help: In the help of commands, in Markdown.
-        panel: Heading in the help; None for the options that say what is done.
-        says: A switch's value.
-        shown: The default in the help; None to show none.
-        is_required: Whether a command line without it is wrong.
-        is_hidden: Whether the help leaves it out.
-        is_in_files: Whether ``--config`` files may have it.
-        doc: The meaning of its value; one line of ``pylog config show`` if files may have it.
-    """
+    """One option, or one argument."""
 
     name: str
     kind: Kind
+    # Its value where nobody says one; NO_DEFAULT where somebody has to.
     default: T_co | Any = NO_DEFAULT
+    # On the command line; None for an argument, and for what only files may say.
     flag: str | None = None
-    short: str | None = None
-    metavar: str | None = None
+    short: str | None = None  # one letter for the flag, with its dash; None for most
+    metavar: str | None = None  # the placeholder of its value in the help
     help: str = ""
-    panel: str | None = None
-    says: bool = True
-    shown: Any = None
-    is_required: bool = False
-    is_hidden: bool = False
-    is_in_files: bool = False
+    panel: str | None = None  # heading in the help; None for the options that say what is done
+    says: bool = True  # A switch's value
+    shown: Any = None  # the default in the help; None to show none
+    is_required: bool = False  # whether a command line without it is wrong
+    is_hidden: bool = False  # whether the help leaves it out
+    is_in_files: bool = False  # whether ``--config`` files may have it
+    # The meaning of its value; one line of ``pylog config show`` if files may have it.
     doc: str = ""
 
     @property
@@ -96,11 +75,7 @@ class Option(Generic[T_co]):
         return self.flag or self.metavar or self.name
 
     def read(self, written: Any) -> T_co:
-        """Return its value for what is written, its default for None.
-
-        Raises:
-            ConfigError: The text is malformed or out of range.
-        """
+        """Return its value for what is written, its default for None."""
         if written is None or (self.kind.may_be_empty and not written):
             value: T_co = self.default
         else:
@@ -141,11 +116,7 @@ class CommandLine:
         return option.name in self._written
 
     def __getitem__(self, option: Option[T_co]) -> T_co:
-        """Return the value of an option, else its default.
-
-        Raises:
-            ConfigError: The text is malformed or out of range.
-        """
+        """Return the value of an option, else its default."""
         return option.read(self.written(option))
 
     def written(self, option: Option[Any]) -> Any:

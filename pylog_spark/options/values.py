@@ -121,24 +121,12 @@ class RunLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """The options of one run over log directories.
-
-    Some fields are declared options; others are derived from options.
-
-    Attributes:
-        now_is_said: Whether somebody said now_ms; a machine's own clock that is behind the newest
-            checkpoint is refused.
-        topic_settings: Topic keys that override what any source says of any topic.
-        broker_settings: Broker-wide keys of a broker's own file, behind the topics' settings.
-        broker_overrides: Broker-wide keys that were said for this run; they win over that file and
-            over the cluster's metadata.
-        cleaner: Settings of compaction that do not belong to a topic.
-        tuning: How work is spread over tasks.
-        plan_in: File with a plan that was saved: exactly it is applied; None for none.
-        limits: Bounds of the run's resources and removals.
-    """
+    """The options of one run over log directories. Some fields are declared options; others are
+    derived from options."""
 
     now_ms: int = NOW_MS.field()
+    # Whether somebody said now_ms; a machine's own clock that is behind the newest checkpoint is
+    # refused.
     now_is_said: bool = False
     dry_run: bool = DRY_RUN.field()
     until_clean: bool = UNTIL_CLEAN.field()
@@ -151,11 +139,16 @@ class JobOptions:
     topic_configs: Mapping[str, Mapping[str, str]] = TOPIC_CONFIGS.field()
     topic_dump: TopicDump | None = TOPIC_DUMP.field()  # noqa: RUF009 - makes a dataclass field
     topic_dump_max_age_ms: int = TOPIC_DUMP_MAX_AGE.field()
+    # Topic keys that override what any source says of any topic.
     topic_settings: Mapping[str, str] = field(default_factory=dict)
+    # Broker-wide keys of a broker's own file, behind the topics' settings.
     broker_settings: Mapping[str, str] = field(default_factory=dict)
+    # Broker-wide keys that were said for this run; they win over that file and over the cluster's
+    # metadata.
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
+    # Settings of compaction that do not belong to a topic.
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: Tuning = field(default_factory=Tuning)  # how work is spread over tasks
     high_watermark: HighWatermarkSource = HIGH_WATERMARK.field()  # noqa: RUF009 - makes a dataclass field
     ledger: str | None = LEDGER.field()
     mark_clean: bool = MARK_CLEAN.field()
@@ -169,8 +162,10 @@ class JobOptions:
     metrics_file: str | None = METRICS_FILE.field()
     metrics_push: str | None = METRICS_PUSH.field()
     file_list: str | None = FILE_LIST.field()
+    # File with a plan that was saved: exactly it is applied; None for none.
     plan_in: str | None = None
     exact: bool = EXACT.field()
+    # Bounds of the run's resources and removals.
     limits: RunLimits = field(default_factory=RunLimits)
     engine: EngineChoice = ENGINE.field()  # noqa: RUF009 - makes a dataclass field
     master: str | None = MASTER.field()
@@ -179,31 +174,19 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting in force, as ``pylog config show`` prints it.
-
-    Attributes:
-        key: Its name.
-        value: Its value as text; empty where nothing is set.
-        origin: Where the value comes from: ``default``, a file, ``--set`` or another flag.
-        unit: Unit of the value; empty where it has none.
-        doc: One line for a person.
-    """
+    """One setting in force, as ``pylog config show`` prints it."""
 
     key: str
-    value: str
-    origin: str
-    unit: str = ""
-    doc: str = ""
+    value: str  # its value as text; empty where nothing is set
+    origin: str  # where the value comes from: ``default``, a file, ``--set`` or another flag
+    unit: str = ""  # unit of the value; empty where it has none
+    doc: str = ""  # one line for a person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """The options of a run with their origins.
-
-    Attributes:
-        options: The values.
-        entries: Every setting in force, the job's own first, each group sorted by key.
-    """
+    """The options of a run with their origins."""
 
     options: JobOptions
+    # Every setting in force, the job's own first, each group sorted by key.
     entries: tuple[ConfigEntry, ...]

@@ -37,10 +37,6 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
     A broker keeps its cluster's metadata in one of its log directories: the other ones that the
     run is given know their topics from there. Metadata that are damaged, or of which the broker has
     two copies that differ, count for nothing: the catalogue then says so, and knows no config.
-
-    Raises:
-        CheckpointError: A root's ``meta.properties``, or what a managed root carries, is malformed.
-        StorageError: A file cannot be read.
     """
     properties = {root.location: read_meta_properties(root.location) for root in roots}
     copies = {
@@ -100,11 +96,7 @@ def dump_notes(options: JobOptions, roots: Sequence[LogRoot] = ()) -> tuple[str,
     """Return notes on exported topic configs: how old they are.
 
     Args:
-        options: Of the run.
         roots: Its log directories; of managed ones with what they carry since their ingest.
-
-    Raises:
-        PylogError: What a managed root carries cannot be read.
     """
     dumps = [options.topic_dump, *map(_carried, roots)]
     return tuple(_dump_note(dump, options) for dump in dumps if dump is not None)
@@ -123,11 +115,7 @@ def _dump_note(dump: TopicDump, options: JobOptions) -> str:
 
 
 def require_known(catalogs: Mapping[str, TopicCatalog]) -> None:
-    """Refuse metadata that do not count.
-
-    Raises:
-        GuardRefusedError: A broker's metadata are damaged, or of two copies that differ.
-    """
+    """Refuse metadata that do not count."""
     for catalog in catalogs.values():
         if catalog.metadata_problem:
             raise GuardRefusedError(Reason.METADATA_UNKNOWN, catalog.metadata_problem)
@@ -144,12 +132,7 @@ def problem_notes(catalogs: Mapping[str, TopicCatalog]) -> tuple[str, ...]:
 
 
 def read_meta_properties(location: str) -> MetaProperties | None:
-    """Return a log directory's ``meta.properties``, its broker's identity, or None.
-
-    Raises:
-        CheckpointError: ``meta.properties`` is malformed.
-        StorageError: It cannot be read.
-    """
+    """Return a log directory's ``meta.properties``, its broker's identity, or None."""
     content = BrokerRoot(Path(location)).read(
         META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES
     )

@@ -20,14 +20,10 @@ from storage_core.store.local import storage_errors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
-    """The disk of each root, and the most tasks per disk.
+    """The disk of each root, and the most tasks per disk."""
 
-    Attributes:
-        per_disk: How many at once; None for as many as there are slots.
-        by_root: The disk of each local root, a number; none without a limit, or of a URL.
-    """
-
-    per_disk: int | None = None
+    per_disk: int | None = None  # how many at once; None for as many as there are slots
+    # The disk of each local root, a number; none without a limit, or of a URL.
     by_root: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, root: str) -> int | None:
@@ -59,9 +55,6 @@ class Disks:
         """Spread rows about partitions over the tasks that look at them.
 
         Args:
-            engine: Runs them.
-            rows: With root and key.
-            key: With a limit, rows of one root and key are in one task.
             count: How many rows there are, about; None where nobody knows.
         """
         tasks = count_look_tasks(count, slots=engine.slots)
@@ -82,9 +75,6 @@ def find_disks(roots: Sequence[LogRoot], per_disk: int | None) -> Disks:
     Args:
         roots: Local directories and URLs.
         per_disk: How many tasks may be at one disk at once; None for no limit.
-
-    Raises:
-        StorageError: A directory cannot be looked at.
     """
     if per_disk is None:
         return Disks()
@@ -99,10 +89,6 @@ def find_disks(roots: Sequence[LogRoot], per_disk: int | None) -> Disks:
 
 
 def device_of(path: Path) -> int:
-    """Return the number of the device that a path lies on.
-
-    Raises:
-        StorageError: It cannot be looked at.
-    """
+    """Return the number of the device that a path lies on."""
     with storage_errors(path):
         return path.stat().st_dev

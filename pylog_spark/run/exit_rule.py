@@ -95,8 +95,6 @@ def exit_code_of(
 
     Args:
         results: Rows of ``schemas.RESULT``.
-        action: What the run was asked for.
-        failures: Log directories whose disk failed.
         has_findings: Whether there are such findings.
     """
     failed = pc.equal(results["status"], Status.FAILED.value)
@@ -122,8 +120,6 @@ def _is_refused(results: pa.Table, for_a_person: Collection[str]) -> bool:
 
 
 def is_as_bad(worst: Severity | None, fail_on: Severity | None) -> bool:
-    """Return whether the worst finding is as bad as ``--fail-on``.
-
-    The option's value None means that no finding is bad.
-    """
+    """Return whether the worst finding is as bad as ``--fail-on``. The option's value None means
+    that no finding is bad."""
     return worst is not None and fail_on is not None and worst.rank >= fail_on.rank

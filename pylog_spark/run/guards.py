@@ -59,18 +59,8 @@ def check_roots(
     """Refuse a run that may not be made on these roots.
 
     Args:
-        roots: The log directories.
-        options: What is to be done.
         may_write_mirror: Whether the owner allowed even a mirror to be changed.
         are_of_brokers: Whether they may be of several brokers.
-
-    Raises:
-        ConfigError: The ledger, the trash or the plan's file would lie inside a log directory, or
-            a URL is said to be a broker's.
-        LogDirectoryNotFoundError: The broker's own file does not have one of its directories.
-        GuardRefusedError: A role was not said or allows no writing, the roots are of several
-            brokers, the machine's own clock is behind the newest checkpoint, or a directory is
-            not to be changed, or not by this process.
     """
     for root in roots:
         if root.role.facts.is_owned_by_broker and local_path(root.location) is None:
@@ -94,10 +84,7 @@ def check_roots(
 
 
 def _check_clock(root: LogRoot, options: JobOptions) -> None:
-    """Refuse the machine's clock if it is wrong for sure.
-
-    A clock from an option is not checked.
-    """
+    """Refuse the machine's clock if it is wrong for sure. A clock from an option is not checked."""
     if options.now_is_said:
         return
     newest = root.open().newest_write_ms()
@@ -111,11 +98,7 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
 
 
 def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
-    """Refuse a ledger in a log directory: its folder stops a broker.
-
-    Raises:
-        ConfigError: It lies in one of these, or in any other of this machine.
-    """
+    """Refuse a ledger in a log directory: its folder stops a broker."""
     if ledger is None:
         return
     if has_password(ledger):
@@ -148,10 +131,7 @@ def _is_below(url: str, root: str) -> bool:
 
 
 def _check_trash(roots: Sequence[LogRoot], trash: str | None) -> None:
-    """Refuse a trash in a log directory, as with the ledger.
-
-    Managed roots do not use a trash.
-    """
+    """Refuse a trash in a log directory, as with the ledger. Managed roots do not use a trash."""
     if not roots or any(not root.role.facts.keeps_generations for root in roots):
         check_outside("--trash", trash, roots)
 
@@ -171,14 +151,9 @@ def check_outside(
     in which it lies once links are followed.
 
     Args:
-        option: That names the place.
         place: A path; None for none.
-        roots: Of the run.
         value: What was said, where the place is only a part of it.
         log_directories: More of which it is known.
-
-    Raises:
-        ConfigError: It lies in one.
     """
     if place is None:
         return
@@ -201,11 +176,6 @@ def check_key_sidecars(
 
     Args:
         folder: As it was said; empty for none.
-        roots: As `check_outside`.
-        log_directories: See there.
-
-    Raises:
-        ConfigError: It is one.
     """
     if not folder:
         return
@@ -226,27 +196,18 @@ def _check_one_broker(roots: Sequence[LogRoot]) -> None:
 
 
 def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
-    """Refuse a salvage folder in a log directory: it stops a broker.
-
-    Raises:
-        ConfigError: It lies in one.
-    """
+    """Refuse a salvage folder in a log directory: it stops a broker."""
     check_outside("--salvage", options.salvage, roots)
 
 
 def check_recovery(
     roots: Sequence[LogRoot], options: JobOptions
 ) -> tuple[JobOptions, tuple[str, ...]]:
-    """Check that a recovery may be made; only report on copies.
-
-    A copy is only cut on explicit demand.
+    """Check that a recovery may be made; only report on copies. A copy is only cut on explicit
+    demand.
 
     Returns:
         (options, notes): those to go on with, and what a reader should know of the run.
-
-    Raises:
-        ConfigError: The ledger, or what is salvaged, would lie inside a log directory.
-        GuardRefusedError: As ``recover``.
     """
     notes: tuple[str, ...] = ()
     copies = sorted({root.role.value for root in roots if not root.role.facts.is_owned_by_broker})
@@ -262,13 +223,7 @@ def check_recovery(
 
 
 def check_truncation(roots: Sequence[LogRoot], options: JobOptions) -> None:
-    """Refuse to cut followers where that may not be done.
-
-    Raises:
-        ConfigError: A root is no broker's directory, or the ledger, the trash, the plan or what is
-            salvaged would lie inside one.
-        GuardRefusedError: As `check_roots`.
-    """
+    """Refuse to cut followers where that may not be done."""
     check_of_brokers(roots, "only replicas in a broker's directory are cut to follow a leader")
     check_roots(roots, options, are_of_brokers=True)
     check_salvage(roots, options)
@@ -278,11 +233,7 @@ def check_of_brokers(roots: Sequence[LogRoot], reason: str) -> None:
     """Refuse roots that are no broker's directory.
 
     Args:
-        roots: The log directories.
         reason: Why none of another role may be among them.
-
-    Raises:
-        ConfigError: One is no broker's.
     """
     for root in roots:
         if not root.role.facts.is_owned_by_broker:
@@ -290,10 +241,7 @@ def check_of_brokers(roots: Sequence[LogRoot], reason: str) -> None:
 
 
 def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:
-    """Refuse to cut logs on object stores and in managed roots.
-
-    This version only reports there.
-    """
+    """Refuse to cut logs on object stores and in managed roots. This version only reports there."""
     for root in roots:
         if root.role.facts.has_manifests or local_path(root.location) is None:
             raise GuardRefusedError(

@@ -1,7 +1,4 @@
-"""The job of a run: its name, its roots, its options.
-
-All steps of any operation use it.
-"""
+"""The job of a run: its name, its roots, its options. All steps of any operation use it."""
 
 import json
 import secrets
@@ -38,29 +35,22 @@ _NOT_RECORDED: Final = frozenset({"spark_conf", "metrics_file", "metrics_push"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run of an operation.
-
-    Attributes:
-        run_id: Its name.
-        action: The command that asked for it.
-        roots: The log directories.
-        options: What to do, and how.
-        clock: For its name and the times in the ledger; what is decided follows ``options.now_ms``.
-        unsaid: Reasons that a step of it does not write down: another step does.
-        request: What its command was asked for besides the options of all jobs.
-        outputs: Locations that it writes, where these are not its log directories.
-        saved: The plan that it applies, None if it makes its own. All steps work by this one, read
-            when the run began, whatever becomes of its file meanwhile.
-    """
+    """One run of an operation."""
 
     run_id: str
     action: str
     roots: tuple[LogRoot, ...]
     options: JobOptions
+    # For its name and the times in the ledger; what is decided follows ``options.now_ms``.
     clock: Clock = field(default_factory=SystemClock)
+    # Reasons that a step of it does not write down: another step does.
     unsaid: frozenset[str] = frozenset()
+    # What its command was asked for besides the options of all jobs.
     request: Mapping[str, object] = field(default_factory=dict)
+    # Locations that it writes, where these are not its log directories.
     outputs: tuple[str, ...] | None = None
+    # The plan that it applies, None if it makes its own. All steps work by this one, read when the
+    # run began, whatever becomes of its file meanwhile.
     saved: SavedPlan | None = field(default=None, repr=False)
 
     @property
@@ -94,17 +84,9 @@ def new_job(  # what all runs have, and what some have
     """Return a new run with a unique name; names sort by time.
 
     Args:
-        action: The command that asked for it.
-        roots: The log directories.
         options: What to do, and how; ``plan_in`` names the plan that it applies, if there is one.
         clock: As in ``Job``; None for this machine's.
         saved: That plan where it was read already; None to read it here.
-        unsaid: As in ``Job``.
-        request: As in ``Job``.
-        outputs: As in ``Job``.
-
-    Raises:
-        ConfigError: The file of ``options.plan_in`` cannot be read, or is no plan.
     """
     clock = clock or SystemClock()
     at = datetime.fromtimestamp(clock.now_ms() / 1000, tz=UTC)
@@ -125,12 +107,7 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
     """Return what every task of a run is told.
 
     Args:
-        job: The run.
         unclean: Broker roots without the marker of a clean shutdown.
-
-    Raises:
-        CheckpointError: A root's ``meta.properties`` is malformed.
-        StorageError: A file cannot be read.
     """
     options, saved = job.options, job.saved
     # Settings of the session may hold passwords; what was exported is in the catalogs.
@@ -147,29 +124,23 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
 
 
 def run_trash(job: Job) -> Path | None:
-    """Return the run's folder in the trash, if any.
-
-    The folder keeps files that the run removes from local directories.
-    """
+    """Return the run's folder in the trash, if any. The folder keeps files that the run removes
+    from local directories."""
     trash = job.options.trash
     return None if trash is None else plain_path(Path(trash)) / job.run_id
 
 
 def _remote_roots(job: Job) -> frozenset[str]:
-    """Return the roots with segments in remote storage, unless overridden.
-
-    Their broker has moved segments there.
-    """
+    """Return the roots with segments in remote storage, unless overridden. Their broker has
+    moved segments there."""
     if "REMOTE_STORAGE" in job.options.limits.overrides:
         return frozenset()
     return frozenset(root.location for root in job.roots if has_remote_storage(root.location))
 
 
 def brokers_of(roots: Sequence[LogRoot]) -> dict[str, object]:
-    """Return a value per root, equal for roots of one broker.
-
-    A root without a broker id stands for itself.
-    """
+    """Return a value per root, equal for roots of one broker. A root without a broker id stands
+    for itself."""
     brokers: dict[str, object] = {}
     for root in roots:
         meta = read_meta_properties(root.location)
@@ -192,12 +163,6 @@ def open_recorder(place: Place, job: Job) -> Recorder:
 
     Args:
         place: What writes the ledger: a Spark session, or this machine.
-        job: The run.
-
-    Raises:
-        ConfigError: The ledger's tables are of a kind that cannot be written there.
-        PylogError: The ledger cannot be written.
-        pyspark.errors.PySparkException: The same, where Spark writes.
     """
     options = job.options
     roots = tuple(root.location for root in job.roots)

@@ -1,6 +1,4 @@
-"""Tell OpenLineage of a run's begin, end, inputs and outputs.
-
-Inputs and outputs are its roots.
+"""Tell OpenLineage of a run's begin, end, inputs and outputs. Inputs and outputs are its roots.
 
 The client of OpenLineage is configured as everywhere, by its own environment and files.
 """
@@ -54,11 +52,7 @@ class Lineage:
     failure = "OpenLineage was not told"
 
     def tell(self, state: RunState) -> None:
-        """Emit START, or COMPLETE, FAIL or ABORT.
-
-        Raises:
-            Exception: Whatever the transport raises.
-        """
+        """Emit START, or COMPLETE, FAIL or ABORT."""
         client = OpenLineageClient()
         try:
             client.emit(event_of(state))

@@ -73,34 +73,21 @@ class MetricsFile:
         self.failure = f"{path}: metrics were not written"
 
     def tell(self, state: RunState) -> None:
-        """Write the file when the run has ended.
-
-        Raises:
-            OSError: It could not be written; the one before is still there.
-        """
+        """Write the file when the run has ended."""
         if not state.is_start:
             write_to_textfile(self._path, registry_of(state, state.roots))
 
 
 class MetricsPush:
-    """A sender of a run's numbers to a Pushgateway, grouped by root.
-
-    A path is one of this host: its group has the host's name as well.
-
-    Args:
-        url: Of the gateway.
-    """
+    """A sender of a run's numbers to a Pushgateway, grouped by root. A path is one of this host:
+    its group has the host's name as well."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self.failure = f"{url}: metrics were not pushed"
 
     def tell(self, state: RunState) -> None:
-        """Replace the group of each root when the run has ended.
-
-        Raises:
-            OSError: The gateway does not answer, or refuses; what it got stays.
-        """
+        """Replace the group of each root when the run has ended."""
         for root in () if state.is_start else state.roots:
             group = {"action": str(state.row["action"]), "root": valid_text(root)}
             if local_path(root) is not None:
@@ -115,12 +102,7 @@ class MetricsPush:
 
 
 def registry_of(state: RunState, roots: Iterable[str]) -> CollectorRegistry:
-    """Return some roots' numbers, labelled with ``root`` and ``action``.
-
-    Args:
-        state: A run that has ended.
-        roots: Some of its roots.
-    """
+    """Return some roots' numbers, labelled with ``root`` and ``action``."""
     registry = CollectorRegistry()
     gauges: dict[str, Gauge] = {}
     for root in roots:

@@ -26,13 +26,8 @@ _LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")
 
 
 def check_configured(location: str, options: JobOptions) -> None:
-    """Refuse a broker's log directory missing from the broker's own file.
-
-    Without that file, or directories in it, any directory may be the broker's.
-
-    Raises:
-        LogDirectoryNotFoundError: ``log.dirs`` names others only.
-    """
+    """Refuse a broker's log directory missing from the broker's own file. Without that file, or
+    directories in it, any directory may be the broker's."""
     configured = _paths_of(options)
     if configured and Path(location).resolve() not in {Path(path).resolve() for path in configured}:
         raise LogDirectoryNotFoundError(
@@ -43,15 +38,11 @@ def check_configured(location: str, options: JobOptions) -> None:
 
 
 def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, list[str]]:
-    """Return, by root, evidence of further log directories of its broker.
-
-    These directories are missing from the run.
+    """Return, by root, evidence of further log directories of its broker. These directories are
+    missing from the run.
 
     Two sources are asked: the registration of the broker in the cluster's metadata, by the ids of
     directories, and the broker's own file, by their paths.
-
-    Raises:
-        PylogError: A root's own files cannot be read.
     """
     properties = {root.location: read_meta_properties(root.location) for root in roots}
     metadata = _read_metadata(roots)
@@ -97,10 +88,8 @@ def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> d
 
 
 def _read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:
-    """Return the metadata that a start would use, by root.
-
-    Where that cannot be read nothing is recovered, and another message says why.
-    """
+    """Return the metadata that a start would use, by root. Where that cannot be read nothing is
+    recovered, and another message says why."""
     metadata = {}
     for root in roots:
         directory = Path(root.location) / CLUSTER_METADATA_DIRECTORY

@@ -16,21 +16,14 @@ _REFUSALS: Final = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one partition.
+    """What became of one partition."""
 
-    Attributes:
-        columns: Of its result row, where that differs from what the plan says.
-        duration_ms: Time that tasks spent on it since it was planned.
-        next_offset: Its cleaner point, None if it was not cleaned.
-        was_touched: Whether it failed after its files had begun to change.
-        rounds: Numbers of each round of compaction, ``CleanerStats`` as JSON.
-    """
-
+    # Of its result row, where that differs from what the plan says.
     columns: dict[str, Any] = field(default_factory=dict)
-    duration_ms: int = 0
-    next_offset: int | None = None
-    was_touched: bool = False
-    rounds: tuple[str, ...] = ()
+    duration_ms: int = 0  # time that tasks spent on it since it was planned
+    next_offset: int | None = None  # its cleaner point, None if it was not cleaned
+    was_touched: bool = False  # whether it failed after its files had begun to change
+    rounds: tuple[str, ...] = ()  # numbers of each round of compaction, ``CleanerStats`` as JSON
 
     @classmethod
     def of(cls, row: PartitionCommit) -> "Outcome":

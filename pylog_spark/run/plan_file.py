@@ -54,31 +54,19 @@ PartitionKey = tuple[str, str, str | None, int | None, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPartition:
-    """One partition directory in a plan.
+    """One partition directory in a plan."""
 
-    Attributes:
-        action: What is done to it: compact, retain, recover.
-        root: Its root, as the run was given it.
-        topic: Its topic, None where the name gives none.
-        partition: Its number, None as the topic is.
-        directory: Its own directory, or location.
-        status: planned, skipped or failed.
-        reason: Why it is left alone, or None.
-        figures: Upper bounds: bytes read, written, afterwards, on disk meanwhile; requests.
-        plan: What was decided; empty unless planned.
-        files: What its files looked like; none unless planned.
-    """
-
-    action: str
+    action: str  # what is done to it: compact, retain, recover
     root: str
-    topic: str | None
-    partition: int | None
-    directory: str
+    topic: str | None  # its topic, None where the name gives none
+    partition: int | None  # its number, None as the topic is
+    directory: str  # its own directory, or location
     status: str
-    reason: str | None
+    reason: str | None  # why it is left alone, or None
+    # Upper bounds: bytes read, written, afterwards, on disk meanwhile; requests.
     figures: Mapping[str, Any]
-    plan: Mapping[str, Any]
-    files: tuple[FileFacts, ...]
+    plan: Mapping[str, Any]  # what was decided; empty unless planned
+    files: tuple[FileFacts, ...]  # what its files looked like; none unless planned
 
     @property
     def key(self) -> PartitionKey:
@@ -98,25 +86,14 @@ _ROWS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """A plan that was saved.
-
-    Attributes:
-        run_id: The run that made it.
-        action: The command that asked for it.
-        now_ms: Its clock, epoch milliseconds.
-        roots: Its roots.
-        options: Its options; what is no part of a plan is not in its file.
-        catalogs: What was known of the topics that are planned, by root.
-        partitions: What is to be done, and what is not.
-        program: Version of the program that made it.
-    """
+    """A plan that was saved."""
 
     run_id: str
     action: str
     now_ms: int
     roots: tuple[LogRoot, ...]
-    options: JobOptions
-    catalogs: Mapping[str, TopicCatalog]
+    options: JobOptions  # its options; what is no part of a plan is not in its file
+    catalogs: Mapping[str, TopicCatalog]  # what was known of the topics that are planned, by root
     partitions: tuple[PlannedPartition, ...]
     program: str = field(default=__version__)
 
@@ -130,12 +107,7 @@ def encode_options(options: JobOptions) -> dict[str, Any]:
 
 
 def decode_options(values: Mapping[str, Any]) -> JobOptions:
-    """Return the options that ``encode_options`` made plain; their clock is said.
-
-    Raises:
-        ConfigError: A setting is out of its range.
-        ValueError: They are no options.
-    """
+    """Return the options that ``encode_options`` made plain; their clock is said."""
     # What settings of a session may run is not for a plan to say.
     strange = _LEFT_OUT.intersection(values)
     if strange:
@@ -175,11 +147,7 @@ def _plain(value: object) -> object:
 
 
 def write_plan_file(path: Path, plan: SavedPlan) -> None:
-    """Write a plan: Parquet if the file is named so, else JSON.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Write a plan: Parquet if the file is named so, else JSON."""
     if path.suffix == _PARQUET_SUFFIX:
         write_record(path, _to_parquet(plan))
         return
@@ -190,12 +158,7 @@ def write_plan_file(path: Path, plan: SavedPlan) -> None:
 
 
 def read_plan_file(path: str | Path) -> SavedPlan:
-    """Read a plan that was saved.
-
-    Raises:
-        ConfigError: The file cannot be read, or is no plan of this version.
-        GuardRefusedError: Somebody else may have written it.
-    """
+    """Read a plan that was saved."""
     try:
         header, rows = _read_parquet(path) if _is_parquet(path) else _read_json(path)
         return _decode(header, rows)
@@ -231,12 +194,7 @@ def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
 
 @contextmanager
 def _open_own(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a plan that nobody else can have written.
-
-    Raises:
-        GuardRefusedError: Others may have: it decides what is done with the rights of this user.
-        OSError: It cannot be opened.
-    """
+    """Open a plan that nobody else can have written."""
     with Path(path).open("rb") as file:
         try:
             require_own_file(Path(path), os.fstat(file.fileno()))
@@ -265,11 +223,7 @@ def _check_size(size_bytes: int) -> None:
 
 
 def saved_plan(options: JobOptions) -> SavedPlan | None:
-    """Read the whole plan to apply, named by options; None for none.
-
-    Raises:
-        ConfigError: The file cannot be read, or is no plan of this version.
-    """
+    """Read the whole plan to apply, named by options; None for none."""
     return None if options.plan_in is None else read_plan_file(options.plan_in)
 
 
@@ -330,14 +284,7 @@ def _to_parquet(plan: SavedPlan) -> bytes:
 
 
 def _decode(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> SavedPlan:
-    """Return the plan, each value of it checked.
-
-    Raises:
-        ConfigError: A setting is out of its range.
-        KeyError: A value is missing.
-        TypeError: A value is of another kind.
-        ValueError: A value is another one than it can be.
-    """
+    """Return the plan, each value of it checked."""
     return SavedPlan(
         run_id=read_value(str, header["run_id"], "run_id"),
         action=read_value(str, header["action"], "action"),
@@ -358,10 +305,8 @@ def _partition(row: Mapping[str, Any], number: int) -> PlannedPartition:
 
 
 def _file(facts: Sequence[Any]) -> FileFacts:
-    """Check a file's facts: name, size and time.
-
-    A plan has very many files: so these are read apart.
-    """
+    """Check a file's facts: name, size and time. A plan has very many files: so these are read
+    apart."""
     name, size, time = facts
     if type(name) is not str or type(size) is not int or type(time) is not int:
         raise ValueError(f"expected name, size and time of a file, found {facts!r:.80}")

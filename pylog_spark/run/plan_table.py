@@ -89,9 +89,7 @@ def sort_plans(plans: pa.Table, order: Order = Order.URGENCY) -> pa.Table:
 
 
 def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Table:
-    """Fail every partition held in two directories of one broker.
-
-    It is unknown which one is right.
+    """Fail every partition held in two directories of one broker. It is unknown which one is right.
 
     Args:
         plans: Rows of ``schemas.PLAN``, or of another table of partition directories.
@@ -116,10 +114,7 @@ def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Tabl
 
 
 def _named_twice(plans: pa.Table) -> list[int]:
-    """Return the rows with a topic and number of another row.
-
-    Whole columns are compared.
-    """
+    """Return the rows with a topic and number of another row. Whole columns are compared."""
     names = ["topic", "partition"]
     keyed = plans.select(names).append_column("number", pa.array(np.arange(plans.num_rows)))
     keyed = keyed.filter(pc.is_valid(keyed["topic"]))
@@ -162,8 +157,6 @@ def result_rows(
     Args:
         plans: Rows of ``schemas.PLAN``.
         outcomes: What became of the planned ones, by their number; none for a dry run.
-        run_id: The run.
-        action: What it did.
         only: The rows that are asked for, None for all.
     """
     numbers = np.arange(plans.num_rows) if only is None else np.array(sorted(only), np.int64)
@@ -227,7 +220,6 @@ def read_planned(kind: type[T], plans: pa.Table) -> Iterator[T]:
 
     Args:
         kind: A dataclass; its columns are some of the table's, and ``ordinal``, a row's number.
-        plans: A row a partition directory, with a status.
     """
     (numbers,) = np.nonzero(pc.equal(plans["status"], Status.PLANNED.value).to_numpy())
     columns = plans.select([name for name in schema_of(kind).names if name != _ORDINAL])
@@ -237,12 +229,7 @@ def read_planned(kind: type[T], plans: pa.Table) -> Iterator[T]:
 
 
 def offsets_by_root(rows: pa.Table, column: str) -> dict[str, dict[TopicPartition, int]]:
-    """Return a column's offsets as a root writes them down, by partition.
-
-    Args:
-        rows: A row a partition.
-        column: Which one.
-    """
+    """Return a column's offsets as a root writes them down, by partition."""
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for row in rows.select(["root", "topic", "partition", column]).to_pylist():
         partition = TopicPartition(row["topic"], row["partition"])

@@ -1,6 +1,5 @@
-"""Plan the work units of tasks and the maps published together.
-
-Units say which task does what, and in which order.
+"""Plan the work units of tasks and the maps published together. Units say which task does what, and
+in which order.
 
 Pure functions over sizes; nothing here knows Spark or a file. An *item* is the smallest piece that
 one task can do (a segment in pass one, a group in pass two, a whole partition), a *unit* is what
@@ -50,28 +49,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkItem(Generic[T]):
-    """The smallest piece of work.
-
-    Attributes:
-        value: What the task is told.
-        size_bytes: Bytes to be read for it.
-        disk: The disk that it lies on, where only so many tasks may be at one; else None.
-    """
+    """The smallest piece of work."""
 
     value: T
     size_bytes: int
+    # The disk that it lies on, where only so many tasks may be at one; else None.
     disk: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkUnit(Generic[T]):
-    """What one task does.
+    """What one task does."""
 
-    Attributes:
-        items: In the order in which they are done; never empty.
-    """
-
-    items: tuple[WorkItem[T], ...]
+    items: tuple[WorkItem[T], ...]  # in the order in which they are done; never empty
 
     @property
     def values(self) -> list[T]:
@@ -91,20 +81,13 @@ class WorkUnit(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBudgets:
-    """The largest offset map for each way to share it.
+    """The largest offset map for each way to share it."""
 
-    Attributes:
-        broadcast_bytes: Bytes of maps that may be published together.
-        files_bytes: Bytes of a map that one task may merge in scratch files.
-        can_broadcast: Whether the session has broadcast variables.
-        can_share_files: Whether all tasks see one scratch folder.
-        slots: Tasks that run at the same time: many of them would all wait for one that merges.
-    """
-
-    broadcast_bytes: int
-    files_bytes: int
-    can_broadcast: bool = True
-    can_share_files: bool = True
+    broadcast_bytes: int  # bytes of maps that may be published together
+    files_bytes: int  # bytes of a map that one task may merge in scratch files
+    can_broadcast: bool = True  # whether the session has broadcast variables
+    can_share_files: bool = True  # whether all tasks see one scratch folder
+    # Tasks that run at the same time: many of them would all wait for one that merges.
     slots: int = 1
 
 
@@ -162,9 +145,8 @@ def broadcast_budget(most_bytes: int, *, heap_bytes: int) -> int:
 
 
 def count_look_tasks(rows: int | None, *, slots: int) -> int:
-    """Return the number of tasks to look at partitions.
-
-    It depends on the number of partitions, up to what the slots need.
+    """Return the number of tasks to look at partitions. It depends on the number of partitions, up
+    to what the slots need.
 
     Args:
         rows: How many partitions there may be, None where that is not known before they are listed.
@@ -175,9 +157,8 @@ def count_look_tasks(rows: int | None, *, slots: int) -> int:
 
 
 def are_looked_at_here(partitions: int | None) -> bool:
-    """Return whether to look at partitions in this process.
-
-    A few are looked at before other processes have even started.
+    """Return whether to look at partitions in this process. A few are looked at before other
+    processes have even started.
 
     Args:
         partitions: How many there are at most; None where that is not known.
@@ -186,10 +167,8 @@ def are_looked_at_here(partitions: int | None) -> bool:
 
 
 def are_read_here(items: Iterable[WorkItem[T]]) -> bool:
-    """Return whether to read items in this process.
-
-    A few are read before other processes have even started.
-    """
+    """Return whether to read items in this process. A few are read before other processes have
+    even started."""
     return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in items) <= MOST_READ_HERE
 
 
@@ -200,7 +179,6 @@ def choose_buckets(*, entry_bytes: int, bucket_bytes: int, slots: int) -> int:
 
     Args:
         entry_bytes: Upper bound of the bytes of all entries.
-        bucket_bytes: What one task is given.
         slots: Tasks that run at the same time.
     """
     needed = -(-entry_bytes // bucket_bytes)
@@ -208,13 +186,11 @@ def choose_buckets(*, entry_bytes: int, bucket_bytes: int, slots: int) -> int:
 
 
 def estimate_map_bytes(*, offset_span: int, dirty_bytes: int, capacity: int | None) -> int:
-    """Return an upper bound of a merged map's size.
-
-    The map has its keys, and a bit for each record.
+    """Return an upper bound of a merged map's size. The map has its keys, and a bit for each
+    record.
 
     Args:
         offset_span: Offsets that the dirty section spans, gaps included.
-        dirty_bytes: Bytes of the dirty section.
         capacity: Keys that the map may hold, None without a limit.
     """
     records = count_records_at_most(offset_span=offset_span, size_bytes=dirty_bytes)
@@ -223,10 +199,7 @@ def estimate_map_bytes(*, offset_span: int, dirty_bytes: int, capacity: int | No
 
 
 def count_records_at_most(*, offset_span: int, size_bytes: int) -> int:
-    """Return an upper bound of the records in some segments.
-
-    Offsets and bytes give the bound.
-    """
+    """Return an upper bound of the records in some segments. Offsets and bytes give the bound."""
     return min(offset_span, size_bytes // LEAST_RECORD_BYTES)
 
 
@@ -243,9 +216,8 @@ def choose_unit_bytes(total_bytes: int, *, slots: int, least_bytes: int, most_by
 
 
 def cut_beside(sizes: Sequence[int], *, slots: int) -> list[int]:
-    """Cut small partitions into jobs of about equal cost.
-
-    The jobs run beside the stages of big partitions.
+    """Cut small partitions into jobs of about equal cost. The jobs run beside the stages of big
+    partitions.
 
     Spark serves jobs in the order in which they were started: what a big partition needs next
     waits for the jobs beside it that were started before, so these have to be short.
@@ -336,20 +308,14 @@ def _pack(items: Sequence[WorkItem[T]], unit_bytes: int) -> list[list[WorkItem[T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a partition needs while its round runs.
+    """What a partition needs while its round runs."""
 
-    Attributes:
-        map_bytes: Upper bound of its offset map, if that is published, and of whatever else is
-            part of a plan of Spark's for its sake.
-        disk_bytes: Upper bound of the disk space for its new segments.
-        read_bytes: Bytes of its segments.
-        tasks: Upper bound of its tasks in one stage.
-    """
-
+    # Upper bound of its offset map, if that is published, and of whatever else is part of a plan of
+    # Spark's for its sake.
     map_bytes: int = 0
-    disk_bytes: int = 0
+    disk_bytes: int = 0  # upper bound of the disk space for its new segments
     read_bytes: int = 0
-    tasks: int = 0
+    tasks: int = 0  # upper bound of its tasks in one stage
 
     def __add__(self, other: "Demand") -> "Demand":
         return Demand(

@@ -21,21 +21,13 @@ _SECONDS_PER_MINUTE: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run has come.
-
-    Attributes:
-        done_bytes: Bytes that were read, about.
-        total_bytes: Bytes that are to be read.
-        done_segments: Segments that were read, about.
-        total_segments: Segments that are to be read; 0 where nobody counts them.
-        seconds: Since the run began to read.
-    """
+    """How far a run has come."""
 
     done_bytes: int
     total_bytes: int
     done_segments: int = 0
-    total_segments: int = 0
-    seconds: float
+    total_segments: int = 0  # segments that are to be read; 0 where nobody counts them
+    seconds: float  # since the run began to read
 
     @property
     def bytes_per_second(self) -> float:
@@ -70,11 +62,9 @@ class ProgressMeter:
     """Counts what the stages of a run have read.
 
     Args:
-        engine: Runs the stages.
-        total_bytes: Bytes that are to be read.
         total_segments: Segments that are to be read; 0 where nobody counts them.
-        report: Called from a thread of its own, several times a second while a stage runs; None
-            for nobody.
+        report: Called from a thread of its own, several times a second while a stage runs; None for
+            nobody.
     """
 
     def __init__(
@@ -93,9 +83,8 @@ class ProgressMeter:
         self._before = (0, 0)
 
     def stage(self, units: Sequence[tuple[int, int]]) -> "StageWatch":
-        """Return a context manager for a stage with one task a unit.
-
-        Tasks have the order of the units.
+        """Return a context manager for a stage with one task a unit. Tasks have the order of the
+        units.
 
         Args:
             units: Of each, how many bytes and how many segments it reads (0 where nobody counts).
@@ -127,10 +116,8 @@ class ProgressMeter:
         )
 
     def completed_tasks(self, tasks: int) -> int:
-        """Return how many tasks of the running stage have ended.
-
-        Their number of tasks identifies the stage.
-        """
+        """Return how many tasks of the running stage have ended. Their number of tasks
+        identifies the stage."""
         return self._engine.completed_tasks(tasks)
 
 

@@ -39,22 +39,15 @@ class Recorder:
 
     A ledger that fails in the middle of a run stops no work, and hides none: the table that failed
     gets no more rows of this run, its error is kept for the report, and the END row says it.
-
-    Attributes:
-        ledger: Where to; None for nowhere.
-        clock: For the times of the START and END rows.
-        facts: Columns of both of these rows.
-        unsaid: Reasons of result rows that are left out: another step has a row for the partition.
-        outputs: Locations that the run writes.
-        listeners: Are told what these two rows say, once they are written.
-        problems: The error of each table that failed after the START row.
     """
 
-    ledger: Ledger | None
+    ledger: Ledger | None  # where to; None for nowhere
     clock: Clock
     facts: Mapping[str, Any]
+    # Reasons of result rows that are left out: another step has a row for the partition.
     unsaid: frozenset[str] = frozenset()
-    outputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()  # locations that the run writes
+    # Are told what these two rows say, once they are written.
     listeners: tuple[RunListener, ...] = ()
     problems: dict[LedgerTable, Exception] = field(default_factory=dict)
     _appended: dict[LedgerTable, int] = field(default_factory=dict)
@@ -70,12 +63,7 @@ class Recorder:
         self._tell(RunState(row=row, started=row["at"], outputs=self.outputs))
 
     def end(self, report: Report, *, summarise: Callable[..., RunSummary] = summarise) -> None:
-        """Write the END row; what fails is among the problems.
-
-        Args:
-            report: Of the run.
-            summarise: What has counted its rows.
-        """
+        """Write the END row; what fails is among the problems."""
         summary = report.summary
         row = self._run_row(
             {
@@ -126,10 +114,7 @@ class Recorder:
         )
 
     def _tell_end(self, state: RunState) -> None:
-        """Tell listeners how the run ended.
-
-        Errors after that do not belong to the run.
-        """
+        """Tell listeners how the run ended. Errors after that do not belong to the run."""
         if not self._has_ended:
             self._has_ended = True
             self._tell(state)
@@ -150,14 +135,12 @@ class Recorder:
         self._append(LedgerTable.RESULTS, rows.filter(mask))
 
     def each_result(self, rows: Iterable[Mapping[str, Any]], *, action: str) -> pa.Table:
-        """Write result rows and their operations as they come; return the rows.
-
-        Finished work is recorded even if the source of rows raises.
+        """Write result rows and their operations as they come; return the rows. Finished work is
+        recorded even if the source of rows raises.
 
         Args:
             rows: Columns of ``schemas.RESULT`` but for the run and the action; under ``STEPS`` what
                 was applied.
-            action: What was done.
         """
         done: list[pa.Table] = []
         results: list[dict[str, Any]] = []
@@ -187,24 +170,13 @@ class Recorder:
         self._append(LedgerTable.CLEANINGS, rows)
 
     def outcomes(self, plans: pa.Table, outcomes: Mapping[int, Outcome], *, action: str) -> None:
-        """Write the outcomes of planned rows and the operations behind them.
-
-        Args:
-            plans: As ``result_rows``.
-            outcomes: By the number of the row.
-            action: What was done.
-        """
+        """Write the outcomes of planned rows and the operations behind them."""
         run_id = self.facts["run_id"]
         self.results(result_rows(plans, outcomes, run_id=run_id, action=action, only=outcomes))
         self.operations(plans, {n: each.columns.get("operations") for n, each in outcomes.items()})
 
     def findings(self, engine: Engine[RowsT], rows: RowsT) -> None:
-        """Write findings, rows of ``schemas.RECORDED_FINDING``, from where tasks have them.
-
-        Args:
-            engine: That of the run.
-            rows: The findings.
-        """
+        """Write findings, rows of ``schemas.RECORDED_FINDING``, from where tasks have them."""
         if (ledger := self.ledger) is not None:
             number = self._next(LedgerTable.FINDINGS)
             self._write(
@@ -213,12 +185,10 @@ class Recorder:
             )
 
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
-        """Write the operations of commits, some at a time.
-
-        A row takes twice the memory of its text.
+        """Write the operations of commits, some at a time. A row takes twice the memory of its
+        text.
 
         Args:
-            partitions: A row a partition, with its root, topic and number.
             texts: Operations as JSON, by row; None where there are none.
         """
         if self.ledger is None:
@@ -273,10 +243,8 @@ class Recorder:
                 self._write(table, write)
 
     def _write(self, table: LedgerTable, write: Callable[[], None]) -> None:
-        """Write to a table unless it has failed; keep its error.
-
-        Work that was done, and its rows in the report, are not lost by it.
-        """
+        """Write to a table unless it has failed; keep its error. Work that was done, and its
+        rows in the report, are not lost by it."""
         if table in self.problems:
             return
         try:

@@ -51,34 +51,22 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 class Run:
-    """A run of one job; a context manager that gives everything back.
-
-    A dry run holds no locks, and keeps no record.
+    """A run of one job; a context manager that gives everything back. A dry run holds no locks, and
+    keeps no record.
 
     Args:
         place: Where its tasks run: a Spark session, or this machine.
-        job: What is to be done.
 
     Attributes:
-        place: Where its tasks run.
-        job: What is to be done.
-        recorder: Keeps the record.
-        engine: Runs the stages.
         budget: What may still be begun.
         held: What is given back when the run has ended, the last first.
         roots: The roots under their locks and leases, by location; none in a dry run.
         notes: What a reader of the report should know of the run as a whole.
         problems: What failed after the work was done, line by line; it makes the exit status 5.
         planned: What ``--plan-out`` is going to save.
-        context: What its tasks were told first.
         refused: Directories that are not any more what a saved plan was made for.
         checkpoint_times: When the newest checkpoint of each broker's directory was written, before
             this run wrote any.
-
-    Raises:
-        ConfigError: The ledger's tables are of a kind that cannot be written there.
-        PylogError: The ledger cannot be written.
-        pyspark.errors.PySparkException: The same, where Spark writes.
     """
 
     def __init__(self, place: Place, job: Job) -> None:
@@ -145,12 +133,7 @@ class Run:
         return find_disks(self.job.roots, self.job.options.limits.per_disk)
 
     def hold(self, root: RootT) -> RootT:
-        """Take a root's lock or lease until the end of the run.
-
-        Raises:
-            GuardRefusedError: Another run, or a broker, has it.
-            StorageError: Its store failed.
-        """
+        """Take a root's lock or lease until the end of the run."""
         self.roots[root.location] = self.held.enter_context(root)
         return root
 
@@ -160,10 +143,6 @@ class Run:
         Args:
             trash: The run's folder in the trash, which keeps what tasks take out of partitions;
                 None for none.
-
-        Raises:
-            GuardRefusedError: Another run, or a broker, has one of them.
-            StorageError: A store failed.
         """
         for root in () if self.job.options.dry_run else self.job.roots:
             self.hold(
@@ -186,12 +165,7 @@ class Run:
 
         Args:
             look: Turns rows of ``schemas.PARTITION`` into those of the table; captures values only.
-            schema: Columns of the table.
-            what: Names the stage.
             roots: Those of the run's roots that are looked at; None for all.
-
-        Raises:
-            pyspark.errors.PySparkException: Spark failed.
         """
         return refuse_duplicates(self.look(look, schema, what, roots), brokers_of(self.job.roots))
 
@@ -208,13 +182,7 @@ class Run:
 
         Args:
             look: As `observe`, and so are the next three.
-            schema: See there.
-            what: See there.
-            roots: See there.
             partitions: Rows of ``schemas.PARTITION``: only these; None for what discovery lists.
-
-        Raises:
-            pyspark.errors.PySparkException: Spark failed.
         """
         job = self.job
         listed_roots = job.roots if roots is None else tuple(roots)
@@ -250,12 +218,10 @@ class Run:
         """Return the ended run's report; write its numbers into the record.
 
         Args:
-            kind: Which report.
             results: Rows of ``schemas.RESULT``.
             notes: What a reader should know besides the run's own notes.
             has_findings: Whether something was found that the caller asked to be told of by the
                 exit status, where nothing worse says otherwise.
-            summarise: Counts the rows.
             **tables: What this kind of report has besides.
         """
         duration_ms = round((time.perf_counter() - self._started) * 1000)
@@ -304,9 +270,8 @@ class Run:
         return pack_units(items, unit_bytes=self.unit_bytes(sum(item.size_bytes for item in items)))
 
     def readers_of(self, units: Sequence[WorkUnit[Any]]) -> int:
-        """Return at how many places a task may read one segment.
-
-        The task of each unit reads at these places at once.
+        """Return at how many places a task may read one segment. The task of each unit reads at
+        these places at once.
 
         A disk that takes so many tasks at once is read at so many places. The threads of a
         compaction are not bounded by it, as one of them reads: ``engine.threads_of`` says those.
@@ -328,8 +293,6 @@ class Run:
 
     @property
     def failures(self) -> Mapping[str, StorageError]:
-        """The disk failures of the run, by log directory.
-
-        The run went on without that directory.
-        """
+        """The disk failures of the run, by log directory. The run went on without that
+        directory."""
         return failures_of(self.roots)

@@ -45,52 +45,31 @@ _RANK: Final = {Status.FAILED: 0, Status.DONE: 1, Status.PLANNED: 1, Status.SKIP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The numbers of a run.
+    """The numbers of a run."""
 
-    Attributes:
-        planned: Partitions that a dry run would work on.
-        done: Partitions that were worked on.
-        skipped: Partitions left alone.
-        failed: Partitions that could not be worked on.
-        bytes_before: Bytes of the partitions planned or done.
-        bytes_after: The same afterwards.
-        duration_ms: From start to end.
-    """
-
-    planned: int
+    planned: int  # partitions that a dry run would work on
     done: int
-    skipped: int
+    skipped: int  # partitions left alone
     failed: int
     bytes_before: int
-    bytes_after: int
+    bytes_after: int  # the same afterwards
     duration_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The outcome of a run, whatever it was about.
-
-    Attributes:
-        run_id: Its name.
-        action: What was asked for.
-        dry_run: Whether nothing was to be written.
-        notes: What a reader should know of the run as a whole, line by line.
-        results: Rows of ``schemas.RESULT``: first what was done, most urgent first.
-        summary: The numbers.
-        exit_code: Exit status for the process that asked for the run.
-        engine: What did its tasks: ``spark`` or ``local``, which is this machine.
-        gauges: Numbers of each root, by the names of Kafka's gauges; without those of steps that
-            there were not.
-    """
+    """The outcome of a run, whatever it was about."""
 
     run_id: str
     action: str
-    dry_run: bool
-    notes: tuple[str, ...]
-    results: pa.Table
+    dry_run: bool  # whether nothing was to be written
+    notes: tuple[str, ...]  # what a reader should know of the run as a whole, line by line
+    results: pa.Table  # rows of ``schemas.RESULT``: first what was done, most urgent first
     summary: RunSummary
-    exit_code: int
-    engine: str
+    exit_code: int  # exit status for the process that asked for the run
+    engine: str  # what did its tasks: ``spark`` or ``local``, which is this machine
+    # Numbers of each root, by the names of Kafka's gauges; without those of steps that there were
+    # not.
     gauges: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def run_row(self) -> dict[str, Any]:
@@ -114,12 +93,10 @@ class Report:
         return replace(self, notes=(*self.notes, *notes))
 
     def with_empty_roots(self, roots: Iterable[str], *, are_topics_chosen: bool) -> Self:
-        """Return the report with a note for each root without rows.
-
-        A wrong glob should not pass unseen.
+        """Return the report with a note for each root without rows. A wrong glob should not pass
+        unseen.
 
         Args:
-            roots: Locations of all roots of the run.
             are_topics_chosen: Whether the run was asked for some topics only.
         """
         reported = set(pc.unique(self.results["root"]).to_pylist())
@@ -130,13 +107,8 @@ class Report:
         )
 
     def with_unknown_configs(self, files: Sequence[Path]) -> Self:
-        """Return the report with notes on topics of unknown config.
-
-        Each root with such topics has one note.
-
-        Args:
-            files: What was said with ``--config``.
-        """
+        """Return the report with notes on topics of unknown config. Each root with such topics
+        has one note."""
         is_unknown = pc.equal(self.results["reason"], Reason.CONFIG_UNKNOWN.value)
         rows = self.results.select(["root", "topic"]).filter(is_unknown).to_pylist()
         partitions = ((row["root"], row["topic"]) for row in rows)
@@ -145,24 +117,19 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport(Report):
-    """The outcome of a run with changes to logs.
+    """The outcome of a run with changes to logs. The table of a missing step is empty."""
 
-    The table of a missing step is empty.
-
-    Attributes:
-        plans: Rows of ``schemas.PLAN``, in the order of the results; of compaction only.
-        cuts: Rows of ``schemas.CUT``; of recovery only.
-        recoveries: Rows of ``schemas.RECOVERY``; of recovery only.
-        retentions: Rows of ``schemas.RETENTION``; of retention only.
-        cleanings: Rows of ``schemas.CLEANING``; of compaction only.
-        cleaner: Totals of compaction by the names of Kafka's gauges.
-    """
-
+    # Rows of ``schemas.PLAN``, in the order of the results; of compaction only.
     plans: pa.Table = field(default_factory=PLAN.empty_table)
+    # Rows of ``schemas.CUT``; of recovery only.
     cuts: pa.Table = field(default_factory=CUT.empty_table)
+    # Rows of ``schemas.RECOVERY``; of recovery only.
     recoveries: pa.Table = field(default_factory=RECOVERY.empty_table)
+    # Rows of ``schemas.RETENTION``; of retention only.
     retentions: pa.Table = field(default_factory=RETENTION.empty_table)
+    # Rows of ``schemas.CLEANING``; of compaction only.
     cleanings: pa.Table = field(default_factory=CLEANING.empty_table)
+    # Totals of compaction by the names of Kafka's gauges.
     cleaner: Mapping[str, int] = field(default_factory=dict)
 
     def planned_rows(self) -> list[dict[str, Any]]:
@@ -191,12 +158,10 @@ def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
 
 
 def unknown_config_notes(partitions: Iterable[tuple[str, str]], files: Sequence[Path]) -> list[str]:
-    """Return a note for each root with topics of unknown config.
-
-    It counts the partitions of these topics.
+    """Return a note for each root with topics of unknown config. It counts the partitions of these
+    topics.
 
     Args:
-        partitions: Root and topic of each.
         files: What was said with ``--config``: somebody may be filling one in, and no command that
             is to be copied may write over it.
     """
@@ -278,10 +243,7 @@ def _locations(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _codes(*columns: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
-    """Return a number for each row, equal for equal columns.
-
-    Nulls are equal, too.
-    """
+    """Return a number for each row, equal for equal columns. Nulls are equal, too."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -303,7 +265,6 @@ def summarise_steps(results: pa.Table, *, duration_ms: int) -> RunSummary:
 
     Args:
         results: Of ``merge_steps``: the rows of a partition stand in the order of the steps.
-        duration_ms: From start to end.
     """
     counted = summarise(results, duration_ms=duration_ms)
     before: dict[RowKey, int] = {}

@@ -1,7 +1,5 @@
-"""The state of a run, and its listeners besides the ledger.
-
-Log, metrics and lineage are listeners; none of them may change how a run ends.
-"""
+"""The state of a run, and its listeners besides the ledger. Log, metrics and lineage are
+listeners; none of them may change how a run ends."""
 
 import logging
 import os
@@ -27,24 +25,16 @@ _LINEAGE_VARIABLES: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run that has begun, or one that has ended.
+    """A run that has begun, or one that has ended."""
 
-    Attributes:
-        row: Its row in the ledger's table ``runs``: columns of ``schemas.RUN``.
-        started: When it began, by the clock of the ledger's times.
-        outputs: Locations that it writes.
-        exit_code: Exit status of its process; None at the start.
-        error: What ended it; None where it came to its end, and at the start.
-        report: What it found and did; None after an error, and at the start.
-        summarise: Counts rows of the report, as its summary was counted.
-    """
-
-    row: Mapping[str, Any]
-    started: datetime
-    outputs: tuple[str, ...] = ()
-    exit_code: int | None = None
+    row: Mapping[str, Any]  # its row in the ledger's table ``runs``: columns of ``schemas.RUN``
+    started: datetime  # when it began, by the clock of the ledger's times
+    outputs: tuple[str, ...] = ()  # locations that it writes
+    exit_code: int | None = None  # exit status of its process; None at the start
+    # What ended it; None where it came to its end, and at the start.
     error: BaseException | None = None
-    report: Report | None = None
+    report: Report | None = None  # what it found and did; None after an error, and at the start
+    # Counts rows of the report, as its summary was counted.
     summarise: Callable[..., RunSummary] = summarise
 
     @property
@@ -67,11 +57,7 @@ class RunState:
         return roots
 
     def results_of(self, root: str) -> pa.Table:
-        """Return the result rows of one root.
-
-        Raises:
-            ValueError: There is no report.
-        """
+        """Return the result rows of one root."""
         if self.report is None:
             raise ValueError("a run without a report has no rows")
         return self.report.results.filter(pc.equal(self.report.results["root"], root))
@@ -96,7 +82,6 @@ def open_listeners(
     """Return the listeners for a run's options; none for a dry run.
 
     Args:
-        options: Of the run.
         environment: Variables of this process.
     """
     return () if options.dry_run else tuple(_listeners(options, environment))

@@ -98,20 +98,13 @@ def settle_plans(
     *,
     action: str,
 ) -> pa.Table:
-    """Note the planned rows, or hold them against a saved plan.
-
-    With a saved plan its partitions are returned, changed ones as refused.
+    """Note the planned rows, or hold them against a saved plan. With a saved plan its partitions
+    are returned, changed ones as refused.
 
     Without ``--plan-out`` and outside of ``pylog apply`` the rows stay as they are.
 
     Args:
-        run: The run.
-        context: What its tasks are told.
         rows: What was observed; with root, topic, partition, directory, status, reason, error.
-        action: What is going to be done.
-
-    Raises:
-        pyspark.errors.PySparkException: Spark failed.
     """
     job = run.job
     if job.options.plan_out is None and job.saved is None:
@@ -159,10 +152,8 @@ def settle_plans(
 
 
 def _without_unfinished(run: Run, rows: pa.Table) -> pa.Table:
-    """Leave out partitions that the applying run changes first.
-
-    It finishes the commits of killed runs before it compares files with the plan.
-    """
+    """Leave out partitions that the applying run changes first. It finishes the commits of
+    killed runs before it compares files with the plan."""
     unfinished = {
         root.location: find_unfinished_commits(Path(root.location))
         for root in run.job.roots
@@ -180,14 +171,7 @@ def _without_unfinished(run: Run, rows: pa.Table) -> pa.Table:
 
 
 def write_planned(run: Run) -> None:
-    """Write what was noted into the file of ``--plan-out``.
-
-    Args:
-        run: The run, at its end.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Write what was noted into the file of ``--plan-out``."""
     job, context = run.job, run.context
     if job.options.plan_out is None:
         return
@@ -208,15 +192,7 @@ def write_planned(run: Run) -> None:
 
 
 def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> None:
-    """Add operations to the noted plan.
-
-    A recovery's are known only after its tasks have read.
-
-    Args:
-        run: The run.
-        action: What it does.
-        texts: Operations as JSON, by directory.
-    """
+    """Add operations to the noted plan. A recovery's are known only after its tasks have read."""
     if run.job.options.plan_out is None:
         return
     run.planned[:] = [
@@ -278,10 +254,8 @@ def _only(
 
 
 def _refuse(now: PlannedPartition, saved: PlannedPartition) -> str | None:
-    """Return why a partition differs from its saved plan, or None.
-
-    A partition that differs is skipped.
-    """
+    """Return why a partition differs from its saved plan, or None. A partition that differs is
+    skipped."""
     if now.status == Status.PLANNED.value:
         return _different_file(saved.files, now.files) or _different_plan(saved, now)
     # The files say why, where they can be listed.
@@ -290,10 +264,7 @@ def _refuse(now: PlannedPartition, saved: PlannedPartition) -> str | None:
 
 
 def _different_log(saved: PlannedPartition, look: Fingerprint | None, directory: str) -> str | None:
-    """Return how the ids of a log differ, or None.
-
-    A plan of a former version has none.
-    """
+    """Return how the ids of a log differ, or None. A plan of a former version has none."""
     try:
         expected = read_value(LogIdentity, dict(saved.plan.get(_IDENTITY) or {}), _IDENTITY)
         if look is not None and look.identity is not None:
@@ -321,10 +292,8 @@ def _facts(facts: tuple[int, int] | None) -> str:
 
 
 def _different_plan(saved: PlannedPartition, now: PlannedPartition) -> str | None:
-    """Return how a plan differs with equal files, or None.
-
-    A checkpoint, or another version of this program, may have changed it.
-    """
+    """Return how a plan differs with equal files, or None. A checkpoint, or another version of
+    this program, may have changed it."""
     for name in sorted(now.plan.keys() - {_IDENTITY}):
         if saved.plan.get(name) != now.plan[name]:
             expected, actual = json.dumps(saved.plan.get(name)), json.dumps(now.plan[name])
@@ -371,10 +340,8 @@ def _with_missing(rows: pa.Table, gone: Sequence[PlannedPartition]) -> pa.Table:
 
 
 def _compaction_plan_of(row: Row) -> dict[str, Any]:
-    """Return the decisions of a row of ``schemas.PLAN``: the round.
-
-    Its secret key is not among them.
-    """
+    """Return the decisions of a row of ``schemas.PLAN``: the round. Its secret key is not among
+    them."""
     plan: dict[str, Any] = json.loads(to_json(decode_plan(row["plan"])))
     del plan["hash_key"]
     return plan | {"log_start_checkpoint": row["log_start_checkpoint"]}
@@ -411,10 +378,8 @@ def _retention_figures_of(row: Row) -> dict[str, Any]:
 
 
 def _recovery_plan_of(row: Row) -> dict[str, Any]:
-    """Return the decisions of a recovery's ``schemas.RECOVERY_WORK`` row.
-
-    They are what has to be read.
-    """
+    """Return the decisions of a recovery's ``schemas.RECOVERY_WORK`` row. They are what has to
+    be read."""
     return {name: row[name] for name in _RECOVERY_NAMES}
 
 

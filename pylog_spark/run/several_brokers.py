@@ -18,15 +18,9 @@ from storage_core.roots.open_root import LogRoot, open_root
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadBroker:
-    """Log directories that get no verdict because they cannot be read.
+    """Log directories that get no verdict because they cannot be read."""
 
-    Attributes:
-        broker: Node id, None where no file that can be read says it.
-        roots: Their paths.
-        error: Why they cannot be read, and what to do.
-    """
-
-    broker: int | None
+    broker: int | None  # node id, None where no file that can be read says it
     roots: tuple[str, ...]
     error: str
 

@@ -1,6 +1,5 @@
-"""Tell the cost of work on managed roots before anything is written.
-
-The roots are on object stores.
+"""Tell the cost of work on managed roots before anything is written. The roots are on object
+stores.
 
 Requests are what such a store charges for, beside bytes. They follow from the plan: how many
 segments are read, how many groups become new ones. A retry, a second attempt of a task or a
@@ -22,23 +21,14 @@ from storage_core.wording import count_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCost:
-    """What the compaction of some partitions asks of a store.
-
-    Attributes:
-        partitions: How many are due.
-        gets: GET requests.
-        puts: PUT requests, parts of uploads among them.
-        heads: HEAD requests.
-        read_bytes: Bytes of records that are read.
-        written_bytes: Upper bound of the bytes that are written.
-    """
+    """What the compaction of some partitions asks of a store."""
 
     partitions: int = 0
     gets: int = 0
-    puts: int = 0
+    puts: int = 0  # PUT requests, parts of uploads among them
     heads: int = 0
     read_bytes: int = 0
-    written_bytes: int = 0
+    written_bytes: int = 0  # upper bound of the bytes that are written
 
     def __add__(self, other: "StoreCost") -> "StoreCost":
         return StoreCost(
@@ -55,9 +45,6 @@ def bucket_notes(roots: Sequence[LogRoot]) -> tuple[str, ...]:
     """Return notes on costs and write rules of managed roots' buckets.
 
     Uploads that stay are left out: `pylog ingest`, which fills a managed root, says it of each.
-
-    Raises:
-        StorageError: A store cannot be asked.
     """
     return tuple(
         f"{root.location}: {remark.code}: {remark.message}"
@@ -72,7 +59,6 @@ def compaction_notes(roots: Sequence[LogRoot], plans: pa.Table) -> tuple[str, ..
     """Return a line for each managed root in which something is due.
 
     Args:
-        roots: Of the run.
         plans: Rows of ``schemas.PLAN``.
     """
     names = ["root", "status", "cleanable_bytes", "segments", "groups", "segment_bytes"]
@@ -96,8 +82,6 @@ def cost_of_round(segment_bytes: Sequence[int], dirty_bytes: int, groups: int) -
 
     Args:
         segment_bytes: Sizes of the segments that are read in pass two.
-        dirty_bytes: Bytes that are read in pass one, too.
-        groups: How many new segments there will be.
     """
     segments, source_bytes = len(segment_bytes), sum(segment_bytes)
     reads = _blocks(dirty_bytes) + sum(_blocks(size) for size in segment_bytes)

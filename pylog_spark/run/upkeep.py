@@ -28,10 +28,6 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
 
     It holds all roots; what it found there is in its trash before the first file is touched, so
     that it can be undone; the plan that was asked for is saved when its last step has ended.
-
-    Raises:
-        GuardRefusedError: Another run, or a broker, has one of the roots.
-        PylogError: As what is done within it.
     """
     with Run(place, job) as run:
         run.notes += (*dump_notes(job.options, job.roots), *bucket_notes(job.roots))
@@ -53,17 +49,11 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
 
 
 def begin_trash(job: Job, locations: Sequence[str], held: ExitStack) -> None:
-    """Write down the roots' state for an undo; nothing without a trash.
-
-    It is called under the locks of its log directories, before any file changes.
+    """Write down the roots' state for an undo; nothing without a trash. It is called under the
+    locks of its log directories, before any file changes.
 
     Args:
-        job: The run.
-        locations: Paths of the log directories that it changes.
         held: Keeps the run's trash from a purge and from an undo until it is closed.
-
-    Raises:
-        StorageError: A file cannot be read or written.
     """
     folder = run_trash(job)
     if folder is None or not locations or job.options.dry_run:
@@ -79,11 +69,7 @@ def begin_trash(job: Job, locations: Sequence[str], held: ExitStack) -> None:
 
 
 def trash_notes(job: Job) -> Iterator[str]:
-    """Yield notes on what the trash copies and fills, for report readers.
-
-    Raises:
-        StorageError: A root, or the trash, cannot be looked at.
-    """
+    """Yield notes on what the trash copies and fills, for report readers."""
     folder, trash = run_trash(job), job.options.trash
     roots = [root for root in job.roots if not root.role.facts.keeps_generations]
     if folder is None or trash is None or not roots:
@@ -105,13 +91,8 @@ def trash_notes(job: Job) -> Iterator[str]:
 
 
 def roots_beside_trash(roots: Iterable[LogRoot], trash: Path) -> frozenset[str]:
-    """Return the local roots on the same filesystem as a trash.
-
-    The files in the trash occupy their space.
-
-    Raises:
-        StorageError: One of them, or the trash, cannot be looked at.
-    """
+    """Return the local roots on the same filesystem as a trash. The files in the trash occupy
+    their space."""
     return frozenset(
         root.location
         for root in roots
@@ -120,11 +101,7 @@ def roots_beside_trash(roots: Iterable[LogRoot], trash: Path) -> frozenset[str]:
 
 
 def observe_root(location: str) -> TrashedRoot:
-    """Return a log directory's marker and checkpoint entries as of now.
-
-    Raises:
-        StorageError: A file cannot be read.
-    """
+    """Return a log directory's marker and checkpoint entries as of now."""
     root = BrokerRoot(Path(location))
     read = read_checkpoints(root, strict=False)
     return TrashedRoot(

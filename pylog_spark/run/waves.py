@@ -57,10 +57,8 @@ class WaveStages(Protocol[D_contra]):
         ...
 
     def prepare(self, root: HeldRoot, due: Sequence[D_contra]) -> None:
-        """Prepare a root for commits to its partitions.
-
-        What has to stand in the root is written before any of them may be committed.
-        """
+        """Prepare a root for commits to its partitions. What has to stand in the root is written
+        before any of them may be committed."""
         ...
 
     def work(self, due: Sequence[D_contra], title: str) -> Outcomes:
@@ -81,7 +79,6 @@ def run_waves(
 
     Args:
         run: The run; its dry run has no roots to prepare and settle.
-        stages: What is done.
         due: The partitions, in the order in which they are begun.
         budget: What one wave may need, but for disk space: what is free decides about that.
 
@@ -134,9 +131,8 @@ def run_wave(run: Run, stages: WaveStages[D], due: Sequence[D], title: str) -> O
 def _not_begun(
     run: Run, due: Sequence[D], demands: Mapping[int, Demand], disks: Mapping[str, str]
 ) -> Outcomes:
-    """Return the outcomes of partitions not begun any more.
-
-    Their disk failed or is full, or the budget is spent.
+    """Return the outcomes of partitions not begun any more. Their disk failed or is full, or the
+    budget is spent.
 
     Somebody else may write there, and what former waves put into the trash is not free yet.
     """
@@ -158,9 +154,8 @@ def _not_begun(
 
 
 def _disks(run: Run, due: Iterable[D]) -> dict[str, str]:
-    """Return a name for the disk of each root.
-
-    A root that cannot be read counts as a disk of its own.
+    """Return a name for the disk of each root. A root that cannot be read counts as a disk of its
+    own.
 
     What lies at a URL is, too.
     """
@@ -187,10 +182,8 @@ def _room(
 
 
 def _failed(run: Run, due: Iterable[D]) -> Outcomes:
-    """Return the outcomes of partitions in log directories with failed disks.
-
-    Such a directory is out of the run.
-    """
+    """Return the outcomes of partitions in log directories with failed disks. Such a directory
+    is out of the run."""
     failures = run.failures
     return {
         each.ref.ordinal: Outcome.failed(failures[each.ref.root])

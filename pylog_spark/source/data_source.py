@@ -1,6 +1,5 @@
-"""The format ``kafka-log``: Kafka's log files with Spark's Kafka columns.
-
-A topic looks as in Spark's own Kafka source.
+"""The format ``kafka-log``: Kafka's log files with Spark's Kafka columns. A topic looks as in
+Spark's own Kafka source.
 
 It defines no ``pushFilters``: in PySpark 4.2 a reader that has accepted a filter stays attached to
 the DataFrame and narrows later, unfiltered actions too. Ranges and columns are options instead.
@@ -47,10 +46,8 @@ class KafkaLogDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> str:
-        """Return the columns for the options.
-
-        Spark does not tell whether the columns are for a stream.
-        """
+        """Return the columns for the options. Spark does not tell whether the columns are for a
+        stream."""
         options = None
         with suppress(ConfigError):  # a stream may have options that a query may not
             options = self._options()

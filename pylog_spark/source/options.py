@@ -91,22 +91,15 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a query asks for.
-
-    Attributes:
-        request: The records to read.
-        view: RECORDS, or one of VIEWS.
-        columns: Names of the columns of the view, in order.
-        min_partitions: How many tasks there shall be at least, as far as the files can be cut;
-            None for as few as there are.
-        max_offsets_per_trigger: How many offsets a trigger of a stream reads; None for all.
-        without_meaning: Names of options that mean nothing here, as they were written.
-    """
+    """What a query asks for."""
 
     request: ReadRequest
     view: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names of the columns of the view, in order
+    # How many tasks there shall be at least, as far as the files can be cut; None for as few as
+    # there are.
     min_partitions: int | None
+    # How many offsets a trigger of a stream reads; None for all.
     max_offsets_per_trigger: int | None
     without_meaning: tuple[str, ...]
 
@@ -179,13 +172,8 @@ def warn_of_meaningless(names: Sequence[str]) -> None:
 
 
 def parse_spark_bytes(option: str, text: str) -> int:
-    """Read an amount of bytes in Spark's form: ``134217728``, ``128m``, ``128MB``.
-
-    A unit is a power of 2^10: ``128MB`` is 128 times 2^20.
-
-    Args:
-        option: Its name, for the error.
-        text: The value's text.
+    """Read an amount of bytes in Spark's form: ``134217728``, ``128m``, ``128MB``. A unit is a
+    power of 2^10: ``128MB`` is 128 times 2^20.
 
     Raises:
         ConfigError: It is no such amount, or zero.
@@ -205,7 +193,6 @@ def canonical_names(
 
     Args:
         options: Options as Spark passes them: in lower case.
-        names: The supported names.
 
     Raises:
         ConfigError: Some have no meaning, and are not those of a Kafka client either.
@@ -329,8 +316,6 @@ def _parse_bound(
     """Read one end of the range: the first of time, times, offsets.
 
     Args:
-        texts: The options.
-        end: The end, "starting" or "ending".
         words: Words in place of offsets; the first one is the default.
         refused: LATEST or EARLIEST, where that cannot be said of a partition.
     """
@@ -353,10 +338,8 @@ def _parse_bound(
 
 
 def _parse_strategy(texts: Mapping[str, str]) -> bool:
-    """Whether to read from the end without a record at the start.
-
-    The strategy applies if no record is at or after the start.
-    """
+    """Whether to read from the end without a record at the start. The strategy applies if no
+    record is at or after the start."""
     name = "startingOffsetsByTimestampStrategy"
     text = texts.get(name, "error").strip().lower()
     if text not in {"error", "latest"}:
@@ -425,10 +408,7 @@ def _parse_view(texts: Mapping[str, str], *, is_stream: bool) -> str:
 
 
 def _parse_columns(texts: Mapping[str, str], view: str) -> tuple[str, ...]:
-    """Read the columns of a query.
-
-    Some record columns are returned only on request.
-    """
+    """Read the columns of a query. Some record columns are returned only on request."""
     extra = {_HEADERS: "includeHeaders", LOG_COLUMN: "includeLogColumns"}
     everything = (*PLAIN_COLUMNS, *extra) if view == RECORDS else tuple(VIEWS[view].schema.names)
     if "columns" not in texts:

@@ -13,9 +13,8 @@ _MAX_PARTITION_BYTES: Final = "spark.sql.files.maxPartitionBytes"
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read ``spark.read.format("kafka-log")``; a second time changes nothing.
-
-    SQL gets the table function ``kafka_log`` beside it.
+    """Let a session read ``spark.read.format("kafka-log")``; a second time changes nothing. SQL
+    gets the table function ``kafka_log`` beside it.
 
     How much a task reads is what the session says of files then: Spark does not tell a source
     in Python of its settings later.
@@ -32,10 +31,7 @@ def register(spark: SparkSession) -> None:
         task_bytes = parse_spark_bytes(_MAX_PARTITION_BYTES, limit)
 
     class SessionDataSource(KafkaLogDataSource):
-        """The format with the session's settings.
-
-        Spark pickles a local class with its values.
-        """
+        """The format with the session's settings. Spark pickles a local class with its values."""
 
         max_partition_bytes = task_bytes
 

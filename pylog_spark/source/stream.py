@@ -52,10 +52,8 @@ class StreamPartition(InputPartition):
 
 
 class KafkaLogStreamReader(DataSourceStreamReader):
-    """Plans the triggers of a stream and does their tasks.
-
-    Spark defines the methods and the order of its calls.
-    """
+    """Plans the triggers of a stream and does their tasks. Spark defines the methods and the
+    order of its calls."""
 
     def __init__(self, options: SourceOptions) -> None:
         if options.max_offsets_per_trigger is not None and not HAS_LIMITS:
@@ -67,10 +65,8 @@ class KafkaLogStreamReader(DataSourceStreamReader):
         self._target: dict[TopicPartition, int] | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """Return a new stream's first offsets.
-
-        Spark does not ask for them if the stream has a checkpoint.
-        """
+        """Return a new stream's first offsets. Spark does not ask for them if the stream has a
+        checkpoint."""
         warn_of_meaningless(self._options.without_meaning)
         logs = find_offsets(self._options.request, {}, now_ms=SystemClock().now_ms())
         self._reached = {partition: log.start for partition, log in logs.items()}

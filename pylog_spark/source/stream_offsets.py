@@ -51,8 +51,6 @@ def next_ends(
     """Return each partition's end, never below the offsets already read.
 
     Args:
-        reached: Up to where the stream has read.
-        logs: Offsets of the existing logs.
         fail_on_data_loss: Whether it is an error that a log is gone or ends below what was read;
             else it is waited for, with a warning: to go back would repeat records.
 
@@ -85,10 +83,8 @@ def limit_ends(
     Each partition has its share by how much of it there is, and at least one offset.
 
     Args:
-        reached: Up to where the stream has read.
         logs: Offsets of the existing logs; a partition that is new to the stream is read from its
             start.
-        ends: Up to where each can be read.
         most: How many offsets, at least 1.
     """
     starts = {

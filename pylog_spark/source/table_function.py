@@ -33,7 +33,6 @@ class KafkaLogFunction:
         """Yield records of topics, by partition, in order of offsets.
 
         Args:
-            path: The path, as for the format.
             topic: The option ``subscribe``; NULL for all topics.
             options: The format's others, by name. Each is an array of the one value that the call
                 has, as Spark hands it over.

@@ -1,6 +1,5 @@
-"""The tasks of a query: small ranges together, large segments in pieces.
-
-One task may read small ranges of many partitions.
+"""The tasks of a query: small ranges together, large segments in pieces. One task may read small
+ranges of many partitions.
 
 Views of files are a task for some dozens of partitions; those of whole roots one for all of them.
 """
@@ -25,9 +24,8 @@ _PARTITIONS_A_TASK: Final = 64
 
 
 def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, ...]]:
-    """Return each task's ranges, in the order of partitions and offsets.
-
-    The result is empty if there are no records.
+    """Return each task's ranges, in the order of partitions and offsets. The result is empty if
+    there are no records.
 
     Args:
         options: The query's options.
@@ -54,7 +52,6 @@ def plan_parts(request: ReadRequest, *, is_of_roots: bool, now_ms: int) -> list[
     """Return each task's part of a view, in order of partitions.
 
     Args:
-        request: The partitions, and where they are.
         is_of_roots: Whether the view is of roots as a whole, whatever partitions are chosen.
         now_ms: The query's clock, epoch milliseconds.
 

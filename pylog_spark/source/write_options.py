@@ -73,12 +73,7 @@ READERS_OWN: Final = ("offset", "timestampType")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a write asks for.
-
-    Attributes:
-        request: Where to, and how.
-        without_meaning: Names of options that mean nothing here, as they were written.
-    """
+    """What a write asks for."""
 
     request: WriteRequest
     without_meaning: tuple[str, ...]
@@ -116,7 +111,6 @@ def record_columns(schema: StructType, *, has_topic: bool) -> tuple[str, ...]:
 
     Args:
         schema: The DataFrame's schema.
-        has_topic: Whether an option names the topic.
 
     Raises:
         InvalidColumnError: A column is missing, unknown or of another type.

@@ -21,12 +21,10 @@ class StagedMessage(WriterCommitMessage):
 
 
 class KafkaLogWriter(DataSourceArrowWriter):
-    """One write to a log, in every process of it.
-
-    Spark pickles the writer into tasks and into the process of the commit.
+    """One write to a log, in every process of it. Spark pickles the writer into tasks and into the
+    process of the commit.
 
     Args:
-        run: The write, begun.
         columns: The DataFrame's columns to write.
     """
 

@@ -48,27 +48,16 @@ class Step(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A partition that a step concerns.
-
-    Attributes:
-        store: The partition.
-        config: Its topic's configuration.
-        checkpoints: What the checkpoint files, or its manifest, say of it.
-        high_watermark: That which counts; None for the log's end.
-    """
+    """A partition that a step concerns."""
 
     store: LogStore
     config: LogConfig
-    checkpoints: PartitionCheckpoints
-    high_watermark: int | None
+    checkpoints: PartitionCheckpoints  # what the checkpoint files, or its manifest, say of it
+    high_watermark: int | None  # that which counts; None for the log's end
 
 
 def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig | Reason:
-    """Return a topic's config, or the reason against a step.
-
-    Raises:
-        PylogError: The topic's config cannot be told.
-    """
+    """Return a topic's config, or the reason against a step."""
     catalog = run.catalogs[root]
     config = catalog.config_for(topic)
     if config is None:
@@ -102,7 +91,6 @@ def is_only_replica(row: Mapping[str, Any], run: RunContext) -> bool:
 
     Args:
         row: Of ``schemas.PARTITION``.
-        run: The run.
     """
     partition = TopicPartition(row["topic"], row["partition"])
     is_alone = run.catalogs[row["root"]].has_other_replicas(partition) is False
@@ -122,13 +110,9 @@ def observe_alone(
     """Return a step's row of one directory, whatever is wrong with it.
 
     Args:
-        step: The step.
         row: Of ``schemas.PARTITION``.
-        run: The run.
-        checkpoints_of: The checkpoints of a root.
         observe: Returns the columns of a partition that the step concerns.
         excluded: Partition directories that a sweep leaves alone: their compaction failed.
-        open_store: Opens the partition of a row.
     """
 
     def work() -> dict[str, Any]:
@@ -147,11 +131,7 @@ def _admit(
     excluded: frozenset[str],
     open_store: OpenStore,
 ) -> Admitted | Reason:
-    """Admit a partition to a step, or return the reason against it.
-
-    Raises:
-        PylogError: Its topic's config, or its small files, cannot be read.
-    """
+    """Admit a partition to a step, or return the reason against it."""
     root, topic, directory = row["root"], row["topic"], row["directory"]
     kinds = REASON_OF_KIND if step is Step.COMPACT else REASON_OF_OTHER_KIND
     reason = reason_to_leave(row, kinds)

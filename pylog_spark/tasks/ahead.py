@@ -41,7 +41,6 @@ def map_ahead(
 
     Args:
         work: Called in other threads; what it raises is raised here.
-        items: Any number.
         at_once: How many calls may run at the same time.
     """
     iterator = iter(items)
@@ -59,14 +58,12 @@ def map_ahead(
 
 
 def map_in_turns(work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-    """Map work on disks over items, in order, computing in turns.
-
-    While one computes, the others wait.
+    """Map work on disks over items, in order, computing in turns. While one computes, the others
+    wait.
 
     Args:
         work: As for ``map_ahead``; where it waits it lets others have their turn, as
             ``storage_core.turns`` says.
-        items: Any number.
     """
     return map_ahead(in_turns(work), items)
 
@@ -77,7 +74,6 @@ def map_partitions(
     """Map work over partitions; ahead only on an object store.
 
     Args:
-        work: Takes a row.
         rows: Of ``schemas.PARTITION``, or of another table with its ``directory``.
     """
     return map_where_remote(work, rows, directory_of=itemgetter("directory"))
@@ -86,26 +82,15 @@ def map_partitions(
 def map_where_remote(
     work: Callable[[Item], Answer], items: Iterable[Item], *, directory_of: Callable[[Item], str]
 ) -> Iterator[Answer]:
-    """Map work over items; ahead only on an object store.
-
-    Args:
-        work: As for ``map_ahead``.
-        items: Any number.
-        directory_of: Where the partition of an item is.
-    """
+    """Map work over items; ahead only on an object store."""
     for has_requests, some in groupby(items, key=lambda item: is_remote(directory_of(item))):
         map_each = map_ahead if has_requests else map
         yield from map_each(work, some)
 
 
 class Room:
-    """Room for so many bytes, shared by a task's threads.
-
-    What needs more than there is has the room alone.
-
-    Args:
-        size_bytes: How many.
-    """
+    """Room for so many bytes, shared by a task's threads. What needs more than there is has the
+    room alone."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = self._free_bytes = size_bytes

@@ -1,6 +1,5 @@
-"""Cut large cells into pieces for Spark's row path.
-
-No row of any plan is then larger than that path bears.
+"""Cut large cells into pieces for Spark's row path. No row of any plan is then larger than that
+path bears.
 
 A value on its way through Spark is copied four or five times on the JVM's heap (from Arrow into a
 row, into the buffer of a shuffle, into the page of a sort, back into Arrow), and each task has its
@@ -62,10 +61,8 @@ def cut_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def slice_table(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield a driver's table in slices small enough for Spark.
-
-    A table becomes one value of the plan, or one on the way into it.
-    """
+    """Yield a driver's table in slices small enough for Spark. A table becomes one value of the
+    plan, or one on the way into it."""
     slices = max(1, -(-table.nbytes // MOST_CELL_BYTES))
     step = max(1, -(-table.num_rows // slices))
     for first in range(0, table.num_rows, step):
@@ -73,12 +70,7 @@ def slice_table(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def join_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a table of consecutive pieces.
-
-    Args:
-        table: Rows with a column ``part``.
-        schema: Columns of the rows.
-    """
+    """Return the rows of a table of consecutive pieces."""
     parts = table[PART].to_numpy()
     plain = table.select(schema.names).cast(schema)
     if not parts.any():
@@ -99,10 +91,8 @@ def join_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def join_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Yield rows, without ``part``, from their consecutive pieces.
-
-    Bytes are views of the batches where nothing was cut.
-    """
+    """Yield rows, without ``part``, from their consecutive pieces. Bytes are views of the
+    batches where nothing was cut."""
     row: dict[str, Any] = {}
     pieces: dict[str, list[Any]] = {}
     for part, following in _plain_rows(batches):
@@ -180,10 +170,7 @@ def _join(pieces: list[Any]) -> Any:
 
 
 def _plain_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield rows with their piece numbers; copy no bytes.
-
-    Bytes stay in their batch.
-    """
+    """Yield rows with their piece numbers; copy no bytes. Bytes stay in their batch."""
     for batch in batches:
         binary = [field.name for field in batch.schema if field.type == pa.binary()]
         others = [name for name in batch.schema.names if name not in {*binary, PART}]

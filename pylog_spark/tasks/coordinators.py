@@ -1,6 +1,5 @@
-"""Read groups and transactions of a log directory into rows.
-
-They come from its coordinators' partitions.
+"""Read groups and transactions of a log directory into rows. They come from its coordinators'
+partitions.
 
 Nothing is written. A coordinator's partition is read record by record, in memory that grows with
 the groups and transactional ids that it holds, not with the log. A partition that cannot be read
@@ -168,16 +167,11 @@ TRANSACTION_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """What a look at coordinators' partitions needs to know.
-
-    Attributes:
-        now_ms: The run's clock, epoch milliseconds.
-        broker: The broker's settings.
-        explicit_names: Of those that somebody has said; the others are Kafka's defaults.
-    """
+    """What a look at coordinators' partitions needs to know."""
 
     now_ms: int
     broker: BrokerConfig
+    # Of those that somebody has said; the others are Kafka's defaults.
     explicit_names: frozenset[str] = frozenset()
 
 
@@ -191,8 +185,6 @@ def observe_groups(
     """Yield a broker's groups, their places in logs, and read errors.
 
     Args:
-        views: Its roots: a place is looked up in the logs of all of them.
-        settings: Clock and settings.
         is_asked_for: Of a topic's name; of other topics no places are wanted.
         beside: Roots of other brokers: their coordinators decide on transactions too.
     """
@@ -294,8 +286,6 @@ def observe_transactions(
     """Yield open transactions of a broker's logs, then its coordinators' transactions.
 
     Args:
-        views: Its roots.
-        settings: Clock and settings.
         is_asked_for: Of a topic's name; of other topics' logs nothing is wanted.
         beside: Roots of other brokers: their coordinators decide on transactions too.
     """
@@ -340,19 +330,12 @@ def views_beside(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Coordinator:
-    """A replica of a partition of ``__transaction_state``, replayed.
-
-    Attributes:
-        view: Its root.
-        entry: Its directory.
-        image: What it says.
-        error: The row of what stopped the reading, None where nothing did.
-    """
+    """A replica of a partition of ``__transaction_state``, replayed."""
 
     view: RootView
     entry: SubDirectory
     image: TransactionImage
-    error: CoordinatorRow | None
+    error: CoordinatorRow | None  # the row of what stopped the reading, None where nothing did
 
 
 def _coordinators(views: Sequence[RootView]) -> Iterator[_Coordinator]:
@@ -372,7 +355,6 @@ def _join(
     decides nothing: the record that decides may lie behind the damage.
 
     Args:
-        views: The roots, of one cluster.
         settings: What the broker's settings say.
         own: Those that were replayed already, of the first of these roots.
     """
@@ -396,12 +378,7 @@ def _join(
 
 
 class _ObservedLogs:
-    """The logs of a broker's roots, each observed once on demand.
-
-    Attributes:
-        holders: The root of each log that was observed.
-        errors: Rows of logs that could not be read.
-    """
+    """The logs of a broker's roots, each observed once on demand."""
 
     def __init__(self, views: Sequence[RootView], settings: CoordinatorSettings) -> None:
         self._views = views
@@ -470,10 +447,8 @@ def _number(entry: SubDirectory) -> int:
 def _replay(
     view: RootView, entry: SubDirectory, apply: Callable[[ReplayedRecord | TransactionEnd], None]
 ) -> CoordinatorRow | None:
-    """Feed a coordinator's partition to its image; return an error row.
-
-    It is the row of what stopped the reading, None where nothing did.
-    """
+    """Feed a coordinator's partition to its image; return an error row. It is the row of what
+    stopped the reading, None where nothing did."""
     place = entry.topic_partition
     if place is None:
         return None

@@ -27,10 +27,8 @@ RefusalOf = Callable[[Exception], str | None]
 
 
 def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a row's failure after another row's error, or None.
-
-    The row could not be made because of that error; None is for no error.
-    """
+    """Return a row's failure after another row's error, or None. The row could not be made
+    because of that error; None is for no error."""
     if row["error_class"] is None:
         return None
     return {
@@ -48,7 +46,6 @@ def run_and_log(
     """Return what work returns, or what its error becomes, and its milliseconds.
 
     Args:
-        work: Is about one partition.
         failed: Returns the value for an error; other partitions go on.
         row_of: Returns the columns of a value, for the log line of the end.
     """
@@ -68,13 +65,10 @@ def attempt_row(
     work: Callable[[], dict[str, Any]],
     refusal_of: RefusalOf = lambda _: None,
 ) -> dict[str, Any]:
-    """Return a partition's name and the columns of work, or its error.
-
-    An error comes with its status; the duration is there in either case.
+    """Return a partition's name and the columns of work, or its error. An error comes with its
+    status; the duration is there in either case.
 
     Args:
-        name: The first columns of the row: root, topic and partition among them.
-        work: Returns the others.
         refusal_of: Returns the reason of an error by which the partition is skipped; None for one
             by which it fails.
     """
@@ -98,18 +92,14 @@ def attempt_directory(
 
     Args:
         row: Of ``schemas.PARTITION``; an error that it carries is handed on, and nothing tried.
-        work: Returns the columns beside its name.
-        refusal_of: As for ``attempt_row``.
     """
     name = {key: row[key] for key in ("root", "topic", "partition", "directory")}
     return attempt_row(name, lambda: error_of(row) or work(), refusal_of)
 
 
 def needs_recovery(error: Exception) -> Reason | None:
-    """Return the reason to skip a log after an error.
-
-    Nothing can be done to such a log yet; None for any other error.
-    """
+    """Return the reason to skip a log after an error. Nothing can be done to such a log yet;
+    None for any other error."""
     if isinstance(error, NegativeTimestampError):
         return Reason.NEGATIVE_TIMESTAMP
     if isinstance(error, ContradictedAgeError):
@@ -118,9 +108,7 @@ def needs_recovery(error: Exception) -> Reason | None:
 
 
 def _log_end(row: Mapping[str, Any], error: Exception | None) -> None:
-    """Log a partition's changed files, or the error of its work.
-
-    Nothing else is logged.
+    """Log a partition's changed files, or the error of its work. Nothing else is logged.
 
     The driver logs a failure as an error when the row has reached it; this line comes at once, and
     has a traceback where no commit has made a row of the error before.

@@ -1,6 +1,5 @@
-"""Read an inventory in place of listing a bucket.
-
-The files of roots are found in tables of a whole bucket.
+"""Read an inventory in place of listing a bucket. The files of roots are found in tables of a whole
+bucket.
 
 The keys are those of the bucket, or full URLs; a table may be about much more than the roots of a
 run. Column by column with Arrow, batch by batch: an inventory of a hundred thousand partitions has
@@ -29,12 +28,7 @@ _PLACE: Final = r"^(?P<directory>[^/]+)/(?P<name>[^/]+)$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryRoot:
-    """A root whose files are looked for in an inventory.
-
-    Attributes:
-        location: Path or URL, as rows name it.
-        role: What it is.
-    """
+    """A root whose files are looked for in an inventory."""
 
     location: str
     role: str
@@ -57,16 +51,11 @@ class InventoryRoot:
 def read_part(
     part: InventoryPart, roots: Sequence[InventoryRoot], topics: TopicFilter
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the files of the roots' directories in an inventory part.
-
-    The rows are of ``schemas.LISTED_DIRECTORY``.
+    """Yield the files of the roots' directories in an inventory part. The rows are of
+    ``schemas.LISTED_DIRECTORY``.
 
     A directory has a row for each stretch of the part that knows some of its files: inventories
     are sorted or nearly so, and a row a file would be a hundred times as many.
-
-    Raises:
-        ConfigError: A column is missing or not of its kind.
-        StorageError: The part cannot be read.
     """
     is_asked = _directory_filter(topics)
     for table in read_tables(part):

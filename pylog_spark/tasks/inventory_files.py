@@ -1,7 +1,5 @@
-"""Find the files of an inventory; read objects as uniform tables.
-
-Parquet, CSV with a header, JSON lines, or an inventory of Amazon S3 by its ``manifest.json``.
-"""
+"""Find the files of an inventory; read objects as uniform tables. Parquet, CSV with a header,
+JSON lines, or an inventory of Amazon S3 by its ``manifest.json``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,33 +37,20 @@ _REQUIRED: Final = ("key", "size", "mtime")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryPart:
-    """What one task reads of an inventory.
-
-    Attributes:
-        location: Path or URL of the file.
-        row_groups: Of a Parquet file: which of its row groups; None for all of another file.
-        columns: Of a CSV file without a header, its columns' names.
-        is_escaped: Whether keys are percent-encoded, as S3's own CSV files have them.
-    """
+    """What one task reads of an inventory."""
 
     location: str
+    # Of a Parquet file: which of its row groups; None for all of another file.
     row_groups: tuple[int, ...] | None = None
-    columns: tuple[str, ...] | None = None
-    is_escaped: bool = False
+    columns: tuple[str, ...] | None = None  # of a CSV file without a header, its columns' names
+    is_escaped: bool = False  # whether keys are percent-encoded, as S3's own CSV files have them
 
 
 def find_parts(location: str) -> list[InventoryPart]:
-    """Return the parts of an inventory, on the driver.
-
-    It reads only what names them.
+    """Return the parts of an inventory, on the driver. It reads only what names them.
 
     Args:
         location: Path or URL of a file, of a folder of such files, or of S3's ``manifest.json``.
-
-    Raises:
-        ConfigError: It is of a kind that is not known, or has not the columns that it needs.
-        MissingDriverError: The package behind this kind of URL is not installed.
-        StorageError: It cannot be read.
     """
     with _reading(location):
         system, path = _file_system(location)
@@ -90,10 +75,6 @@ def read_tables(part: InventoryPart) -> Iterator[pa.Table]:
     Yields:
         Columns key, size (bytes, from 0 on), mtime (epoch milliseconds), etag (empty where there
         is none) and bucket (null where keys do not say it).
-
-    Raises:
-        ConfigError: A column is missing or not of its kind.
-        StorageError: The part cannot be read.
     """
     with _reading(part.location):
         for table in _tables(part):
@@ -101,10 +82,8 @@ def read_tables(part: InventoryPart) -> Iterator[pa.Table]:
 
 
 def _standard_columns(part: InventoryPart, table: pa.Table) -> pa.Table:
-    """Return key, size, mtime, etag and bucket in our own types.
-
-    They are those of the current versions.
-    """
+    """Return key, size, mtime, etag and bucket in our own types. They are those of the current
+    versions."""
     column_names = _find_columns(part, table.column_names)
     columns = {name: table[column] for name, column in column_names.items()}
     none = pa.nulls(table.num_rows, pa.string())
@@ -164,10 +143,7 @@ def _check_columns(part: InventoryPart) -> None:
 
 
 def _milliseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert points in time to epoch milliseconds.
-
-    Numbers are that already, text is ISO 8601.
-    """
+    """Convert points in time to epoch milliseconds. Numbers are that already, text is ISO 8601."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         digits = pc.match_substring_regex(column, r"^[0-9]+$")
         if pc.all(digits).as_py():
@@ -219,10 +195,8 @@ def _csv_tables(part: InventoryPart, stream: IO[bytes]) -> Iterator[pa.Table]:
 
 
 def _every_spelling() -> list[str]:
-    """Return the usual spellings of the column names.
-
-    With them no value of a column is guessed at.
-    """
+    """Return the usual spellings of the column names. With them no value of a column is guessed
+    at."""
     return ["key", "Key", "size", "Size", "mtime", "LastModifiedDate", "etag", "ETag", "bucket"]
 
 
@@ -270,9 +244,7 @@ def _manifest_parts(location: str, system: Any, path: str) -> list[InventoryPart
 
 
 def _place_of(key: str, location: str, path: str) -> str:
-    """Return the path of a file named by an S3 Inventory.
-
-    Its key is of the manifest's own bucket.
+    """Return the path of a file named by an S3 Inventory. Its key is of the manifest's own bucket.
 
     Of a downloaded copy only the layout is left: ``data/`` beside the folder of the manifest.
     """

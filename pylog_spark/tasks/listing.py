@@ -59,13 +59,11 @@ REASON_OF_OTHER_KIND: Final[Mapping[DirectoryKind, Reason]] = {
 def reason_to_leave(
     row: Mapping[str, Any], reasons: Mapping[DirectoryKind, Reason]
 ) -> Reason | None:
-    """Return the reason to leave a directory for its kind, or None.
-
-    None if something may be done to it.
+    """Return the reason to leave a directory for its kind, or None. None if something may be done
+    to it.
 
     Args:
         row: Of ``schemas.PARTITION``.
-        reasons: By kind of directory.
     """
     path = local_path(row["directory"])
     if path is not None and path.is_symlink():
@@ -74,13 +72,10 @@ def reason_to_leave(
 
 
 def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
-    """Return the columns of a skipped directory.
-
-    Of one without a topic they say its name, too.
+    """Return the columns of a skipped directory. Of one without a topic they say its name, too.
 
     Args:
         row: Of ``schemas.PARTITION``.
-        reason: Why.
     """
     skipped = {"status": Status.SKIPPED, "reason": reason}
     if reason is Reason.LINKED_DIRECTORY:
@@ -92,20 +87,15 @@ def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Yield rows singly, to keep few Python objects in memory.
-
-    Those of one batch together may be gigabytes.
-    """
+    """Yield rows singly, to keep few Python objects in memory. Those of one batch together may
+    be gigabytes."""
     for batch in batches:
         for number in range(batch.num_rows):
             yield from batch.slice(number, 1).to_pylist()
 
 
 def listed_files(row: Mapping[str, Any]) -> list[ListedFile] | None:
-    """Return the listed files of a ``schemas.PARTITION`` row.
-
-    None where none were listed.
-    """
+    """Return the listed files of a ``schemas.PARTITION`` row. None where none were listed."""
     if row.get("file_names") is None:
         return None
     columns = (row[name] for name in LISTING_COLUMNS)
@@ -124,13 +114,7 @@ def listing_columns(files: Iterable[ListedFile]) -> dict[str, Any]:
 
 
 def open_partition(row: Mapping[str, Any]) -> LogStore:
-    """Open a partition row's directory; reuse its listing.
-
-    The row is of ``schemas.PARTITION``.
-
-    Raises:
-        PylogError: Its location cannot be opened.
-    """
+    """Open a partition row's directory; reuse its listing. The row is of ``schemas.PARTITION``."""
     location, files = row["directory"], listed_files(row)
     if files is None or not is_url(location):
         return open_store(location)
@@ -150,15 +134,8 @@ def _object_info(directory: str, file: ListedFile) -> ObjectInfo:
 
 
 def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
-    """Return a sub-directory's row, or None for caches and the like.
-
-    One such cache is that of remote indexes.
-
-    Args:
-        root: Path or URL of the log directory.
-        role: What it is.
-        name: Of the sub-directory.
-    """
+    """Return a sub-directory's row, or None for caches and the like. One such cache is that of
+    remote indexes."""
     kind, partition = classify_directory(name)
     if kind is DirectoryKind.CACHE:
         return None
@@ -176,10 +153,8 @@ def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
 
 
 def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str, Any]]:
-    """Return one row of ``schemas.PARTITION`` for each sub-directory of a log directory.
-
-    A directory that cannot be listed yields one row with its error and no topic.
-    """
+    """Return one row of ``schemas.PARTITION`` for each sub-directory of a log directory. A
+    directory that cannot be listed yields one row with its error and no topic."""
     try:
         names = folder_names(Path(root))
     except OSError as error:

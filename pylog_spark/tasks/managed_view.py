@@ -1,7 +1,5 @@
-"""A partition's compaction request, and its state by a manifest.
-
-A survey of a partition makes the same request.
-"""
+"""A partition's compaction request, and its state by a manifest. A survey of a partition makes
+the same request."""
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.compaction.candidates import CleanRequest
@@ -16,8 +14,6 @@ def clean_request(
     """Return what is asked of compaction.
 
     Args:
-        checkpoints: Of the partition.
-        now_ms: The run's clock, epoch milliseconds.
         high_watermark: That which counts; None for the log's end.
     """
     return CleanRequest(
@@ -32,7 +28,6 @@ def manifest_state(store: LogStore, request: CleanRequest) -> PartitionState | N
     """Return a partition's state by its manifest; None without a manifest.
 
     Args:
-        store: The partition.
         request: What its checkpoints say.
     """
     timestamps = manifest_timestamps(store)

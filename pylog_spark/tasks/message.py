@@ -98,11 +98,7 @@ def attempt(
 
 
 def fill(head: MessageT, columns: Mapping[str, Any]) -> MessageT:
-    """Return a message with the columns that a commit has answered.
-
-    Raises:
-        KeyError: The message has no such column.
-    """
+    """Return a message with the columns that a commit has answered."""
     kind = type(head)
     row = row_writer(kind)(head)
     unknown = columns.keys() - row.keys()

@@ -1,6 +1,5 @@
-"""Observe partition directories and plan their compaction; write nothing.
-
-Each has one row of ``schemas.PLAN``.
+"""Observe partition directories and plan their compaction; write nothing. Each has one row of
+``schemas.PLAN``.
 
 A partition that is not due costs a listing, its indexes' tails and its newest producer snapshot; no
 record is read.
@@ -55,9 +54,6 @@ def observe_partition(
 
     Args:
         row: Of ``schemas.PARTITION``.
-        context: The run.
-        checkpoints_of: The checkpoints of a root.
-        open_store: Opens the partition of a row.
     """
     observe = partial(_observe, context)
     return observe_alone(Step.COMPACT, row, context, checkpoints_of, observe, open_store=open_store)
@@ -72,10 +68,8 @@ def _observe(context: RunContext, admitted: Admitted) -> dict[str, Any]:
 
 
 def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict[str, Any] | None:
-    """Return the row of a log not due by its manifest.
-
-    None where the manifest alone does not show that.
-    """
+    """Return the row of a log not due by its manifest. None where the manifest alone does not
+    show that."""
     state = manifest_state(store, request)
     if state is None or not state.segments:
         return None
@@ -163,10 +157,8 @@ def _describe_plan(store: LogStore, plan: CompactionPlan, size_bytes: int) -> di
 
 
 def _begins_with_old_format(store: LogStore, segments: Sequence[SegmentState]) -> bool:
-    """Return whether the oldest batch has a format before v2.
-
-    Where there are any such batches, they come first.
-    """
+    """Return whether the oldest batch has a format before v2. Where there are any such batches,
+    they come first."""
     head = np.zeros(HEADER_UP_TO_MAGIC_BYTES, np.uint8)
     for segment in segments:
         with closing(store.open_file(segment.log_file)) as reader:
@@ -176,10 +168,7 @@ def _begins_with_old_format(store: LogStore, segments: Sequence[SegmentState]) -
 
 
 def encode_plan(plan: CompactionPlan) -> bytes:
-    """Return a plan as compressed JSON, to travel in a row.
-
-    That is ten times smaller.
-    """
+    """Return a plan as compressed JSON, to travel in a row. That is ten times smaller."""
     return zlib.compress(to_json(plan).encode())
 
 

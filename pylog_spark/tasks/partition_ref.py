@@ -8,18 +8,11 @@ from storage_core.filenames import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRef:
-    """One partition of a run.
+    """One partition of a run."""
 
-    Attributes:
-        ordinal: Its row in the run's table of plans, by which outcomes are told apart.
-        root: Path or URL of its log directory, as the run was given it.
-        directory: Its own directory: a path, or the location of a managed partition.
-        partition: Its name.
-    """
-
-    ordinal: int
+    ordinal: int  # its row in the run's table of plans, by which outcomes are told apart
     root: str
-    directory: str
+    directory: str  # its own directory: a path, or the location of a managed partition
     partition: TopicPartition
 
     @property

@@ -1,6 +1,5 @@
-"""List roots at URLs: directories first, then their files by runs.
-
-It goes page by page, in threads.
+"""List roots at URLs: directories first, then their files by runs. It goes page by page, in
+threads.
 
 One task lists the directories of one root, which is a request for each thousand of them. Its rows
 are runs: neighbouring directories whose files one thread lists in one go. A task gets many runs
@@ -49,7 +48,6 @@ def list_runs(
 
     Args:
         root: Path or URL, and role.
-        topics: Which topics.
         opener: Returns the listing of a root, be it a URL or a path.
     """
     location, role = root
@@ -71,26 +69,18 @@ def list_runs(
 def list_run_partitions(
     runs: Iterable[ListingRun], opener: ListingOpener = open_listing
 ) -> Iterator[pa.RecordBatch]:
-    """Turn runs into rows of ``schemas.PARTITION``, files included.
-
-    The rows of a managed root have no files: their manifests say what there is.
-
-    Args:
-        runs: The runs.
-        opener: As for ``list_runs``.
-    """
+    """Turn runs into rows of ``schemas.PARTITION``, files included. The rows of a managed root
+    have no files: their manifests say what there is."""
     ended = map_ahead(lambda run: _list_run(run, opener), runs)
     yield from rows_to_batches(PARTITION, (row for rows in ended for row in rows))
 
 
 def plan_runs(names: Sequence[str], admitted: frozenset[str]) -> list[list[str]]:
-    """Cut the admitted directories into runs of neighbours.
-
-    A run has no other directory in between.
+    """Cut the admitted directories into runs of neighbours. A run has no other directory in
+    between.
 
     Args:
         names: All directories of a root, in any order.
-        admitted: Those that are asked for.
     """
     runs: list[list[str]] = []
     is_open = False

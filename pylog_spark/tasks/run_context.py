@@ -1,7 +1,4 @@
-"""The context of a run's tasks: values only, equal for all.
-
-It is made on the driver.
-"""
+"""The context of a run's tasks: values only, equal for all. It is made on the driver."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,28 +13,20 @@ from storage_core.roots.root import RootAccess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """The values that observation and planning share.
+    """The values that observation and planning share."""
 
-    Attributes:
-        run_id: Name of the run; part of the names of its scratch files.
-        options: Its options, without passwords. Their ``now_ms`` is the one clock of the run:
-            tasks have no clock of their own.
-        hash_key: 16 bytes of key for the offset maps, fresh for each run.
-        catalogs: What is known of the topics, by root.
-        unclean_roots: Broker roots without the marker of a clean shutdown.
-        remote_roots: Roots whose broker kept segments in remote storage.
-        expected_recoveries: Digests of the operations that a saved plan has, by directory: other
-            recoveries are not made. None where any may be made.
-        unrecovered: Partition directories that a recovery of this run did not bring in order.
-    """
-
-    run_id: str
+    run_id: str  # name of the run; part of the names of its scratch files
+    # Its options, without passwords. Their ``now_ms`` is the one clock of the run: tasks have no
+    # clock of their own.
     options: JobOptions
-    hash_key: bytes = field(repr=False)
+    hash_key: bytes = field(repr=False)  # 16 bytes of key for the offset maps, fresh for each run
     catalogs: Mapping[str, TopicCatalog]
-    unclean_roots: frozenset[str]
-    remote_roots: frozenset[str] = frozenset()
+    unclean_roots: frozenset[str]  # broker roots without the marker of a clean shutdown
+    remote_roots: frozenset[str] = frozenset()  # roots whose broker kept segments in remote storage
+    # Digests of the operations that a saved plan has, by directory: other recoveries are not made.
+    # None where any may be made.
     expected_recoveries: Mapping[str, str] | None = None
+    # Partition directories that a recovery of this run did not bring in order.
     unrecovered: frozenset[str] = frozenset()
 
     def is_unclean(self, root: str, directory: str) -> bool:
@@ -47,29 +36,18 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteContext:
-    """The values that tasks need to write; a dry run has none.
-
-    Attributes:
-        run: What all tasks share.
-        roots: How the partitions of each root are read and changed.
-        tasks_at_once: How many tasks share the budget of bytes a second.
-        threads: How many threads one task may use.
-        wave: Number of the wave, part of the names of files that its tasks share.
-    """
+    """The values that tasks need to write; a dry run has none."""
 
     run: RunContext
     roots: Mapping[str, RootAccess]
-    tasks_at_once: int = 1
-    threads: int = 1
-    wave: int = 0
+    tasks_at_once: int = 1  # how many tasks share the budget of bytes a second
+    threads: int = 1  # how many threads one task may use
+    wave: int = 0  # number of the wave, part of the names of files that its tasks share
 
     def map_commits(
         self, commit: Callable[[Item], Answer], items: Iterable[Item]
     ) -> Iterator[Answer]:
-        """Yield the result of each partition's commit, in order.
-
-        Several wait at once.
-        """
+        """Yield the result of each partition's commit, in order. Several wait at once."""
         map_each = map_ahead if any(map(is_remote, self.roots)) else map_in_turns
         return map_each(commit, items)
 
@@ -79,9 +57,7 @@ class WriteContext:
         return 0 < self.run.options.cleaner.io_max_bytes_per_second < DOUBLE_MAX
 
     def throttler(self) -> Throttler:
-        """Return the throttler for one task's share of the run's bandwidth.
-
-        That is its share of the run's bytes a second.
-        """
+        """Return the throttler for one task's share of the run's bandwidth. That is its share of
+        the run's bytes a second."""
         rate = self.run.options.cleaner.io_max_bytes_per_second
         return Throttler(share_of(rate, tasks=self.tasks_at_once))

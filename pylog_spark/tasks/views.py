@@ -57,30 +57,20 @@ _SNAPSHOT_TIME: Final = "last_timestamp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPart:
-    """What a task shows.
+    """What a task shows."""
 
-    Attributes:
-        roots: Path or URL of the root; behind ``managed+`` that of a managed one. Of a view of
-            whole roots all of them: the directories of one broker tell of each other.
-        partitions: Partitions of it, each with its own directory.
-        topics: Of which topics there are to be rows, where a view is of whole roots; None for all.
-        now_ms: The query's clock, epoch milliseconds.
-    """
-
+    # Path or URL of the root; behind ``managed+`` that of a managed one. Of a view of whole roots
+    # all of them: the directories of one broker tell of each other.
     roots: tuple[str, ...]
     partitions: tuple[tuple[TopicPartition, str], ...]
+    # Of which topics there are to be rows, where a view is of whole roots; None for all.
     topics: frozenset[str] | None
-    now_ms: int
+    now_ms: int  # the query's clock, epoch milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeView:
-    """A view of ranges of offsets.
-
-    Attributes:
-        schema: Its columns.
-        read: Makes its rows.
-    """
+    """A view of ranges of offsets."""
 
     schema: pa.Schema
     read: Callable[[ReadRange], Iterator[pa.RecordBatch]]
@@ -88,17 +78,11 @@ class RangeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """A view of the files of partitions, or of whole roots.
-
-    Attributes:
-        schema: Its columns.
-        show: Makes its rows.
-        is_of_roots: Whether its rows are made of roots as a whole.
-    """
+    """A view of the files of partitions, or of whole roots."""
 
     schema: pa.Schema
     show: Callable[[ViewPart], Iterator[pa.RecordBatch]]
-    is_of_roots: bool = False
+    is_of_roots: bool = False  # whether its rows are made of roots as a whole
 
 
 def _show_partitions(part: ViewPart) -> Iterator[pa.RecordBatch]:
@@ -112,10 +96,8 @@ def _show_segments(part: ViewPart) -> Iterator[pa.RecordBatch]:
 
 
 def _show_indexes(part: ViewPart) -> Iterator[pa.RecordBatch]:
-    """Yield the entries of offset and time indexes, without padding.
-
-    The zeros of a preallocated file are padding.
-    """
+    """Yield the entries of offset and time indexes, without padding. The zeros of a preallocated
+    file are padding."""
     kinds = {OFFSET_INDEX_SUFFIX: OFFSET_INDEX_ENTRY, TIME_INDEX_SUFFIX: TIME_INDEX_ENTRY}
     for partition, store, file in _files(part, kinds):
         entry = kinds[kind_of(file) or ""]
@@ -201,10 +183,8 @@ def _show_open_transactions(part: ViewPart) -> Iterator[pa.RecordBatch]:
 def _show_told(
     part: ViewPart, observe: Callable[..., Iterator[CoordinatorRow]], kind: str, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one kind, and errors as rows.
-
-    What could not be read is a row with an error.
-    """
+    """Yield the rows of one kind, and errors as rows. What could not be read is a row with an
+    error."""
     settings = CoordinatorSettings(now_ms=part.now_ms, broker=BrokerConfig())
     topics = part.topics
 
@@ -238,10 +218,8 @@ def _rows_of(
 def _files(
     part: ViewPart, kinds: Collection[str]
 ) -> Iterator[tuple[TopicPartition, SettledStore, str]]:
-    """Yield the files of some kinds, by name, in loadable state.
-
-    They are as a load would leave them.
-    """
+    """Yield the files of some kinds, by name, in loadable state. They are as a load would leave
+    them."""
     for partition, location in part.partitions:
         store = settle(open_store(location))
         for file in store.list_files():
@@ -275,10 +253,7 @@ def _with_microseconds(schema: pa.Schema) -> pa.Schema:
 
 
 def _entry_types(entry: np.dtype[Any]) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield the column types of a format's table.
-
-    Spark's people have no use for 16 bits.
-    """
+    """Yield the column types of a format's table. Spark's people have no use for 16 bits."""
     for name in entry.names or ():
         yield name, pa.int64() if entry[name].itemsize == np.int64().itemsize else pa.int32()
 

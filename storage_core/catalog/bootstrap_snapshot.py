@@ -47,27 +47,17 @@ _NO_BROKER: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapMetadata:
-    """The state of a cluster whose quorum begins.
+    """The state of a cluster whose quorum begins."""
 
-    Attributes:
-        release: Its features, and the versions of its records.
-        topics: Its topics.
-        topic_configs: Settings of topics, by topic.
-        broker_configs: Settings of brokers, by node id as text; the empty text has those of all.
-        group_configs: Settings of groups, by group.
-        client_metrics_configs: Subscriptions to metrics of clients, by name.
-        brokers: Registrations of brokers.
-        next_producer_id: The first producer id that a broker may give away.
-    """
-
-    release: Release
+    release: Release  # its features, and the versions of its records
     topics: Sequence[TopicMetadata]
     topic_configs: Mapping[str, Mapping[str, str]]
+    # Settings of brokers, by node id as text; the empty text has those of all.
     broker_configs: Mapping[str, Mapping[str, str]]
     group_configs: Mapping[str, Mapping[str, str]]
     client_metrics_configs: Mapping[str, Mapping[str, str]]
     brokers: Sequence[RegisterBrokerRecord]
-    next_producer_id: int
+    next_producer_id: int  # the first producer id that a broker may give away
 
     def values(self) -> Iterator[bytes]:
         """Yield the values of its records."""
@@ -105,10 +95,8 @@ def encode_snapshot(
     """Yield the bytes of a bootstrap snapshot, piece by piece.
 
     Args:
-        values: The values of its records.
         voters: Voters that the log is to have, each with directory id and endpoints; empty where
             the configuration of each node names them.
-        timestamp_ms: When it was made, epoch milliseconds.
     """
     header: list[tuple[int, dict[str, Any]]] = [
         (ControlType.SNAPSHOT_HEADER, {"last_contained_log_timestamp": timestamp_ms})

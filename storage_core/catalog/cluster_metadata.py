@@ -79,21 +79,13 @@ _MOST_NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataBatch:
-    """One batch.
-
-    Attributes:
-        base_offset: Offset of its first record.
-        last_offset: Offset of its last record.
-        timestamp_ms: Largest timestamp, epoch milliseconds.
-        control_type: Number of its first control record's type, None for a batch of data.
-        values: The records' offsets and values; none of a control batch.
-        controls: The control records' offsets, keys and values.
-    """
+    """One batch."""
 
     base_offset: int
     last_offset: int
     timestamp_ms: int
-    control_type: int | None
+    control_type: int | None  # number of its first control record's type, None for a batch of data
+    # The records' offsets and values; none of a control batch.
     values: tuple[tuple[int, bytes], ...] = ()
     controls: tuple[tuple[int, bytes, bytes], ...] = ()
 
@@ -102,7 +94,6 @@ class MetadataFile:
     """A segment or snapshot.
 
     Args:
-        path: The file.
         may_be_torn: Whether bytes at its end that make no whole, valid batch are what a crash
             leaves of the batch being written; else they are corruption.
         may_be_cut: Whether the file may end inside of a batch, as Kafka's own reader of snapshots
@@ -118,10 +109,8 @@ class MetadataFile:
 
     @property
     def torn_at(self) -> int | None:
-        """Position behind the last whole batch, if bytes follow.
-
-        Its value is set once all batches were read.
-        """
+        """Position behind the last whole batch, if bytes follow. Its value is set once all
+        batches were read."""
         return self._torn_at
 
     @property
@@ -130,17 +119,7 @@ class MetadataFile:
         return self._size_bytes
 
     def batches(self, start: int = 0) -> Iterator[MetadataBatch]:
-        """Yield the batches in file order.
-
-        Args:
-            start: Position of the first one.
-
-        Raises:
-            CorruptRecordError: A batch is malformed or its CRC is wrong, other than at a torn end.
-            InvalidRecordError: A record inside a valid batch is malformed.
-            CorruptClusterMetadataError: A record has a key, or no value.
-            StorageError: The file cannot be read.
-        """
+        """Yield the batches in file order."""
         self._torn_at = None
         with closing(self.open()) as reader:
             position = start
@@ -224,13 +203,7 @@ class MetadataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataCut:
-    """Where a start cuts the log, other than a torn end.
-
-    Attributes:
-        segment: Base offset of the segment.
-        position: Where in it the first batch begins that is none.
-        offset: The first offset that is lost.
-    """
+    """Where a start cuts the log, other than a torn end."""
 
     segment: int
     position: int
@@ -239,46 +212,31 @@ class MetadataCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """The cluster's state concerning logs on disk.
-
-    Attributes:
-        topics: Topics by id.
-        topic_configs: Settings of topics that Kafka 4.4 knows, by topic name.
-        ignored_topic_keys: Names of other settings of topics, by topic name; Kafka 4.4 passes
-            over them as well.
-        broker_configs: Broker-wide settings that concern us, by node id as text; the empty text
-            holds those of all nodes. Settings that may be secrets are not among them.
-        group_configs: Settings of groups, by group.
-        client_metrics_configs: Subscriptions to metrics of clients, by name.
-        brokers: Registered brokers, by node id.
-        feature_levels: Levels of features such as ``metadata.version``, by name.
-        snapshot: Name of the snapshot that was read, None if there was none.
-        end_offset: Offset after the last record that counts.
-        last_timestamp_ms: Time of the last batch, epoch milliseconds, -1 if there is none: as old
-            as that is what stands here.
-        skipped: Numbers of records of types that concern no log, by type.
-        unknown: Numbers of records of types that Kafka 4.4 does not know, by type.
-        notes: Notes for a person: a torn end, an unfinished transaction.
-        next_producer_id: The first producer id that no broker has got.
-        bootstrap_cut_at: Position behind the last whole batch of the snapshot with which the quorum
-            began, if that was read and has lost its end; None where it is whole.
-        cut: Where the start that ``is_recovered`` is about cuts the log; None for nowhere.
-    """
+    """The cluster's state concerning logs on disk."""
 
     topics: Mapping[str, TopicMetadata]
+    # Settings of topics that Kafka 4.4 knows, by topic name.
     topic_configs: Mapping[str, Mapping[str, str]]
+    # Names of other settings of topics, by topic name; Kafka 4.4 passes over them as well.
     ignored_topic_keys: Mapping[str, tuple[str, ...]]
+    # Broker-wide settings that concern us, by node id as text; the empty text holds those of all
+    # nodes. Settings that may be secrets are not among them.
     broker_configs: Mapping[str, Mapping[str, str]]
-    brokers: Mapping[int, RegisterBrokerRecord]
-    feature_levels: Mapping[str, int]
-    snapshot: str | None
-    end_offset: int
+    brokers: Mapping[int, RegisterBrokerRecord]  # registered brokers, by node id
+    feature_levels: Mapping[str, int]  # levels of features such as ``metadata.version``, by name
+    snapshot: str | None  # name of the snapshot that was read, None if there was none
+    end_offset: int  # offset after the last record that counts
+    # Time of the last batch, epoch milliseconds, -1 if there is none: as old as that is what stands
+    # here.
     last_timestamp_ms: int
-    skipped: Mapping[int, int]
-    unknown: Mapping[int, int]
-    notes: tuple[str, ...]
-    next_producer_id: int = 0
+    skipped: Mapping[int, int]  # numbers of records of types that concern no log, by type
+    unknown: Mapping[int, int]  # numbers of records of types that Kafka 4.4 does not know, by type
+    notes: tuple[str, ...]  # notes for a person: a torn end, an unfinished transaction
+    next_producer_id: int = 0  # the first producer id that no broker has got
+    # Position behind the last whole batch of the snapshot with which the quorum began, if that was
+    # read and has lost its end; None where it is whole.
     bootstrap_cut_at: int | None = None
+    # Where the start that ``is_recovered`` is about cuts the log; None for nowhere.
     cut: MetadataCut | None = None
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -295,19 +253,10 @@ def read_cluster_metadata(
 
     Args:
         directory: A ``__cluster_metadata-0``.
-        is_recovered: Read what a node has left of it after its start: the log up to the first
-            batch that is none, whatever segment that lies in.
+        is_recovered: Read what a node has left of it after its start: the log up to the first batch
+            that is none, whatever segment that lies in.
         may_be_new: Whether a directory without snapshot and log is that of an empty cluster, as an
             only controller takes it.
-
-    Raises:
-        PartitionNotFoundError: There is no such directory.
-        CorruptClusterMetadataError: There is neither snapshot nor log, records between them or in
-            the log are missing, a snapshot is incomplete, or a record cannot be understood.
-        CorruptRecordError: A batch behind the snapshot's end is malformed, other than at the log's
-            torn end.
-        InvalidRecordError: A record inside a valid batch is malformed.
-        StorageError: A file cannot be read.
     """
     replay = _ImageFeed(directory)
     snapshot = _read_files(replay, directory, is_recovered=is_recovered, may_be_new=may_be_new)
@@ -322,10 +271,6 @@ def read_broker_metadata(directories: Sequence[Path]) -> ClusterMetadata:
 
     Args:
         directories: Each ``__cluster_metadata-0`` in the broker's log directories; at least one.
-
-    Raises:
-        CorruptClusterMetadataError: Two of them say other things.
-        PylogError: The errors of ``read_cluster_metadata``.
     """
     if len(directories) == 1:
         return read_cluster_metadata(directories[0])
@@ -368,20 +313,14 @@ def _without_origin(metadata: ClusterMetadata) -> ClusterMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRecords:
-    """Readable records that a start cuts off the log.
-
-    Attributes:
-        records: How many there are.
-        end_offset: Behind the last one.
-        topics: Topics that they make or delete.
-        configs: Settings that they change, ``topic audit: retention.ms`` or ``broker 1: KEY``.
-        producer_ids: The last first producer id that no broker has got; None where none is said.
-    """
+    """Readable records that a start cuts off the log."""
 
     records: int
     end_offset: int
     topics: tuple[str, ...]
+    # Settings that they change, ``topic audit: retention.ms`` or ``broker 1: KEY``.
     configs: tuple[str, ...]
+    # The last first producer id that no broker has got; None where none is said.
     producer_ids: int | None
 
     def describe(self) -> str:
@@ -403,9 +342,6 @@ def read_cut_records(directory: Path, metadata: ClusterMetadata) -> CutRecords:
     Args:
         directory: A ``__cluster_metadata-0``.
         metadata: What ``read_cluster_metadata`` says of it, of a recovered log with a cut.
-
-    Raises:
-        StorageError: A file cannot be read.
     """
     cut = metadata.cut
     assert cut is not None  # noqa: S101  # the caller has seen it
@@ -506,19 +442,13 @@ def _read_files(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionVersion:
-    """A partition as a record of the metadata log made it.
-
-    Attributes:
-        topic: Name of the topic.
-        state: The partition from then on.
-        offset: Offset of the record; None for what a snapshot has, whose past is not known.
-        timestamp_ms: Time of the record's batch, epoch milliseconds, -1 for none.
-    """
+    """A partition as a record of the metadata log made it."""
 
     topic: str
     state: PartitionRecord
+    # Offset of the record; None for what a snapshot has, whose past is not known.
     offset: int | None
-    timestamp_ms: int
+    timestamp_ms: int  # time of the record's batch, epoch milliseconds, -1 for none
 
 
 def list_partition_versions(directory: Path) -> list[PartitionVersion]:
@@ -526,9 +456,6 @@ def list_partition_versions(directory: Path) -> list[PartitionVersion]:
 
     Args:
         directory: A ``__cluster_metadata-0``.
-
-    Raises:
-        PylogError: The errors of ``read_cluster_metadata``.
     """
     history = _History(directory)
     _read_files(history, directory, is_recovered=True)
@@ -537,33 +464,23 @@ def list_partition_versions(directory: Path) -> list[PartitionVersion]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """A voter of the controllers' quorum.
-
-    Attributes:
-        node_id: Its node.
-        directory_id: Id of its directory with the metadata log; None where the quorum does not
-            tell voters apart by it.
-        endpoints: Where it listens, ``name://host:port``; empty where nothing says it.
-    """
+    """A voter of the controllers' quorum."""
 
     node_id: int
+    # Id of its directory with the metadata log; None where the quorum does not tell voters apart by
+    # it.
     directory_id: str | None = None
+    # Where it listens, ``name://host:port``; empty where nothing says it.
     endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumRecords:
-    """The control records of a copy of the metadata log.
+    """The control records of a copy of the metadata log."""
 
-    Attributes:
-        kraft_version: Level of ``kraft.version``: from 1 on the log has the voters.
-        voters: Voters by the last record about them; empty without one.
-        electors: Who could vote in the last election; empty where a snapshot has replaced its
-            record.
-    """
-
-    kraft_version: int = 0
-    voters: tuple[Voter, ...] = ()
+    kraft_version: int = 0  # level of ``kraft.version``: from 1 on the log has the voters
+    voters: tuple[Voter, ...] = ()  # voters by the last record about them; empty without one
+    # Who could vote in the last election; empty where a snapshot has replaced its record.
     electors: tuple[Voter, ...] = ()
 
 
@@ -572,9 +489,6 @@ def read_quorum(directory: Path) -> tuple[ClusterMetadata, QuorumRecords]:
 
     Args:
         directory: A ``__cluster_metadata-0``.
-
-    Raises:
-        PylogError: The errors of ``read_cluster_metadata``.
     """
     feed = _QuorumFeed(directory)
     snapshot = _read_files(feed, directory, is_recovered=True)
@@ -719,9 +633,6 @@ class _ImageFeed:
         """Replay a segment's batches up to the first one that is none.
 
         Args:
-            file: The segment.
-            path: Its path.
-            start: Position of the first batch.
             damaged: Position of bytes before it that are none; None without any.
             is_recovered: Whether missing offsets are passed over, as a start does.
         """
@@ -741,9 +652,6 @@ class _ImageFeed:
 
         Returns:
             The position; None at the end of a log that a crash has torn.
-
-        Raises:
-            CorruptRecordError: Records behind the snapshot's end are damaged, or missing.
         """
         damaged = file.torn_at
         assert damaged is not None  # noqa: S101  # the caller has seen it

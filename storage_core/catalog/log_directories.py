@@ -61,23 +61,16 @@ _LOG_KINDS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubDirectory:
-    """One sub-directory of a log directory.
+    """One sub-directory of a log directory."""
 
-    Attributes:
-        path: Its path, or its location as ``open_store`` takes it.
-        kind: The kind of directory.
-        topic_partition: Its partition; None for CACHE and FOREIGN. For DELETE and STRAY the topic
-            may be cut.
-        topic_id: The id in its ``partition.metadata``, None without the file.
-        problem: Why the topic id could not be read, or why the name does not parse; else empty.
-        is_link: Whether the name is that of a link, which a broker follows and we do not.
-    """
-
-    path: str
+    path: str  # its path, or its location as ``open_store`` takes it
     kind: DirectoryKind
+    # Its partition; None for CACHE and FOREIGN. For DELETE and STRAY the topic may be cut.
     topic_partition: TopicPartition | None = None
-    topic_id: str | None = None
+    topic_id: str | None = None  # the id in its ``partition.metadata``, None without the file
+    # Why the topic id could not be read, or why the name does not parse; else empty.
     problem: str = ""
+    # Whether the name is that of a link, which a broker follows and we do not.
     is_link: bool = False
 
     @property
@@ -88,19 +81,13 @@ class SubDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryState:
-    """The content of one log directory.
-
-    Attributes:
-        path: Its path or URL.
-        meta_properties: The content of ``meta.properties``, None without the file.
-        clean_shutdown: The content of the marker, None without one.
-        entries: Its sub-directories, sorted by name.
-    """
+    """The content of one log directory."""
 
     path: str
+    # The content of ``meta.properties``, None without the file.
     meta_properties: MetaProperties | None
-    clean_shutdown: CleanShutdown | None
-    entries: tuple[SubDirectory, ...]
+    clean_shutdown: CleanShutdown | None  # the content of the marker, None without one
+    entries: tuple[SubDirectory, ...]  # its sub-directories, sorted by name
 
     def of_kind(self, kind: DirectoryKind) -> tuple[SubDirectory, ...]:
         """Return the sub-directories of a kind."""
@@ -128,12 +115,7 @@ def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]
 
 
 def read_topic_id(location: str) -> str | None:
-    """Return the topic id in a partition's ``partition.metadata``, None without one.
-
-    Raises:
-        CheckpointError: The file is malformed.
-        StorageError: The partition cannot be read.
-    """
+    """Return the topic id in a partition's ``partition.metadata``, None without one."""
     return topic_id_of(open_store(location))
 
 
@@ -180,23 +162,14 @@ def find_inconsistent_topic_ids(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignFormat:
-    """A system other than Kafka, although its log directory may look alike.
-
-    Attributes:
-        product: Its name.
-        evidence: The entry of the directory that only it has.
-    """
+    """A system other than Kafka, although its log directory may look alike."""
 
     product: str
-    evidence: str
+    evidence: str  # the entry of the directory that only it has
 
 
 def find_foreign_format(entries: Collection[str]) -> ForeignFormat | None:
-    """Return a directory's other system; None without a sign of one.
-
-    Args:
-        entries: Names of the directory's entries.
-    """
+    """Return a directory's other system; None without a sign of one."""
     for name in sorted(entries):
         if name in _NAMES:
             return ForeignFormat(product=_NAMES[name], evidence=name)

@@ -34,32 +34,17 @@ from storage_core.messages.metadata_records import METADATA_RECORDS
 
 
 class _Meaning(NamedTuple):
-    """What one type of record says of logs.
-
-    Attributes:
-        record: The resulting record.
-        fields: Attribute of the record and Kafka's name of the field; where the field is null or
-            of a later version, the attribute has its default.
-        preset: Attributes that stand in no field.
-    """
+    """What one type of record says of logs."""
 
     record: Callable[..., MetadataRecord]
+    # Attribute of the record and Kafka's name of the field; where the field is null or of a later
+    # version, the attribute has its default.
     fields: tuple[tuple[str, str], ...] = ()
-    preset: Mapping[str, Any] = MappingProxyType({})
+    preset: Mapping[str, Any] = MappingProxyType({})  # attributes that stand in no field
 
 
 def decode_metadata_record(value: bytes, *, file: str, offset: int) -> MetadataRecord:
-    """Decode the value of one record of the metadata log.
-
-    Args:
-        value: The bytes.
-        file: Name of the file, for errors.
-        offset: Offset of the record, for errors.
-
-    Raises:
-        CorruptClusterMetadataError: The frame or a field is malformed, or the version of a type
-            that matters is newer than this reader knows.
-    """
+    """Decode the value of one record of the metadata log."""
     try:
         return _decode(FieldReader(value))
     except MalformedMessageError as error:
@@ -67,17 +52,10 @@ def decode_metadata_record(value: bytes, *, file: str, offset: int) -> MetadataR
 
 
 def encode_record(record: MetadataRecord, version: int) -> bytes:
-    """Return the value of a record of the metadata log.
-
-    Fields that concern no log are empty.
+    """Return the value of a record of the metadata log. Fields that concern no log are empty.
 
     Args:
         record: A record whose type alone says what it means.
-        version: Of the type.
-
-    Raises:
-        ValueError: There is no such version, or a field cannot have its value.
-        struct.error: A number is too large for its field.
     """
     api_key, meaning = _MEANINGS_BY_RECORD[type(record)]
     values = METADATA_RECORDS[api_key].value.blank()

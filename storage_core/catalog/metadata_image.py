@@ -41,10 +41,8 @@ class ResourceType(enum.IntEnum):
 
 
 class TransactionMark(enum.Enum):
-    """A step of a metadata transaction: its begin, end or abort.
-
-    Records between BEGIN and END count as one record.
-    """
+    """A step of a metadata transaction: its begin, end or abort. Records between BEGIN and END
+    count as one record."""
 
     BEGIN = "begin"
     END = "end"
@@ -76,43 +74,26 @@ class RemoveTopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """A partition as it is now.
-
-    Attributes:
-        topic_id: The topic.
-        partition: The partition's number.
-        replicas: Node ids, the preferred leader first.
-        isr: Node ids of the in-sync replicas.
-        removing_replicas: Node ids that leave.
-        adding_replicas: Node ids that come.
-        leader: Node id, -1 for none.
-        leader_epoch: Number of the leader's reign.
-        partition_epoch: Number of changes of the partition so far.
-        directories: Directory id of each replica; empty where none is known.
-        eligible_leader_replicas: Node ids; empty where none is known.
-        last_known_eligible_leader_replicas: Node ids; empty where none is known.
-    """
+    """A partition as it is now."""
 
     topic_id: str
     partition: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    removing_replicas: tuple[int, ...]
-    adding_replicas: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    directories: tuple[str, ...] = ()
-    eligible_leader_replicas: tuple[int, ...] = ()
-    last_known_eligible_leader_replicas: tuple[int, ...] = ()
+    replicas: tuple[int, ...]  # node ids, the preferred leader first
+    isr: tuple[int, ...]  # node ids of the in-sync replicas
+    removing_replicas: tuple[int, ...]  # node ids that leave
+    adding_replicas: tuple[int, ...]  # node ids that come
+    leader: int  # node id, -1 for none
+    leader_epoch: int  # number of the leader's reign
+    partition_epoch: int  # number of changes of the partition so far
+    directories: tuple[str, ...] = ()  # directory id of each replica; empty where none is known
+    eligible_leader_replicas: tuple[int, ...] = ()  # node ids; empty where none is known
+    last_known_eligible_leader_replicas: tuple[int, ...] = ()  # node ids; empty where none is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """Changes of a partition; None or NO_LEADER_CHANGE means no change.
-
-    NO_LEADER_CHANGE is the leader's value.
-    """
+    """Changes of a partition; None or NO_LEADER_CHANGE means no change. NO_LEADER_CHANGE is the
+    leader's value."""
 
     topic_id: str
     partition: int
@@ -135,10 +116,8 @@ class ClearElrRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """A setting of a topic or broker, or its removal (None).
-
-    The value may be a secret: ``repr`` leaves it out.
-    """
+    """A setting of a topic or broker, or its removal (None). The value may be a secret: ``repr``
+    leaves it out."""
 
     resource_type: int
     resource_name: str
@@ -159,34 +138,22 @@ class FeatureLevelRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord:
-    """A broker got a block of producer ids.
+    """A broker got a block of producer ids."""
 
-    Attributes:
-        next_producer_id: The first id that no broker has got.
-    """
-
-    next_producer_id: int
+    next_producer_id: int  # the first id that no broker has got
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord:
-    """A broker joined.
-
-    Attributes:
-        broker_id: Its node id.
-        broker_epoch: Number of its reign.
-        fenced: Whether it is kept from leading.
-        log_directories: Ids of its directories; empty where none is known.
-        cordoned_log_directories: Ids of those that take no new partitions; None: not known.
-        in_controlled_shutdown: Whether it has begun to stop, and leads nothing any more.
-    """
+    """A broker joined."""
 
     broker_id: int
     broker_epoch: int
-    fenced: bool
-    log_directories: tuple[str, ...] = ()
+    fenced: bool  # whether it is kept from leading
+    log_directories: tuple[str, ...] = ()  # ids of its directories; empty where none is known
+    # Ids of those that take no new partitions; None: not known.
     cordoned_log_directories: tuple[str, ...] | None = None
-    in_controlled_shutdown: bool = False
+    in_controlled_shutdown: bool = False  # whether it has begun to stop, and leads nothing any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,15 +184,10 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRecord:
-    """A record of an unknown type, or of one without logs.
-
-    Attributes:
-        api_key: Number of its type.
-        is_known: Whether Kafka 4.4 knows the type.
-    """
+    """A record of an unknown type, or of one without logs."""
 
     api_key: int
-    is_known: bool
+    is_known: bool  # whether Kafka 4.4 knows the type
 
 
 MetadataRecord = (
@@ -247,13 +209,7 @@ MetadataRecord = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """A topic.
-
-    Attributes:
-        name: Its name.
-        topic_id: Its id, as Kafka spells it.
-        partitions: Its partitions, by number.
-    """
+    """A topic."""
 
     name: str
     topic_id: str
@@ -268,30 +224,22 @@ class _TopicImage:
 
 @dataclass(slots=True)
 class MetadataImage:
-    """The state after the records so far; `apply` takes the next one.
+    """The state after the records so far; `apply` takes the next one."""
 
-    Attributes:
-        topic_configs: Settings of topics that Kafka 4.4 knows, by topic name.
-        ignored_topic_keys: Names of the other settings of topics, by topic name.
-        broker_configs: Broker-wide settings that concern us, by node id as text; the empty text
-            holds those of all nodes.
-        group_configs: Settings of groups, by group.
-        client_metrics_configs: Subscriptions to metrics of clients, by name.
-        brokers: Registered brokers, by node id.
-        feature_levels: Levels of features, by name.
-        next_producer_id: The first producer id that no broker has got.
-        skipped: Numbers of records of types that are not decoded, by type; of unknown types
-            under the negative number.
-    """
-
+    # Settings of topics that Kafka 4.4 knows, by topic name.
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     ignored_topic_keys: dict[str, set[str]] = field(default_factory=dict)
+    # Broker-wide settings that concern us, by node id as text; the empty text holds those of all
+    # nodes.
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     client_metrics_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    # Registered brokers, by node id.
     brokers: dict[int, RegisterBrokerRecord] = field(default_factory=dict)
     feature_levels: dict[str, int] = field(default_factory=dict)
-    next_producer_id: int = 0
+    next_producer_id: int = 0  # the first producer id that no broker has got
+    # Numbers of records of types that are not decoded, by type; of unknown types under the negative
+    # number.
     skipped: Counter[int] = field(default_factory=Counter)
     unknown: Counter[int] = field(default_factory=Counter)
     _topics: dict[str, _TopicImage] = field(default_factory=dict)
@@ -318,17 +266,7 @@ class MetadataImage:
         return None if topic is None or record is None else (topic.name, record)
 
     def apply(self, record: MetadataRecord, *, file: str, offset: int) -> None:
-        """Take the next record.
-
-        Args:
-            record: The record.
-            file: Name of the file it comes from, for errors.
-            offset: Its offset, for errors.
-
-        Raises:
-            CorruptClusterMetadataError: It contradicts what was before: a topic or partition that
-                does not exist, a transaction that did not begin or did not end.
-        """
+        """Take the next record."""
         if isinstance(record, TransactionRecord):
             self._mark_transaction(record.mark, file, offset)
         elif self._transaction is not None:

@@ -1,7 +1,5 @@
-"""The off switch: a file of the owner against this program's changes.
-
-The file's name is no segment's and no checkpoint's: a broker does not notice it.
-"""
+"""The off switch: a file of the owner against this program's changes. The file's name is no
+segment's and no checkpoint's: a broker does not notice it."""
 
 import os
 from pathlib import Path
@@ -23,9 +21,6 @@ def is_switched_off(location: str) -> bool:
 
     Args:
         location: Location of its directory; the switch works only on this machine.
-
-    Raises:
-        StorageError: The file is there and cannot be read.
     """
     directory = local_path(unpinned(location).removeprefix(MANAGED_PREFIX))
     return directory is not None and read_off_switch(directory) is not None
@@ -34,14 +29,8 @@ def is_switched_off(location: str) -> bool:
 def read_off_switch(directory: Path) -> str | None:
     """Return the reason of a directory's off switch, None without one.
 
-    Args:
-        directory: A log directory, or a partition's.
-
     Returns:
         The first line of the file, which may be empty.
-
-    Raises:
-        StorageError: The file is there and cannot be read.
     """
     path = directory / OFF_SWITCH_FILE
     with storage_errors(path):

@@ -67,14 +67,9 @@ FEATURE_LEVELS: Final[Mapping[str, Mapping[str, range]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A release of Kafka, or a step between two.
+    """A release of Kafka, or a step between two."""
 
-    Attributes:
-        version: As ``kafka-storage format --release-version`` takes it, with the step.
-        metadata_level: Level of ``metadata.version``.
-    """
-
-    version: str
+    version: str  # as ``kafka-storage format --release-version`` takes it, with the step
     metadata_level: int
 
     @property
@@ -111,13 +106,8 @@ class Release:
 
 
 def find_release(text: str) -> Release:
-    """Return a release by name.
-
-    Without a step, as in ``4.4``, it is the last one of the release.
-
-    Raises:
-        ValueError: There is no such release.
-    """
+    """Return a release by name. Without a step, as in ``4.4``, it is the last one of the
+    release."""
     for level, version in reversed([*zip(METADATA_LEVELS, _VERSIONS, strict=True)]):
         release = Release(version=version, metadata_level=level)
         if text in {version, release.name}:

@@ -1,6 +1,4 @@
-"""The role of a root of logs: broker, mirror or managed.
-
-The role decides who may write there.
+"""The role of a root of logs: broker, mirror or managed. The role decides who may write there.
 
 A role is said by the owner. Without that it is guessed from what lies there, and a guess is good
 enough for reading only.
@@ -39,30 +37,24 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleFacts:
-    """The facts of a role, without an opened root.
+    """The facts of a role, without an opened root."""
 
-    Attributes:
-        phrase: The role's name in a sentence, with its article.
-        is_owned_by_broker: Whether a broker starts on it: its lock and its checkpoints count, a
-            recovery may cut its logs, and what was deleted waits there for its end.
-        is_synced: Whether somebody else's sync owns its files: they are only read, and may be of
-            different ages.
-        has_marker: Whether a marker of a clean shutdown says that its logs were closed, and
-            ``meta.properties`` whose they are.
-        has_closed_logs: Whether who wrote its logs has closed them, so that no index ends in zeros.
-        has_manifests: Whether manifests say what its partitions have, not listings and checkpoints.
-        keeps_generations: Whether what a commit replaces stays until a purge: it needs no trash.
-        takes_inventory: Whether an inventory may stand for its listing.
-    """
-
-    phrase: str
+    phrase: str  # the role's name in a sentence, with its article
+    # Whether a broker starts on it: its lock and its checkpoints count, a recovery may cut its
+    # logs, and what was deleted waits there for its end.
     is_owned_by_broker: bool = False
+    # Whether somebody else's sync owns its files: they are only read, and may be of different ages.
     is_synced: bool = False
+    # Whether a marker of a clean shutdown says that its logs were closed, and ``meta.properties``
+    # whose they are.
     has_marker: bool = False
+    # Whether who wrote its logs has closed them, so that no index ends in zeros.
     has_closed_logs: bool = False
+    # Whether manifests say what its partitions have, not listings and checkpoints.
     has_manifests: bool = False
+    # Whether what a commit replaces stays until a purge: it needs no trash.
     keeps_generations: bool = False
-    takes_inventory: bool = False
+    takes_inventory: bool = False  # whether an inventory may stand for its listing
 
 
 _FACTS: Final = {
@@ -90,10 +82,6 @@ def guess_role(root: str | Path) -> Role:
     Returns:
         BROKER for a local directory with ``meta.properties``, MANAGED for a directory or URL with
         our ``pylog-root.json``, else MIRROR, which is where the least can go wrong.
-
-    Raises:
-        StorageError: A URL's store cannot be asked.
-        MissingDriverError: The package that reaches such a URL is not installed.
     """
     directory = local_path(root)
     if directory is None:
@@ -112,10 +100,6 @@ def require_role(role: Role | None, root: str | Path) -> Role:
 
     Args:
         role: The role that the owner named, None if nobody did.
-        root: The root, for the message.
-
-    Raises:
-        GuardRefusedError: Nobody said the role, or the root is a mirror.
     """
     if role is None:
         guessed = guess_role(root)

@@ -74,10 +74,8 @@ _ALL_BROKERS: Final = ""
 
 
 def without_deleting_keys(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of many topics, without their deletion settings.
-
-    The remaining settings hold for an internal topic, too.
-    """
+    """Return the settings of many topics, without their deletion settings. The remaining
+    settings hold for an internal topic, too."""
     return {key: text for key, text in settings.items() if key not in _DELETING_KEYS}
 
 
@@ -92,51 +90,39 @@ class TopicConfigSource(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEntry:
-    """Id and config of a topic.
-
-    Attributes:
-        topic: Its name.
-        topic_id: Its id as Kafka spells it, None if no source says it.
-        config_overrides: Its own settings, by topic key.
-        source: The origin of the topic; explicit configs may add to the cluster's.
-        taken_ms: When that was so, epoch milliseconds, if it was exported; None otherwise.
-        ignored_keys: Settings that the cluster has and Kafka 4.4 does not know, sorted.
-        replicas: How many replicas each partition has; empty where no source says it.
-    """
+    """Id and config of a topic."""
 
     topic: str
-    topic_id: str | None
-    config_overrides: Mapping[str, str]
-    source: TopicConfigSource
+    topic_id: str | None  # its id as Kafka spells it, None if no source says it
+    config_overrides: Mapping[str, str]  # its own settings, by topic key
+    source: TopicConfigSource  # the origin of the topic; explicit configs may add to the cluster's
+    # Settings that the cluster has and Kafka 4.4 does not know, sorted.
     ignored_keys: tuple[str, ...] = ()
+    # When that was so, epoch milliseconds, if it was exported; None otherwise.
     taken_ms: int | None = None
+    # How many replicas each partition has; empty where no source says it.
     replicas: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCatalog:
-    """Ids and configs of a root's topics.
+    """Ids and configs of a root's topics. A catalog is small and has only values, so Spark can
+    send it to tasks."""
 
-    A catalog is small and has only values, so Spark can send it to tasks.
-
-    Attributes:
-        topics: Configs of the cluster, or of its dump, by topic.
-        explicit: Settings said explicitly, by name or glob; of several that match, globs count
-            before names and earlier ones before later ones, each overriding those before.
-        assume_defaults: Globs of topics that have Kafka's defaults where no source knows them.
-        broker: Broker-wide settings, by broker key.
-        settings: Topic keys that override what any source says.
-        broker_doubt: Why it is unknown which broker-wide settings count; empty where it is known.
-        metadata_problem: Why the metadata that a broker has do not count: damage, or copies that
-            differ; else empty. No topic has a config then: what else says one may say only a part.
-    """
-
+    # Configs of the cluster, or of its dump, by topic.
     topics: Mapping[str, TopicEntry] = field(default_factory=dict)
+    # Settings said explicitly, by name or glob; of several that match, globs count before names and
+    # earlier ones before later ones, each overriding those before.
     explicit: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # Globs of topics that have Kafka's defaults where no source knows them.
     assume_defaults: tuple[str, ...] = ()
-    broker: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, str] = field(default_factory=dict)  # broker-wide settings, by broker key
+    # Topic keys that override what any source says.
     settings: Mapping[str, str] = field(default_factory=dict)
+    # Why it is unknown which broker-wide settings count; empty where it is known.
     broker_doubt: Annotated[str, OMITTED] = ""
+    # Why the metadata that a broker has do not count: damage, or copies that differ; else empty. No
+    # topic has a config then: what else says one may say only a part.
     metadata_problem: Annotated[str, OMITTED] = ""
 
     def find(self, topic: str) -> TopicEntry | None:
@@ -184,12 +170,7 @@ class TopicCatalog:
         return None if count is None else count > 1
 
     def config_for(self, topic: str) -> LogConfig | None:
-        """Return the effective config of a topic, None for an unknown topic.
-
-        Raises:
-            ConfigError: A setting is unknown, malformed, out of range or contradicts another; or
-                nobody knows which broker-wide settings count.
-        """
+        """Return the effective config of a topic, None for an unknown topic."""
         entry = self.find(topic)
         if entry is None:
             return None
@@ -198,13 +179,8 @@ class TopicCatalog:
         return LogConfig.from_topic_overrides(entry.config_overrides, broker=self.broker)
 
     def config_or_defaults(self, topic: str) -> LogConfig:
-        """Return the effective config of a topic, else the broker's defaults.
-
-        Use it only where a wrong guess loses nothing, such as loading a log.
-
-        Raises:
-            ConfigError: A setting is unknown, malformed, out of range or contradicts another.
-        """
+        """Return the effective config of a topic, else the broker's defaults. Use it only where
+        a wrong guess loses nothing, such as loading a log."""
         return self.config_for(topic) or LogConfig.from_topic_overrides(
             self.settings, broker=self.broker
         )

@@ -46,35 +46,21 @@ _NO_VALUE: Final = "null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDump:
-    """The exported configs of a cluster's topics.
-
-    Attributes:
-        file: Where it stands.
-        taken_ms: When it was exported, epoch milliseconds: as it says itself, else when the file
-            was written.
-        topics: Settings of each topic that Kafka 4.4 knows; equal ones are one object.
-        ignored_keys: Names of other settings, by topic, sorted.
-        second_hand: Topics whose settings are not all the cluster's own: a person said some.
-    """
+    """The exported configs of a cluster's topics."""
 
     file: str
+    # When it was exported, epoch milliseconds: as it says itself, else when the file was written.
     taken_ms: int
+    # Settings of each topic that Kafka 4.4 knows; equal ones are one object.
     topics: Mapping[str, Mapping[str, str]]
+    # Names of other settings, by topic, sorted.
     ignored_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Topics whose settings are not all the cluster's own: a person said some.
     second_hand: frozenset[str] = frozenset()
 
 
 def parse_topic_dump(content: bytes, *, file: str, modified_ms: int) -> TopicDump:
-    """Read exported configs of topics, JSON or the tool's text.
-
-    Args:
-        content: The file.
-        file: Its name or path, for messages.
-        modified_ms: When it was written, epoch milliseconds.
-
-    Raises:
-        CheckpointError: It is too large, malformed, or says something twice; with the line.
-    """
+    """Read exported configs of topics, JSON or the tool's text."""
     if len(content) > MAX_DUMP_BYTES:
         raise CheckpointError(file, 0, f"is larger than {MAX_DUMP_BYTES} bytes")
     content = content.removeprefix(codecs.BOM_UTF8)

@@ -14,21 +14,15 @@ _LEAST_LIKENESS: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFilter:
-    """Which topics a run is about.
+    """Which topics a run is about."""
 
-    Attributes:
-        topics: Globs; a topic has to match one of them. None of them lets every topic in.
-        exclude: Globs; a topic that matches one of them is left out.
-    """
-
+    # Globs; a topic has to match one of them. None of them lets every topic in.
     topics: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()  # globs; a topic that matches one of them is left out
 
     def admits(self, topic: str | None) -> bool:
-        """Whether a topic passes; None passes if no topic was asked for.
-
-        The name None stands for a directory without a topic.
-        """
+        """Whether a topic passes; None passes if no topic was asked for. The name None stands
+        for a directory without a topic."""
         if topic is None:
             return not self.topics
         asked = not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)

@@ -1,7 +1,5 @@
-"""Small files of a log directory and a partition, and the lock.
-
-This package decodes and encodes them.
-"""
+"""Small files of a log directory and a partition, and the lock. This package decodes and encodes
+them."""
 
 from storage_core.checkpoint.broker_files import (
     UNKNOWN_BROKER_EPOCH,

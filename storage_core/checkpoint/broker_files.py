@@ -61,42 +61,24 @@ _QUORUM_STATE_NUMBERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The fields of ``meta.properties``.
+    """The fields of ``meta.properties``."""
 
-    Attributes:
-        version: 0 or 1.
-        cluster_id: Id of the cluster; never None in version 1.
-        node_id: The node's number (``broker.id`` in version 0); never None in version 1.
-        directory_id: Id of the directory, as Kafka spells it.
-    """
-
-    version: int
-    cluster_id: str | None
-    node_id: int | None
+    version: int  # 0 or 1
+    cluster_id: str | None  # id of the cluster; never None in version 1
+    node_id: int | None  # the node's number (``broker.id`` in version 0); never None in version 1
     directory_id: str | None
 
 
 def is_same_broker(one: MetaProperties | None, other: MetaProperties | None) -> bool:
-    """Whether two log directories belong to one broker.
-
-    A directory without an identity belongs to a broker only if it is alone.
-    """
+    """Whether two log directories belong to one broker. A directory without an identity belongs
+    to a broker only if it is alone."""
     if one is None or other is None:
         return one is other
     return (one.cluster_id, one.node_id) == (other.cluster_id, other.node_id)
 
 
 def parse_meta_properties(data: bytes, *, file: str) -> MetaProperties:
-    """Parse ``meta.properties``.
-
-    Args:
-        data: The whole file.
-        file: Its name, for errors.
-
-    Raises:
-        CheckpointError: It is no properties text, has another version, lacks what its version
-            needs, or holds an id or number that is none.
-    """
+    """Parse ``meta.properties``."""
     properties = parse_java_properties(data, file=file)
     version = _parse_node_number(properties.get("version", "0").strip(), "version", file)
     if version not in {_ZOOKEEPER_VERSION, _KRAFT_VERSION}:
@@ -117,10 +99,8 @@ def parse_meta_properties(data: bytes, *, file: str) -> MetaProperties:
 
 
 def encode_meta_properties(properties: MetaProperties) -> bytes:
-    """Return the bytes of a ``meta.properties``.
-
-    Kafka writes it anew, in its own order, when the node starts.
-    """
+    """Return the bytes of a ``meta.properties``. Kafka writes it anew, in its own order, when
+    the node starts."""
     named = {
         "version": properties.version,
         "cluster.id": properties.cluster_id,
@@ -137,11 +117,6 @@ def validate_one_broker(directories: Mapping[str, MetaProperties]) -> None:
     Args:
         directories: The content of each directory's file, by path; directories without one left
             out.
-
-    Raises:
-        InconsistentClusterIdError: They name different clusters.
-        InconsistentDirectoriesError: They name different nodes, two have the same directory id,
-            or one has an id that Kafka reserves.
     """
     validate_one_cluster(directories)
     node: tuple[str, int] | None = None
@@ -160,9 +135,6 @@ def validate_one_cluster(directories: Mapping[str, MetaProperties]) -> None:
     Args:
         directories: The content of each directory's file, by path; directories without one left
             out.
-
-    Raises:
-        InconsistentClusterIdError: They name different clusters.
     """
     cluster_id: str | None = None
     for path, meta in sorted(directories.items()):
@@ -173,16 +145,12 @@ def validate_one_cluster(directories: Mapping[str, MetaProperties]) -> None:
 
 
 def validate_directory_ids(directories: Mapping[str, MetaProperties]) -> None:
-    """Check that each log directory has an id of its own.
-
-    A controller registers no broker with the directory id of another one.
+    """Check that each log directory has an id of its own. A controller registers no broker with the
+    directory id of another one.
 
     Args:
         directories: The content of each directory's file, by path; directories without one left
             out.
-
-    Raises:
-        InconsistentDirectoriesError: Two have the same id, or one has an id that Kafka reserves.
     """
     owners: dict[str, str] = {}
     for path, meta in sorted(directories.items()):
@@ -216,21 +184,14 @@ def _directory_id(text: str | None, file: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanShutdown:
-    """The fields of ``.kafka_cleanshutdown``.
+    """The fields of ``.kafka_cleanshutdown``."""
 
-    Attributes:
-        broker_epoch: Epoch of the broker that wrote it, or UNKNOWN_BROKER_EPOCH.
-    """
-
+    # Epoch of the broker that wrote it, or UNKNOWN_BROKER_EPOCH.
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
 
 
 def read_clean_shutdown(directory: SmallFiles) -> CleanShutdown | None:
-    """Return what the marker of a log directory says, None without one.
-
-    Raises:
-        StorageError: It cannot be read.
-    """
+    """Return what the marker of a log directory says, None without one."""
     content = directory.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
     return None if content is None else parse_clean_shutdown(content)
 
@@ -251,14 +212,8 @@ def encode_clean_shutdown(broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bytes:
 
 
 def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
-    """Return the fields of ``quorum-state``, in the file's order.
-
-    Field names are Kafka's, in snake case.
-
-    Raises:
-        CheckpointError: It is no JSON object, has a field that no version has, or a value that the
-            field cannot have.
-    """
+    """Return the fields of ``quorum-state``, in the file's order. Field names are Kafka's, in
+    snake case."""
     try:
         parsed = parse_json(data, limit_bytes=MAX_QUORUM_STATE_BYTES)
     except ValueError as error:
@@ -289,7 +244,6 @@ def encode_quorum_state(*, epoch: int, voters: Sequence[int] | None) -> bytes:
     """Return a ``quorum-state`` without a leader and a vote.
 
     Args:
-        epoch: The epoch in which it is.
         voters: Node ids of the voters, for version 0; None for version 1, where the log has them.
     """
     nobody = {"leaderId": -1, "leaderEpoch": epoch, "votedId": -1}

@@ -66,11 +66,7 @@ _COLON: Final = re.compile(r":[ \t\n\v\f\r]+")
 
 
 def read_lines(data: bytes, *, file: str) -> list[str]:
-    """Return a UTF-8 text's lines without ends; no empty last line.
-
-    Raises:
-        CheckpointError: The bytes are not UTF-8.
-    """
+    """Return a UTF-8 text's lines without ends; no empty last line."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -85,18 +81,8 @@ def read_lines(data: bytes, *, file: str) -> list[str]:
 def parse_entries(data: bytes, *, file: str, field_count: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the entries of a checkpoint, in file order.
 
-    Args:
-        data: The whole file.
-        file: Its name, for errors.
-        field_count: Fields that an entry has.
-
     Yields:
         The 1-based number of the entry's line, and its fields.
-
-    Raises:
-        CheckpointError: Another version, a version or count that is no number, an entry with
-            another number of fields, another number of entries than announced, or more than
-            MAX_ENTRIES.
     """
     _require_utf8(data, file=file)
     lines = _walk_lines(data)
@@ -138,10 +124,8 @@ def _require_utf8(data: bytes, *, file: str) -> None:
 
 
 def _walk_lines(data: bytes) -> Iterator[str]:
-    """Yield the lines of ``read_lines`` one at a time.
-
-    A list of all lines would take ten times the file's memory.
-    """
+    """Yield the lines of ``read_lines`` one at a time. A list of all lines would take ten times
+    the file's memory."""
     start = 0
     for end in _LINE_END_BYTES.finditer(data):
         yield data[start : end.start()].decode()
@@ -162,11 +146,7 @@ def parse_number(text: str, largest: int, *, file: str, line: int) -> int:
     Args:
         text: Digits, perhaps with a sign; nothing around them.
         largest: INT_MAX or LONG_MAX.
-        file: Name of the file, for the error.
         line: 1-based line, for the error.
-
-    Raises:
-        CheckpointError: It is no number, or has more bits.
     """
     is_number = len(text) <= _MAX_NUMBER_LENGTH and _NUMBER.fullmatch(text)
     number = int(text) if is_number else None
@@ -177,10 +157,8 @@ def parse_number(text: str, largest: int, *, file: str, line: int) -> int:
 
 
 def quote(text: str) -> str:
-    """Return a file's text for an error message, escaped and cut.
-
-    Zeros alone, which a crash leaves, become their number.
-    """
+    """Return a file's text for an error message, escaped and cut. Zeros alone, which a crash
+    leaves, become their number."""
     if text and not text.strip("\0"):
         return count_text(len(text), "zero byte")
     if len(text) > _QUOTED_CHARACTERS:
@@ -193,15 +171,10 @@ def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, i
 
     Args:
         data: The whole file; empty is valid.
-        file: Its name, for errors.
 
     Returns:
         Offsets by partition, in file order; of a partition that is there twice, the last one.
         An offset may be negative.
-
-    Raises:
-        CheckpointError: The file breaks its form, or names what Kafka would not take for a
-            partition.
     """
     offsets = {}
     for line, (topic, partition, offset) in parse_entries(data, file=file, field_count=3):
@@ -218,10 +191,8 @@ def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, i
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Return the bytes of an offset checkpoint, sorted by partition.
-
-    Kafka writes partitions in any order.
-    """
+    """Return the bytes of an offset checkpoint, sorted by partition. Kafka writes partitions in
+    any order."""
     return encode_entries(
         f"{partition.topic} {partition.partition} {offsets[partition]}"
         for partition in sorted(offsets)
@@ -241,13 +212,9 @@ def parse_leader_epochs(data: bytes, *, file: str) -> list[EpochEntry]:
 
     Args:
         data: The whole file; empty is valid.
-        file: Its name, for errors.
 
     Returns:
         The entries in file order, whatever their numbers.
-
-    Raises:
-        CheckpointError: The file breaks its form.
     """
     return [
         EpochEntry(
@@ -265,28 +232,14 @@ def encode_leader_epochs(entries: Sequence[EpochEntry]) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """The fields of ``partition.metadata``.
+    """The fields of ``partition.metadata``."""
 
-    Attributes:
-        version: Version of its form, 0 or higher.
-        topic_id: The topic's id, as Kafka spells it.
-    """
-
-    version: int = _METADATA_VERSION
-    topic_id: str
+    version: int = _METADATA_VERSION  # version of its form, 0 or higher
+    topic_id: str  # the topic's id, as Kafka spells it
 
 
 def parse_partition_metadata(data: bytes, *, file: str) -> PartitionMetadata:
-    """Parse ``partition.metadata``.
-
-    Args:
-        data: The whole file.
-        file: Its name, for errors.
-
-    Raises:
-        CheckpointError: A line is missing or malformed, the version negative, the id no id, or
-            the zero id, which no topic has.
-    """
+    """Parse ``partition.metadata``."""
     lines = read_lines(data, file=file)
     version = parse_number(_metadata_value(lines, 1, file), INT_MAX, file=file, line=1)
     if version < 0:

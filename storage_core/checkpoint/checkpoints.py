@@ -39,28 +39,17 @@ UPKEEP_FILES: Final = (REPLICATION_FILE, LOG_START_FILE, CLEANER_FILE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCheckpoints:
-    """The checkpointed offsets of one partition; None for no entry.
+    """The checkpointed offsets of one partition; None for no entry."""
 
-    Attributes:
-        log_start_offset: First offset that may be read.
-        recovery_point: Up to it the log is on disk; in a manifest, up to it the log was taken.
-        high_watermark: Up to it the log is replicated.
-        cleaner_offset: Where the next round of compaction begins.
-    """
-
-    log_start_offset: Count | None = None
+    log_start_offset: Count | None = None  # first offset that may be read
+    # Up to it the log is on disk; in a manifest, up to it the log was taken.
     recovery_point: Count | None = None
     high_watermark: Count | None = None
     cleaner_offset: Count | None = None
 
     def start_in_tier(self, local_start: int) -> int | None:
-        """Return a log start below the first local offset, else None.
-
-        Kafka keeps such an entry of tiered logs alone: the offsets between lie in the tier.
-
-        Args:
-            local_start: Base offset of the first segment.
-        """
+        """Return a log start below the first local offset, else None. Kafka keeps such an entry
+        of tiered logs alone: the offsets between lie in the tier."""
         start = self.log_start_offset
         return start if start is not None and start < local_start else None
 
@@ -80,14 +69,11 @@ class PartitionCheckpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """What the checkpoint files of one log directory say.
+    """What the checkpoint files of one log directory say."""
 
-    Attributes:
-        entries: Offsets by file and partition; a file that was not read, or is not there, has none.
-        problems: The fault of each malformed file, by file; such a file has no entries.
-    """
-
+    # Offsets by file and partition; a file that was not read, or is not there, has none.
     entries: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
+    # The fault of each malformed file, by file; such a file has no entries.
     problems: Mapping[str, CheckpointError] = field(default_factory=dict)
 
     def of(self, partition: TopicPartition) -> PartitionCheckpoints:
@@ -106,14 +92,8 @@ def read_checkpoints(
     """Read checkpoint files of a log directory; a missing file is empty.
 
     Args:
-        directory: The log directory.
-        files: The files to read.
         strict: Whether a malformed file is an error; else it is told as a problem, and counts as
             empty.
-
-    Raises:
-        CheckpointError: A file is malformed, and that is to be an error.
-        StorageError: A file cannot be read.
     """
     entries: dict[str, dict[TopicPartition, int]] = {}
     problems: dict[str, CheckpointError] = {}

@@ -18,22 +18,14 @@ _TEXT: Final = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
 
 
 def encode_uuid(value: bytes) -> str:
-    """Return the text of 16 bytes.
-
-    Raises:
-        ValueError: There are not 16 bytes.
-    """
+    """Return the text of 16 bytes."""
     if len(value) != UUID_BYTES:
         raise ValueError(f"an id has {UUID_BYTES} bytes, found {len(value)}")
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode("ascii")
 
 
 def parse_uuid(text: str) -> str:
-    """Return the one text by which Kafka knows an id.
-
-    Raises:
-        ValueError: The text is not that of a 128-bit id.
-    """
+    """Return the one text by which Kafka knows an id."""
     if not _TEXT.fullmatch(text):
         raise ValueError(f"expected an id of 22 characters of base64, found {text[:40]!r}")
     # The last character has four bits to spare; Kafka's own text leaves them zero.
@@ -41,11 +33,7 @@ def parse_uuid(text: str) -> str:
 
 
 def decode_uuid(text: str) -> bytes:
-    """Return the 16 bytes of an id.
-
-    Raises:
-        ValueError: The text is not that of a 128-bit id.
-    """
+    """Return the 16 bytes of an id."""
     return base64.urlsafe_b64decode(parse_uuid(text) + "==")
 
 

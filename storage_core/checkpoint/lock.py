@@ -1,6 +1,5 @@
-"""Kafka's lock on a log directory, against brokers and other jobs.
-
-Only the holder of the lock writes to the log directory.
+"""Kafka's lock on a log directory, against brokers and other jobs. Only the holder of the lock
+writes to the log directory.
 
 A broker takes a POSIX record lock on ``.lock`` in each of its log directories and keeps it as long
 as it runs. ``LogDirectoryLock`` takes the same lock, in a process of its own (``lock_holder``
@@ -46,34 +45,22 @@ _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockProof:
-    """Lets an executor check that it writes where the lock is held.
-
-    Attributes:
-        log_directory: Path of the locked directory.
-        holder_pid: Process id of the holder.
-        host_name: Name of the holder's host.
-        boot_id: Id of the holder's kernel since its last start; empty where it has none.
-        address: Where the holder gives out shares: an abstract Unix socket.
-    """
+    """Lets an executor check that it writes where the lock is held."""
 
     log_directory: str
-    holder_pid: int
-    host_name: str
-    boot_id: str
-    address: str
+    holder_pid: int  # process id of the holder
+    host_name: str  # name of the holder's host
+    boot_id: str  # id of the holder's kernel since its last start; empty where it has none
+    address: str  # where the holder gives out shares: an abstract Unix socket
 
 
 class LockShare:
-    """A share in the lock on a log directory; a context manager.
-
-    Made by ``share_lock``.
+    """A share in the lock on a log directory; a context manager. Made by ``share_lock``.
 
     As long as it is open nobody else gets the lock, whatever becomes of the holder.
 
     Args:
-        proof: Proof of the lock.
         connection: To the holder, who waits for its end.
-        descriptor: Descriptor of the locked file.
     """
 
     def __init__(self, proof: LockProof, connection: socket.socket, descriptor: int) -> None:
@@ -106,11 +93,7 @@ class LockShare:
         self._connection.close()
 
     def validate(self) -> None:
-        """Check that this lock is on the lock file, and nobody else's.
-
-        Raises:
-            GuardRefusedError: The lock file is gone or another one, or somebody else has locked it.
-        """
+        """Check that this lock is on the lock file, and nobody else's."""
         try:
             facts = self._path.lstat()
         except OSError as error:
@@ -121,11 +104,7 @@ class LockShare:
             raise _lost(self._proof, f"{self._path} is locked by another process")
 
     def validate_is_locked(self) -> None:
-        """Check that it is this open file that the kernel has locked.
-
-        Raises:
-            GuardRefusedError: The errors of ``validate``; or the lock is not held.
-        """
+        """Check that it is this open file that the kernel has locked."""
         self.validate()
         try:
             other = open_file(self._path, may_be_link=True)
@@ -146,10 +125,8 @@ _sharing = threading.Lock()
 
 
 def _leave_shares() -> None:
-    """Leave the parent's shares after a fork.
-
-    The forked process changes nothing, and may outlive its parent.
-    """
+    """Leave the parent's shares after a fork. The forked process changes nothing, and may
+    outlive its parent."""
     global _keepers, _sharing  # of this process, as descriptors are
     _sharing, _keepers = threading.Lock(), 0
     for share in _shares.values():
@@ -162,14 +139,8 @@ os.register_at_fork(after_in_child=_leave_shares)
 
 
 def share_lock(proof: LockProof) -> LockShare:
-    """Return this process's share in a lock, from the holder if new.
-
-    Asking the holder takes some tenths of a millisecond.
-
-    Raises:
-        GuardRefusedError: This is another host; the holder is gone, or gives out no more of them;
-            or the lock file is another one.
-    """
+    """Return this process's share in a lock, from the holder if new. Asking the holder takes
+    some tenths of a millisecond."""
     with _sharing:
         share = _shares.get(proof.address)
         if share is None:
@@ -185,9 +156,7 @@ def share_lock(proof: LockProof) -> LockShare:
 
 @contextmanager
 def kept_shares() -> Iterator[None]:
-    """Keep all new shares of the lock until the block ends.
-
-    The block is one task with its commits.
+    """Keep all new shares of the lock until the block ends. The block is one task with its commits.
 
     A task that is done leaves none behind: its process may live on for long.
     """
@@ -242,11 +211,7 @@ def _lost(proof: LockProof, reason: str) -> GuardRefusedError:
 
 
 class LogDirectoryLock:
-    """The exclusive lock on one log directory, held while the context lasts.
-
-    Args:
-        log_directory: The directory with the partitions' directories in it.
-    """
+    """The exclusive lock on one log directory, held while the context lasts."""
 
     def __init__(self, log_directory: Path) -> None:
         self.log_directory = log_directory.absolute()
@@ -263,22 +228,13 @@ class LogDirectoryLock:
 
     @property
     def proof(self) -> LockProof:
-        """The proof to hand to executors.
-
-        Raises:
-            GuardRefusedError: The lock is not held.
-        """
+        """The proof to hand to executors."""
         if self._proof is None:
             raise GuardRefusedError("LOCK_LOST", f"the lock on {self.log_directory} was not taken")
         return self._proof
 
     def acquire(self) -> LockProof:
-        """Take the lock; taking it twice is taking it once.
-
-        Raises:
-            GuardRefusedError: Another process holds it; the error names the process if it can.
-            StorageError: The lock file cannot be opened or locked.
-        """
+        """Take the lock; taking it twice is taking it once."""
         if self._proof is not None:
             return self._proof
         holder = self._start_holder()
@@ -302,11 +258,7 @@ class LogDirectoryLock:
         return self._proof
 
     def validate_held(self) -> None:
-        """Check that the lock is still held, right before something is changed.
-
-        Raises:
-            GuardRefusedError: The holder is gone, or the file is another one.
-        """
+        """Check that the lock is still held, right before something is changed."""
         if self._share is None or self._holder is None:
             raise GuardRefusedError(
                 "LOCK_LOST", f"the lock on {self.log_directory} is not held by this process"
@@ -409,40 +361,22 @@ def read_boot_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockState:
-    """Who holds the lock of a log directory.
+    """Who holds the lock of a log directory."""
 
-    Attributes:
-        is_held: Whether anybody does.
-        holder_pid: Process id of the holder; None where nobody is, or nobody who can be seen.
-        command: How the holder was started, cut; empty where that cannot be seen.
-    """
-
-    is_held: bool
+    is_held: bool  # whether anybody does
+    # Process id of the holder; None where nobody is, or nobody who can be seen.
     holder_pid: int | None = None
-    command: str = ""
+    command: str = ""  # how the holder was started, cut; empty where that cannot be seen
 
 
 def require_stopped(log_directory: Path, reason: str) -> None:
-    """Refuse a log directory whose lock somebody holds.
-
-    Args:
-        log_directory: The log directory.
-        reason: Whose it is, and what to do.
-
-    Raises:
-        GuardRefusedError: Its lock is held.
-        StorageError: The lock file is there and cannot be looked at.
-    """
+    """Refuse a log directory whose lock somebody holds."""
     if query_lock(log_directory).is_held:
         raise GuardRefusedError("LOG_DIRECTORY_IN_USE", f"{log_directory}: {reason}")
 
 
 def query_lock(log_directory: Path) -> LockState:
-    """Return who holds the lock of a log directory.
-
-    Raises:
-        StorageError: The lock file is there and cannot be looked at.
-    """
+    """Return who holds the lock of a log directory."""
     path = log_directory / LOCK_FILE
     try:
         has_lock_file = is_there(path, may_be_link=True)

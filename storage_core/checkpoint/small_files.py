@@ -12,9 +12,5 @@ class SmallFiles(Protocol):
         ...
 
     def read(self, name: str, *, limit_bytes: int) -> bytes | None:
-        """Return a small file, None if it is not there.
-
-        Raises:
-            StorageError: It cannot be read, or is longer than limit_bytes.
-        """
+        """Return a small file, None if it is not there."""
         ...

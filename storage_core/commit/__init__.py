@@ -1,7 +1,5 @@
-"""Change a partition's files exactly once, and undo or purge the change.
-
-The package has plans, claims and the trash.
-"""
+"""Change a partition's files exactly once, and undo or purge the change. The package has plans,
+claims and the trash."""
 
 from storage_core.commit.executor import commit
 from storage_core.commit.plan import (

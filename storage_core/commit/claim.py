@@ -1,6 +1,5 @@
-"""The claim file: the right to commit a partition in one run.
-
-Only one attempt works at a time, and all of them return the same result.
+"""The claim file: the right to commit a partition in one run. Only one attempt works at a time, and
+all of them return the same result.
 
 Spark may run a task twice, one after the other or at the same time, and a killed attempt says
 nothing. So the driver creates one claim file per partition beside the scratch files before it
@@ -92,36 +91,23 @@ _MOST_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """The first line of a claim: the operations about to be done.
+    """The first line of a claim: the operations about to be done."""
 
-    Attributes:
-        operations: Results of ``encode_step``.
-        result: The result of every attempt once they are done.
-        location: Path of the partition directory.
-        boot: The id of the machine's boot, None if it has none.
-        files: Versions of the directory's files, by name; older versions did not say.
-        scratch: Versions of the scratch files that are taken in.
-    """
-
-    operations: tuple[Mapping[str, Any], ...]
-    result: dict[str, Any]
+    operations: tuple[Mapping[str, Any], ...]  # results of ``encode_step``
+    result: dict[str, Any]  # the result of every attempt once they are done
     location: SystemText
-    boot: Word | None
+    boot: Word | None  # the id of the machine's boot, None if it has none
+    # Versions of the directory's files, by name; older versions did not say.
     files: Annotated[Versions | None, OMITTED] = None
     scratch: Annotated[Versions | None, OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Done:
-    """The line of a claim that says what is done.
-
-    Attributes:
-        done: How many of the operations, from the first.
-        files: Versions of the files that the last of them changed; older versions did not say.
-        gone: Names of which there is no file any more.
-    """
+    """The line of a claim that says what is done."""
 
     done: Count
+    # Versions of the files that the last of them changed; older versions did not say.
     files: Annotated[Versions | None, OMITTED] = None
     gone: Annotated[tuple[FileName, ...] | None, OMITTED] = None
 
@@ -164,19 +150,13 @@ class CommitClaim:
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether the machine has not restarted since the claim began.
-
-        Within one boot no line of the claim file is lost.
-        """
+        """Whether the machine has not restarted since the claim began. Within one boot no line
+        of the claim file is lost."""
         return self._boot is not None and self._boot == current_boot()
 
     @property
     def is_of_this_user(self) -> bool:
-        """Whether nobody else can have written it, unless root.
-
-        Raises:
-            StorageError: The disk failed.
-        """
+        """Whether nobody else can have written it, unless root."""
         with storage_errors(self._path):
             facts = os.fstat(self._descriptor)
         return stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 and facts.st_uid == os.geteuid()
@@ -185,7 +165,6 @@ class CommitClaim:
         """Write down the operations, before the first of them is done.
 
         Args:
-            plan: The operations.
             result: The result of every attempt once they are done; plain values.
         """
         self._operations, self._result = plan.operations, result
@@ -203,12 +182,7 @@ class CommitClaim:
         self._append(_BEGUN_LINE.encode(begun))
 
     def verify_fit(self) -> None:
-        """Check that the files are unchanged and every step is possible.
-
-        Raises:
-            ChangedWhileReadError: A file is not what the steps that were done have left.
-            StorageError: The disk failed.
-        """
+        """Check that the files are unchanged and every step is possible."""
         if self.location is None or self._files is None:
             raise ChangedWhileReadError(
                 str(self._path), "the versions of the partition's files", "none: an older version"
@@ -222,9 +196,6 @@ class CommitClaim:
 
         Returns:
             The result that was written down with it.
-
-        Raises:
-            StorageError: The disk failed; what was done until then stays.
         """
         groups = list(independent_groups(self.steps_left))
         remaining = groups.copy()
@@ -242,10 +213,8 @@ class CommitClaim:
         return self._result
 
     def _note(self, group: Iterable[Operation], done: int) -> _Done:
-        """Return a line with the file versions after finished steps.
-
-        The line has only the names that the steps changed.
-        """
+        """Return a line with the file versions after finished steps. The line has only the names
+        that the steps changed."""
         if self._files is None or self.location is None:
             return _Done(done=done)  # begun by an older version
         version_of_step = partial(_made, Path(self.location))
@@ -318,24 +287,14 @@ class CommitClaim:
 
 
 def create_claim(path: Path) -> None:
-    """Allow the commit of one partition: on the driver, before commits start.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Allow the commit of one partition: on the driver, before commits start."""
     with storage_errors(path):
         path.touch(mode=0o600)
 
 
 @contextmanager
 def hold_claim(path: Path) -> Iterator[CommitClaim]:
-    """Hold a claim for the block; wait while another attempt holds it.
-
-    Raises:
-        GuardRefusedError: The run is over: its driver took the claim away.
-        ManifestError: It is no claim, or what stands in it cannot be.
-        StorageError: It cannot be read, or is a link: no run makes one of it.
-    """
+    """Hold a claim for the block; wait while another attempt holds it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -366,27 +325,18 @@ def current_boot() -> str | None:
 def resume_claim(
     path: Path, *, log_directory: Path, fence: Callable[[], None] | None = None
 ) -> tuple[str, dict[str, Any]] | None:
-    """Finish a killed run's commit, or forbid it if not yet begun.
-
-    A task of that run may outlive its driver, and open the claim only now.
+    """Finish a killed run's commit, or forbid it if not yet begun. A task of that run may outlive
+    its driver, and open the claim only now.
 
     What another user has written is not done with the rights of this one: a claim may lie in a
     folder of the broker's user, who could name there what this user may change and they may not.
 
     Args:
-        path: Its claim.
         log_directory: Where the partition is; its lock is held.
         fence: Asked right before each change whether that is still so.
 
     Returns:
         (location, result) of the partition; None where the commit had not begun.
-
-    Raises:
-        CommitLostError: The steps begun are unknown, at least in part.
-        GuardRefusedError: It is another user's, or is gone by now; a purge, or an undo elsewhere,
-            works with the trash that the commit keeps its files in; or the lock is lost.
-        ManifestError: It is no claim of a commit on this log directory.
-        StorageError: The disk failed, or that trash is not there any more.
     """
     with hold_claim(path) as claim:
         if not claim.is_begun:
@@ -430,11 +380,7 @@ class CommitLostError(PylogError):
 
 
 def revoke_claim(path: Path) -> None:
-    """Remove a claim on the driver, after waiting for its commit.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Remove a claim on the driver, after waiting for its commit."""
     with storage_errors(path):
         try:
             descriptor = open_file(path, os.O_RDWR)
@@ -452,10 +398,6 @@ def set_aside_claim(path: Path) -> None:
 
     For a directory that cannot be put in order now: its disk failed. Waits for a commit that is
     under way.
-
-    Raises:
-        ManifestError: Its content is impossible; it is not changed.
-        StorageError: The disk failed; it may be left.
     """
     try:
         with hold_claim(path) as claim, storage_errors(path):
@@ -468,7 +410,6 @@ def set_aside_claim(path: Path) -> None:
 
 
 def _made(directory: Path, step: Operation) -> FileVersion:
-    """Return the version of the one file that a step has made."""
     (name,) = changed_names(step)
     path = directory / name
     with storage_errors(path):

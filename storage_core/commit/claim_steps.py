@@ -57,16 +57,7 @@ def encode_step(step: Operation) -> dict[str, Any]:
 
 
 def decode_step(row: Mapping[str, Any], *, file: str, where: str) -> Operation:
-    """Return the operation that ``encode_step`` encoded.
-
-    Args:
-        row: A row of a claim.
-        file: The claim, for messages.
-        where: Dotted path of it in there.
-
-    Raises:
-        ManifestError: It is none of a commit, or a field cannot be what it is.
-    """
+    """Return the operation that ``encode_step`` encoded."""
     kinds = [kind for kind in _KINDS if kind.__name__ == row.get(_KIND)]
     if not kinds:
         raise ManifestError(file, f"{where}.{_KIND}", "expected an operation of a commit")
@@ -81,14 +72,8 @@ def require_places(
     """Check that steps stay within a run's places on one log directory.
 
     Args:
-        steps: The steps of a killed run.
         location: Path of the partition directory that it says it worked on.
-        claim: The file that says so.
         log_directory: The directory whose lock is held.
-
-    Raises:
-        ManifestError: They do not.
-        StorageError: A directory cannot be looked at.
     """
     directory = Path(location)
     with storage_errors(directory):
@@ -121,13 +106,11 @@ def require_places(
 
 
 def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
-    """Return the distinct run folders in the trash used by steps.
-
-    Steps keep files in them, or write records.
+    """Return the distinct run folders in the trash used by steps. Steps keep files in them, or
+    write records.
 
     Args:
         steps: Steps of one commit, accepted by ``require_places``.
-        location: Path of the partition directory.
     """
     places = (
         find_run_folder(Path(step.path), Path(location))
@@ -141,7 +124,6 @@ def _is_file_or_free(path: Path, *, most_names: int | None = None) -> bool:
     """Tell whether a path is a regular file or free; no link.
 
     Args:
-        path: The path.
         most_names: How many names the file may have, None for any number.
     """
     with storage_errors(path):
@@ -164,9 +146,8 @@ def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
 
 
 def _is_linked(path: Path, directory: Path) -> bool:
-    """Tell whether a link is among a run's own trash folders.
-
-    The run makes these folders for the files of a partition.
+    """Tell whether a link is among a run's own trash folders. The run makes these folders for the
+    files of a partition.
 
     Those above are the operator's, and may be links.
     """

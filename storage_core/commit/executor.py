@@ -33,22 +33,13 @@ _NO_ENTRIES: Final = b"0\n0\n"
 
 
 def commit(plan: CommitPlan, store: LogStore) -> None:
-    """Apply a plan to a store, operation by operation, in order.
-
-    Raises:
-        StorageError: The store failed; what was done until then stays, and is a state that a
-            log loader completes or undoes.
-    """
+    """Apply a plan to a store, operation by operation, in order."""
     for _ in apply_steps(plan.operations, store):
         pass
 
 
 def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Operation]:
-    """Apply operations to a store, in order; yield each one after.
-
-    Raises:
-        StorageError: The errors of ``commit``.
-    """
+    """Apply operations to a store, in order; yield each one after."""
     # Ask once: each check of the protocol looks up every method.
     outside = store if isinstance(store, DirectoryStore) else None
     for operation in operations:
@@ -108,10 +99,7 @@ def _apply_outside(
     location: str,
     store: DirectoryStore | None,
 ) -> None:
-    """Apply an operation on files outside of the directory.
-
-    The store must be on a local disk.
-    """
+    """Apply an operation on files outside of the directory. The store must be on a local disk."""
     if store is None:
         raise StorageError(
             location, f"{type(operation).__name__}: this store has nothing outside of it"

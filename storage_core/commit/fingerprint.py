@@ -31,19 +31,12 @@ _DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class FileFingerprint:
-    """A file's name, size, time and small-file CRC, to notice changes.
-
-    Attributes:
-        name: Plain file name.
-        size_bytes: Its length.
-        modified_ms: Its modification time, epoch milliseconds; None where any will do.
-        crc32: CRC-32 of a file of at most ``SMALL_FILE_BYTES``; None for a larger one.
-    """
+    """A file's name, size, time and small-file CRC, to notice changes."""
 
     name: FileName
     size_bytes: Count
-    modified_ms: int | None
-    crc32: Count | None
+    modified_ms: int | None  # its modification time, epoch milliseconds; None where any will do
+    crc32: Count | None  # CRC-32 of a file of at most ``SMALL_FILE_BYTES``; None for a larger one
 
     def matches(self, other: "FileFingerprint | None") -> bool:
         """Tell whether two fingerprints are of one version; None is no file."""
@@ -66,11 +59,7 @@ FINGERPRINTS: Final[JsonFile[tuple[FileFingerprint, ...]]] = JsonFile(
 
 
 def fingerprint_files(store: LogStore) -> tuple[FileFingerprint, ...]:
-    """Return fingerprints of a directory's files but scratch files, sorted by name.
-
-    Raises:
-        StorageError: The store failed, or a file vanished meanwhile.
-    """
+    """Return fingerprints of a directory's files but scratch files, sorted by name."""
     return tuple(
         FileFingerprint(
             name=file.name,
@@ -88,10 +77,8 @@ def fingerprint_files(store: LogStore) -> tuple[FileFingerprint, ...]:
 
 
 def is_scratch(name: str) -> bool:
-    """Tell by its name whether a file is a scratch file.
-
-    Scratch files are of a job at work, or of a killed one.
-    """
+    """Tell by its name whether a file is a scratch file. Scratch files are of a job at work, or
+    of a killed one."""
     return name.startswith(SCRATCH_PREFIX) or name.endswith(TEMPORARY_SUFFIX)
 
 
@@ -102,16 +89,10 @@ def checksum(content: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """One version of one file of a local disk.
-
-    Attributes:
-        size_bytes: Its length.
-        modified_ns: Its modification time, epoch nanoseconds.
-        inode: Its number in its filesystem.
-    """
+    """One version of one file of a local disk."""
 
     size_bytes: Annotated[Count, Key("size")]
-    modified_ns: Annotated[int, Key("time")]
+    modified_ns: Annotated[int, Key("time")]  # its modification time, epoch nanoseconds
     inode: Annotated[int, whole(most=2**64 - 1)]
 
     @classmethod
@@ -127,11 +108,7 @@ Versions = Mapping[str, FileVersion]
 
 
 def observe_versions(directory: Path) -> dict[str, FileVersion]:
-    """Return the versions of a directory's files but scratch files, by name.
-
-    Raises:
-        StorageError: The directory cannot be listed.
-    """
+    """Return the versions of a directory's files but scratch files, by name."""
     with storage_errors(directory):
         entries = scan_folder(directory)
     return {
@@ -142,11 +119,7 @@ def observe_versions(directory: Path) -> dict[str, FileVersion]:
 
 
 def version_of(path: Path) -> FileVersion | None:
-    """Return the version of a file, None where there is none.
-
-    Raises:
-        StorageError: It cannot be looked at.
-    """
+    """Return the version of a file, None where there is none."""
     with storage_errors(path):
         try:
             return FileVersion.of(path.lstat())
@@ -159,10 +132,6 @@ def digest_versions(directory: Path, *, left_out: str) -> str:
 
     Args:
         directory: Scratch files in it are left out.
-        left_out: So are files whose names end with this.
-
-    Raises:
-        StorageError: The directory cannot be listed.
     """
     with storage_errors(directory):
         entries = scan_folder(directory)

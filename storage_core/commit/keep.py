@@ -52,11 +52,7 @@ from storage_core.store.log_identity import read_identity, topic_id_of
 
 
 def is_same_filesystem(directory: Path, folder: Path) -> bool:
-    """Tell whether a directory's files can be linked into a future folder.
-
-    Raises:
-        StorageError: One of them cannot be looked at.
-    """
+    """Tell whether a directory's files can be linked into a future folder."""
     with storage_errors(folder):
         while not folder.exists():
             folder = folder.parent
@@ -66,18 +62,11 @@ def is_same_filesystem(directory: Path, folder: Path) -> bool:
 
 
 def with_trash(plan: CommitPlan, store: LogStore, run_folder: Path, *, action: str) -> CommitPlan:
-    """Return a plan plus steps to keep old files in the trash.
-
-    A plan without changes of files is returned as it is.
+    """Return a plan plus steps to keep old files in the trash. A plan without changes of files is
+    returned as it is.
 
     Args:
-        plan: The plan of a commit on a partition.
         store: Its directory as it is now, on a local disk.
-        run_folder: The run's folder in the trash.
-        action: The action of the commit.
-
-    Raises:
-        StorageError: The disk failed.
     """
     files = fingerprint_files(store)
     first = _end_of_leftovers(plan.operations, files)
@@ -112,18 +101,12 @@ def with_trash(plan: CommitPlan, store: LogStore, run_folder: Path, *, action: s
 def keep_replaced(
     location: Path, replacement: LogStore, run_folder: Path, *, action: str
 ) -> CommitPlan:
-    """Plan to keep a directory that another one replaces.
-
-    The record comes last: without it nothing has begun.
+    """Plan to keep a directory that another one replaces. The record comes last: without it nothing
+    has begun.
 
     Args:
         location: The directory; it may be absent.
-        replacement: What gets its name.
         run_folder: The run's folder in the trash.
-        action: What the run does.
-
-    Raises:
-        StorageError: The disk failed.
     """
     directory = plain_path(location)
     files = (
@@ -197,10 +180,8 @@ def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFin
 
 
 def _near_segments(files: Collection[str], changed: set[str]) -> set[str]:
-    """Return other files removed by a loader along with a segment's swap.
-
-    Those are all whose number lies in the segments that are swapped: producer snapshots above all.
-    """
+    """Return other files removed by a loader along with a segment's swap. Those are all whose
+    number lies in the segments that are swapped: producer snapshots above all."""
     logs = {offset_of(name) or 0: name in changed for name in files if kind_of(name) == LOG_SUFFIX}
     gone = [base for base, is_changed in logs.items() if is_changed]
     if not gone:

@@ -44,24 +44,14 @@ class PromoteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRange:
-    """Copy a byte range of a file to a new, synced file.
-
-    The copy is in the same directory; ``modified_ms`` is its modification time.
-
-    Attributes:
-        source: Name of the file that holds the bytes.
-        start: Where in it they begin.
-        size_bytes: How many there are.
-        target: Name of the new file.
-        modified_ms: Its modification time, epoch milliseconds.
-        reason: Why.
-    """
+    """Copy a byte range of a file to a new, synced file. The copy is in the same directory;
+    ``modified_ms`` is its modification time."""
 
     source: FileName
     start: int
     size_bytes: int
     target: FileName
-    modified_ms: int
+    modified_ms: int  # its modification time, epoch milliseconds
     reason: SystemText
 
 
@@ -93,10 +83,7 @@ class TruncateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncFile:
-    """Make a file's content durable.
-
-    Its writer may have been killed before the sync.
-    """
+    """Make a file's content durable. Its writer may have been killed before the sync."""
 
     name: FileName
     reason: SystemText
@@ -111,29 +98,19 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepFile:
-    """Keep a file's present version outside of the directory, too.
-
-    Attributes:
-        name: Name of the file.
-        path: Its path outside; missing folders are made.
-        size_bytes: How long it is; -1 where that is not known before the commit.
-        is_copy: Whether its bytes are copied; otherwise it gets a second name on its filesystem.
-        reason: Why.
-    """
+    """Keep a file's present version outside of the directory, too."""
 
     name: FileName
-    path: SystemText
-    size_bytes: int
-    is_copy: bool
+    path: SystemText  # its path outside; missing folders are made
+    size_bytes: int  # how long it is; -1 where that is not known before the commit
+    is_copy: bool  # whether its bytes are copied; otherwise it gets a second name on its filesystem
     reason: SystemText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRecord:
-    """Create or replace a small file outside the directory, durably.
-
-    The file's folder becomes durable, too.
-    """
+    """Create or replace a small file outside the directory, durably. The file's folder becomes
+    durable, too."""
 
     path: SystemText
     content: bytes
@@ -150,10 +127,8 @@ class RecordLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreFile:
-    """Put a kept file into the directory, replacing its namesake.
-
-    The kept file stays in the trash.
-    """
+    """Put a kept file into the directory, replacing its namesake. The kept file stays in the
+    trash."""
 
     path: SystemText
     name: FileName
@@ -262,8 +237,6 @@ def follow_step(
     """Update a directory's file versions, by name, to those after a step.
 
     Args:
-        step: The step.
-        files: The version of each file before the step.
         new_version: Returns what stands for the version that the step itself makes.
     """
     match step:
@@ -282,15 +255,11 @@ def follow_step(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPlan:
-    """What is to be done to one partition directory, in this order.
-
-    Attributes:
-        location: Path or URL of the partition directory.
-        operations: The steps; a crash after any of them leaves a state that a log loader brings
-            to the old or the new content.
-    """
+    """What is to be done to one partition directory, in this order."""
 
     location: str
+    # The steps; a crash after any of them leaves a state that a log loader brings to the old or the
+    # new content.
     operations: tuple[Operation, ...]
 
     @property
@@ -309,10 +278,8 @@ class CommitPlan:
         )
 
     def describe(self) -> Iterator[dict[str, str | int]]:
-        """Yield one flat dictionary a step: its kind and its fields.
-
-        Contents are given by their size.
-        """
+        """Yield one flat dictionary a step: its kind and its fields. Contents are given by their
+        size."""
         for operation in self.operations:
             row: dict[str, str | int] = {"operation": type(operation).__name__}
             for field in operation.__slots__:

@@ -1,6 +1,5 @@
-"""Delete for good Kafka's renamed files and the trash of runs.
-
-Kafka marks a file or directory for removal by a suffix.
+"""Delete for good Kafka's renamed files and the trash of runs. Kafka marks a file or directory for
+removal by a suffix.
 
 What a broker would remove by itself are ``.deleted`` files and directories of deleted partitions.
 It renames first and removes ``file.delete.delay.ms`` later; one that was stopped in between
@@ -55,36 +54,24 @@ _AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purge:
-    """The removals of one purge in a directory or a run's trash.
+    """The removals of one purge in a directory or a run's trash."""
 
-    Attributes:
-        location: The directory, or the run's folder in the trash.
-        plans: Plans to remove it, folder by folder; none if nothing is old enough.
-        files: How many files go.
-        size_bytes: Their bytes; those of a file with another name elsewhere are not freed.
-        wait_ms: How long the first that is too young still has to wait; None where none is.
-    """
-
-    location: Path
+    location: Path  # the directory, or the run's folder in the trash
+    # Plans to remove it, folder by folder; none if nothing is old enough.
     plans: tuple[CommitPlan, ...]
     files: int
-    size_bytes: int
+    size_bytes: int  # their bytes; those of a file with another name elsewhere are not freed
+    # How long the first that is too young still has to wait; None where none is.
     wait_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged:
-    """What was removed of one directory, or would be.
-
-    Attributes:
-        files: How many files or objects.
-        size_bytes: Their bytes.
-        steps: The applied steps, described.
-    """
+    """What was removed of one directory, or would be."""
 
     files: int
     size_bytes: int
-    steps: Sequence[Mapping[str, Any]] = ()
+    steps: Sequence[Mapping[str, Any]] = ()  # the applied steps, described
 
 
 def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None = None) -> Purged:
@@ -94,7 +81,6 @@ def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None
     time, those below others first.
 
     Args:
-        purge: The planned purge.
         dry_run: Whether nothing is removed.
         fence: Asked right before each change: raises where the place is not ours any more.
     """
@@ -120,16 +106,7 @@ def apply_purge(purge: Purge, *, dry_run: bool, fence: Callable[[], None] | None
 
 
 def plan_purge_partition(directory: Path, *, now_ms: int, delay_ms: int) -> Purge:
-    """Plan the removal of the ``.deleted`` files of a partition directory.
-
-    Args:
-        directory: The partition directory.
-        now_ms: The run's clock, epoch milliseconds.
-        delay_ms: ``file.delete.delay.ms`` of its topic.
-
-    Raises:
-        StorageError: It cannot be listed.
-    """
+    """Plan the removal of the ``.deleted`` files of a partition directory."""
     waiting = [
         entry
         for entry in _entries(directory)
@@ -154,13 +131,6 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
 
     Args:
         directory: Named ``<topic>-<partition>.<32 hexadecimal digits>-delete``.
-        now_ms: The run's clock, epoch milliseconds.
-        delay_ms: ``file.delete.delay.ms``.
-
-    Raises:
-        GuardRefusedError: It is not what it seems: another name, a symbolic link, or with
-            something in it that is no regular file.
-        StorageError: It cannot be listed.
     """
     try:
         renamed = parse_renamed_directory(directory.name)
@@ -197,13 +167,7 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
 
 
 def find_runs(trash: Path) -> list[Path]:
-    """Return the run folders in a trash, oldest first.
-
-    Other folders in the trash are left out.
-
-    Raises:
-        StorageError: It cannot be listed.
-    """
+    """Return the run folders in a trash, oldest first. Other folders in the trash are left out."""
     if not trash.is_dir():
         return []
     with storage_errors(trash):
@@ -216,13 +180,7 @@ def plan_purge_trash(folder: Path, *, now_ms: int, older_than_ms: int) -> Purge:
 
     Args:
         folder: The run's, held if it is going to be removed.
-        now_ms: The run's clock, epoch milliseconds.
         older_than_ms: How long it is kept after the run's last commit.
-
-    Raises:
-        GuardRefusedError: It holds something that no run puts there, or an undo of it was begun.
-        CheckpointError: It cannot be understood.
-        StorageError: It cannot be read.
     """
     run = read_run(folder)
     newest_ms = run.started_ms
@@ -277,14 +235,7 @@ def _changed_ms(entry: Entry) -> int:
 
 
 def _removals(folder: Path) -> Iterator[tuple[CommitPlan, int]]:
-    """Yield a plan and the bytes for each folder to remove.
-
-    The run's own folder comes last.
-
-    Raises:
-        GuardRefusedError: Something in it is neither a file nor a folder.
-        StorageError: It cannot be read.
-    """
+    """Yield a plan and the bytes for each folder to remove. The run's own folder comes last."""
     why = "the time to undo the run is over"
     with storage_errors(folder):
         for place, names, files in walk_folders(folder, topdown=False):

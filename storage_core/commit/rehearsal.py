@@ -38,21 +38,14 @@ _NEW = -1
 def verify_fit(
     directory: Path, steps: Sequence[Operation], *, expected: Versions, scratch: Versions
 ) -> None:
-    """Check that files are as the finished part of steps left them.
-
-    Of the steps' first group, some first ones may be done; no other step is.
+    """Check that files are as the finished part of steps left them. Of the steps' first group, some
+    first ones may be done; no other step is.
 
     Nothing is changed.
 
     Args:
-        directory: The partition directory.
         steps: The remaining steps of a commit; of their first independent group, some may be done.
         expected: The version of each file as the step before them left it.
-        scratch: The version of each scratch file that is to be promoted, by its path.
-
-    Raises:
-        ChangedWhileReadError: Somebody else has changed a file.
-        StorageError: The disk failed.
     """
     actual = observe_versions(directory)
     done = _done(steps, directory, expected, actual, scratch)
@@ -103,10 +96,8 @@ def _done(
 def _is_amid(
     step: Operation, directory: Path, expected: Versions, actual: Versions, scratch: Versions
 ) -> bool:
-    """Tell whether files look as a finished or half-done step leaves them.
-
-    A kill in the middle leaves a half-done step.
-    """
+    """Tell whether files look as a finished or half-done step leaves them. A kill in the middle
+    leaves a half-done step."""
     match step:
         case WriteFile(name=name):
             is_amid = _holds(directory, step, actual.get(name))
@@ -172,10 +163,7 @@ def _require_sources(
 
 
 def _made(step: Operation, scratch: Versions) -> FileVersion:
-    """Return the version after a step, as far as known before.
-
-    At most its length is known.
-    """
+    """Return the version after a step, as far as known before. At most its length is known."""
     match step:
         case WriteFile(content=content):
             return _new(len(content))

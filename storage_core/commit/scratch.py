@@ -1,6 +1,5 @@
-"""The scratch folder of a run, for task files before their commit.
-
-A commit moves the files into their partitions.
+"""The scratch folder of a run, for task files before their commit. A commit moves the files into
+their partitions.
 
 On the filesystem of the log directory, so that promoting is a rename, but outside of it, so that
 whatever a killed run leaves behind cannot stop a broker: in a folder beside the log directory,
@@ -76,16 +75,12 @@ def scratch_home(log_directory: Path, prefix: str = SCRATCH_PREFIX) -> Path | No
     """Return the folder beside a log directory that holds its scratch folders.
 
     Args:
-        log_directory: Its path.
         prefix: The beginning of the folder's name.
 
     Returns:
         None where scratch files have to lie inside the partition directories: the log directory is
         a mount point, across which nothing is renamed even within one filesystem; or its parent is
         a log directory itself, in which a broker would stop at an unknown folder.
-
-    Raises:
-        StorageError: The disk failed.
     """
     with storage_errors(log_directory):
         real = log_directory.resolve(strict=True)
@@ -102,9 +97,6 @@ def create_scratch(log_directory: Path, run_id: str) -> Path | None:
 
     Returns:
         The folder; None where scratch files have to lie inside the partition directories.
-
-    Raises:
-        StorageError: The disk failed.
     """
     if not _has_room(log_directory, LEAST_ROOM_BYTES):
         folder = _create_elsewhere(log_directory, run_id)
@@ -179,9 +171,6 @@ def find_inside(log_directory: Path) -> list[Path]:
 
     That lists every partition: whoever needs the answer twice keeps it. Nothing is asked of the
     files themselves: a root has very many, and of all of them perhaps one is a run's.
-
-    Raises:
-        StorageError: The disk failed.
     """
     with storage_errors(log_directory):
         return [
@@ -200,14 +189,10 @@ def sweep_scratch(log_directory: Path, *, inside: Iterable[Path] | None = None) 
     there was left by one that was killed, or by this one at its end.
 
     Args:
-        log_directory: The directory.
         inside: The result of ``find_inside``, even if files are gone by now; None to call it.
 
     Returns:
         How many files and folders were there.
-
-    Raises:
-        StorageError: The disk failed.
     """
     orphans = find_inside(log_directory) if inside is None else list(inside)
     try:
@@ -237,9 +222,6 @@ def remove_unfinished(log_directory: Path) -> None:
     """Remove a log directory's leftovers of killed calls, under its lock.
 
     These are the folders in which they made logs, and small files that have no name yet.
-
-    Raises:
-        StorageError: The disk failed.
     """
     with storage_errors(log_directory):
         entries = scan_folder(log_directory, may_be_link=True)
@@ -261,11 +243,7 @@ def find_claims(log_directory: Path, *, inside: Iterable[Path] | None = None) ->
     """Return the claim files of killed runs, under the log directory's lock.
 
     Args:
-        log_directory: The directory.
         inside: The result of ``find_inside``; None to call it.
-
-    Raises:
-        StorageError: The disk failed.
     """
     paths = find_inside(log_directory) if inside is None else inside
     try:
@@ -289,10 +267,8 @@ def _inside_home(home: Path, glob: str) -> list[Path]:
 
 
 def _names_if_open_to_us(folder: Path) -> list[str]:
-    """Return a folder's names; none if it is closed or gone.
-
-    No run of ours can have written into a closed folder, and other partitions wait.
-    """
+    """Return a folder's names; none if it is closed or gone. No run of ours can have written
+    into a closed folder, and other partitions wait."""
     try:
         return entry_names(folder)
     except (PermissionError, FileNotFoundError):
@@ -312,7 +288,6 @@ def scratch_folder(shared: str | None, partition_directory: Path) -> Path:
 
     Args:
         shared: The run's folder for the partition's log directory, None without one.
-        partition_directory: The partition.
     """
     if shared is None or is_elsewhere(shared):
         return partition_directory
@@ -325,10 +300,8 @@ def is_elsewhere(shared: str) -> bool:
 
 
 def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Path:
-    """Return the claim file of a partition in a run.
-
-    For a very long partition name, the file's name has its digest.
-    """
+    """Return the claim file of a partition in a run. For a very long partition name, the file's
+    name has its digest."""
     name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}{_CLAIM_SUFFIX}"
     if len(name) > _MOST_CLAIM_NAME:
         digest = hashlib.blake2b(os.fsencode(partition_directory.name), digest_size=16).hexdigest()
@@ -337,10 +310,8 @@ def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Pa
 
 
 def keep_scratch(operations: Iterable[Operation], run_id: str) -> tuple[Operation, ...]:
-    """Return a load's plan without the removal of this run's scratch files.
-
-    A load removes the scratch files of killed runs; this run still needs its own.
-    """
+    """Return a load's plan without the removal of this run's scratch files. A load removes the
+    scratch files of killed runs; this run still needs its own."""
     ours = f"{SCRATCH_PREFIX}{run_id}-"
     return tuple(
         step

@@ -86,47 +86,32 @@ _UNKNOWN: Final = LogIdentity()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSubject:
-    """The partition and the kind of a commit.
-
-    Attributes:
-        run_id: The run.
-        action: The action: compact, retain, recover.
-        directory: Path of the partition directory.
-    """
+    """The partition and the kind of a commit."""
 
     run_id: _RunId
-    action: Word
+    action: Word  # the action: compact, retain, recover
     directory: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord(CommitSubject):
-    """What is written down before a commit begins.
+    """What is written down before a commit begins."""
 
-    Attributes:
-        former_files: Files of the directory that the commit replaced, cut or removed, as they were.
-        before: Names of all files that the directory had before the commit.
-        identity: The log's ids; former versions did not say.
-    """
-
+    # Files of the directory that the commit replaced, cut or removed, as they were.
     former_files: Annotated[tuple[FileFingerprint, ...], Key("kept")]
     before: tuple[FileName, ...]
+    # The log's ids; former versions did not say.
     identity: Annotated[LogIdentity, OMITTED] = _UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashedCommit(CommitRecord):
-    """One commit on one partition, as its trash knows it.
-
-    Attributes:
-        folder: Its own folder in the trash.
-        files_after: The directory's files after the commit; None if it did not end.
-        undo: The state of an undo: None, ``begun`` or ``done``.
-    """
+    """One commit on one partition, as its trash knows it."""
 
     folder: Path
+    # The directory's files after the commit; None if it did not end.
     files_after: tuple[FileFingerprint, ...] | None = None
-    undo: str | None = None
+    undo: str | None = None  # the state of an undo: None, ``begun`` or ``done``
 
     @property
     def is_placement(self) -> bool:
@@ -149,34 +134,22 @@ class TrashedCommit(CommitRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashedRoot:
-    """A log directory as a run found it.
-
-    Attributes:
-        location: Its path.
-        was_clean: Whether it had the marker of a clean shutdown.
-        checkpoints: Entries of its checkpoint files, by file and ``<topic>-<partition>``; a file
-            that was malformed is not among them.
-    """
+    """A log directory as a run found it."""
 
     location: SystemText
-    was_clean: bool
+    was_clean: bool  # whether it had the marker of a clean shutdown
+    # Entries of its checkpoint files, by file and ``<topic>-<partition>``; a file that was
+    # malformed is not among them.
     checkpoints: dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashedRun:
-    """A run that keeps what it takes away.
-
-    Attributes:
-        run_id: The run.
-        action: The command that asked for it.
-        started_ms: When it began, epoch milliseconds.
-        roots: Its log directories.
-    """
+    """A run that keeps what it takes away."""
 
     run_id: _RunId
     action: Word
-    started_ms: Count
+    started_ms: Count  # when it began, epoch milliseconds
     roots: tuple[TrashedRoot, ...]
 
     def encode(self) -> bytes:
@@ -222,19 +195,13 @@ S = TypeVar("S", bound=CommitSubject)
 
 
 def commit_folder(run_folder: Path, directory: Path, number: int) -> Path:
-    """Return the trash folder of a run's numbered commit on a partition.
-
-    The folder has the files that the commit keeps.
-    """
+    """Return the trash folder of a run's numbered commit on a partition. The folder has the
+    files that the commit keeps."""
     return _partition_folder(run_folder, directory) / f"{number:0{_NUMBER_DIGITS}d}"
 
 
 def commit_folders(run_folder: Path, directory: Path) -> list[Path]:
-    """Return existing folders of a run's commits on a partition, oldest first.
-
-    Raises:
-        StorageError: They cannot be listed.
-    """
+    """Return existing folders of a run's commits on a partition, oldest first."""
     folder = _partition_folder(run_folder, directory)
     if not folder.is_dir():
         return []
@@ -262,10 +229,6 @@ def find_run_folder(path: Path, directory: Path) -> Path | None:
 
     The commit is on the given partition; the file is kept in its folder, or is its record.
 
-    Args:
-        path: Where that is, in any trash.
-        directory: The partition's.
-
     Returns:
         None where no commit on the partition keeps or says something under this path.
     """
@@ -279,10 +242,8 @@ def find_run_folder(path: Path, directory: Path) -> Path | None:
 
 
 def _run_folder_of(folder: Path, directory: Path) -> Path | None:
-    """Return a commit folder's run folder; None if its name is another's.
-
-    A folder of a commit on the partition has the name that ``commit_folder`` gives.
-    """
+    """Return a commit folder's run folder; None if its name is another's. A folder of a commit
+    on the partition has the name that ``commit_folder`` gives."""
     names = plain_path(directory).parts[1:]
     if not _is_number(folder.name) or folder.parent.parts[-len(names) :] != names:
         return None
@@ -295,10 +256,6 @@ def hold_run(folder: Path) -> Iterator[None]:
 
     Args:
         folder: The run's; it is there.
-
-    Raises:
-        GuardRefusedError: Another process holds it: the run itself, an undo of it, or a purge.
-        StorageError: It cannot be opened or locked, or was purged at this moment.
     """
     with storage_errors(folder):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -320,10 +277,6 @@ def hold_run_again(folder: Path) -> Iterator[None]:
 
     For the commits of a run that was killed, which are finished by whoever next works on its log
     directory: that may be the undo of the very same run.
-
-    Raises:
-        GuardRefusedError: Somebody else holds it.
-        StorageError: It is not there any more, or cannot be opened or locked.
     """
     with storage_errors(folder):
         identity = _identity(folder.stat())
@@ -353,13 +306,7 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
 
 
 def read_run(run_folder: Path) -> TrashedRun:
-    """Read what a run says of itself.
-
-    Raises:
-        CheckpointError: It cannot be understood, or is of another run than its folder.
-        GuardRefusedError: Somebody else may have written it.
-        StorageError: It cannot be read.
-    """
+    """Read what a run says of itself."""
     path = run_folder / RUN_FILE
     file = _read(path)
     run = file.parse(_RUN)
@@ -370,32 +317,13 @@ def read_run(run_folder: Path) -> TrashedRun:
 
 
 def write_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> None:
-    """Write down new log starts before they are raised; durable.
-
-    Entries of other log directories stay: their log starts were not given back.
-
-    Args:
-        run_folder: The run's.
-        raised: New log starts, by log directory and ``<topic>-<partition>``.
-
-    Raises:
-        CheckpointError: The existing file is malformed.
-        StorageError: The disk failed.
-    """
+    """Write down new log starts before they are raised; durable. Entries of other log
+    directories stay: their log starts were not given back."""
     _put_raised(run_folder, {**_read_all_raised(run_folder), **raised})
 
 
 def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
-    """Remove raised log starts after their commits ended or were taken back.
-
-    Args:
-        run_folder: The run's.
-        locations: The log directories.
-
-    Raises:
-        CheckpointError: The file is malformed.
-        StorageError: The disk failed.
-    """
+    """Remove raised log starts after their commits ended or were taken back."""
     raised = _read_all_raised(run_folder)
     remaining = {root: starts for root, starts in raised.items() if root not in locations}
     if remaining:
@@ -410,10 +338,6 @@ def read_raised(run_folder: Path, location: str) -> dict[str, int]:
     """Return a log directory's log starts raised by a killed run.
 
     Of some of them the commit may have been made, and others may never have been raised.
-
-    Raises:
-        CheckpointError: It cannot be understood.
-        StorageError: It cannot be read.
     """
     return dict(_read_all_raised(run_folder).get(location, {}))
 
@@ -436,13 +360,7 @@ def _read_all_raised(run_folder: Path) -> dict[str, Mapping[str, int]]:
 
 
 def read_commit(folder: Path) -> TrashedCommit:
-    """Read the trash of one commit.
-
-    Raises:
-        CheckpointError: It cannot be understood, or names files that are elsewhere.
-        GuardRefusedError: Somebody else may have written it.
-        StorageError: It cannot be read.
-    """
+    """Read the trash of one commit."""
     record = _read_record(folder, _RECORD)
     files_after = _read_part(folder / LEFT_FILE, FINGERPRINTS, record.directory)
     undo = _read_part(folder / UNDO_FILE, _UNDO, record.directory)
@@ -455,15 +373,8 @@ def read_commit(folder: Path) -> TrashedCommit:
 
 
 def read_subject(folder: Path) -> tuple[Path, str]:
-    """Return (directory, action) of a commit: its partition and its deed.
-
-    The list of kept files, which may be long, is not read.
-
-    Raises:
-        CheckpointError: It cannot be understood.
-        GuardRefusedError: Somebody else may have written it.
-        StorageError: It cannot be read.
-    """
+    """Return (directory, action) of a commit: its partition and its deed. The list of kept
+    files, which may be long, is not read."""
     subject = _read_record(folder, _SUBJECT)
     return subject.directory, subject.action
 
@@ -484,29 +395,15 @@ def _read_record(folder: Path, form: JsonFile[S]) -> S:
 
 
 def require_own_kept(kept_folder: Path, directory: Path) -> None:
-    """Refuse kept files if another user may have put them there.
-
-    Args:
-        kept_folder: A commit's folder of kept files.
-        directory: The partition.
-
-    Raises:
-        GuardRefusedError: Another user may have.
-        StorageError: It cannot be looked at.
-    """
+    """Refuse kept files if another user may have put them there."""
     with storage_errors(kept_folder), open_folder(kept_folder) as folder:
         facts = os.fstat(folder)
     _require_ours(kept_folder, [facts], [directory])
 
 
 def list_commits(run_folder: Path) -> Iterator[Path]:
-    """Yield the folder of every recorded commit of a run, unordered.
-
-    A commit with a record file is recorded.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Yield the folder of every recorded commit of a run, unordered. A commit with a record file
+    is recorded."""
     with storage_errors(run_folder):
         for place, folders, files in walk_folders(run_folder):
             if RECORD_FILE in files and Path(place).name.isdecimal():
@@ -520,9 +417,6 @@ def walk_folders(
     """Walk a folder as ``os.walk`` does, but raise errors.
 
     ``os.walk`` ignores folders that it cannot list.
-
-    Raises:
-        OSError: A folder cannot be listed.
     """
     yield from os.walk(folder, topdown=topdown, onerror=_fail)
 
@@ -542,24 +436,14 @@ def _read_part(path: Path, form: JsonFile[T], directory: Path) -> T | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TrashFile:
-    """A small file of a trash as it was read.
-
-    Attributes:
-        path: Path of the file.
-        content: All of it.
-        facts: Stat results of its folder, and of itself.
-    """
+    """A small file of a trash as it was read."""
 
     path: Path
     content: bytes
-    facts: tuple[os.stat_result, os.stat_result]
+    facts: tuple[os.stat_result, os.stat_result]  # stat results of its folder, and of itself
 
     def parse(self, form: JsonFile[T]) -> T:
-        """Return what it holds.
-
-        Raises:
-            CheckpointError: It cannot be understood.
-        """
+        """Return what it holds."""
         try:
             return form.parse(self.content, str(self.path))
         except ManifestError as error:
@@ -567,15 +451,11 @@ class _TrashFile:
             raise CheckpointError(error.file, 0, f"{where}{error.reason}") from error
 
     def require_ours(self, *directories: str | Path) -> None:
-        """Refuse a file possibly written by another user.
-
-        The file decides which files are put into which directory.
+        """Refuse a file possibly written by another user. The file decides which files are put into
+        which directory.
 
         Args:
             directories: That it is about. Who owns all of them can do to them what an undo does.
-
-        Raises:
-            GuardRefusedError: It is not ours, nor theirs.
         """
         _require_ours(self.path, self.facts, directories)
 

@@ -1,6 +1,5 @@
-"""Undo the commits of a run on a partition, newest first.
-
-Operations that restore the former files follow from what a commit kept and left.
+"""Undo the commits of a run on a partition, newest first. Operations that restore the former files
+follow from what a commit kept and left.
 
 Cleaned and deleted segments come back as Kafka's own swap of several segments, so that its loader
 and ours bring a crash to the old or the new state: all files of all of them appear as ``.cleaned``;
@@ -80,18 +79,10 @@ Files = Mapping[str, FileFingerprint]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndonePartition:
-    """What an undo did to a partition, or would do.
-
-    Attributes:
-        bytes_before: Bytes of its ``.log`` files before the undo.
-        bytes_after: The same afterwards.
-        segments_before: How many ``.log`` files there were.
-        segments_after: How many there are.
-        plans: The plans, commit by commit.
-    """
+    """What an undo did to a partition, or would do."""
 
     bytes_before: int
-    bytes_after: int
+    bytes_after: int  # the same afterwards
     segments_before: int
     segments_after: int
     plans: tuple[CommitPlan, ...]
@@ -106,17 +97,7 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
     """Return what an undo of a run's commits would do, without writing.
 
     Args:
-        store: The partition directory.
         folders: The commits' trash, oldest first.
-
-    Raises:
-        GuardRefusedError: The run did not come to its end on the partition.
-        ChangedWhileReadError: A file of the partition is not what the run left, or one in the
-            trash is not what the run kept.
-        CheckpointError: The trash cannot be understood.
-        InconsistentClusterIdError: The log directory is another cluster's than then.
-        InconsistentTopicIdError: The log is another topic's than then.
-        StorageError: The disk failed.
     """
     plans = []
     commits = _newest_first(folders)
@@ -142,9 +123,6 @@ def undo_partition(
         store: The partition directory, under Kafka's lock.
         folders: The commits' trash, oldest first.
         settling: Brings a swap that a killed undo left to its end, or back to its beginning.
-
-    Raises:
-        PylogError: The errors of ``check_partition``; commits undone until then stay undone.
     """
     commits = _newest_first(folders)
     files = _files_of(store, commits)
@@ -156,12 +134,7 @@ def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
     """Tell whether a partition's files are exactly those before the run.
 
     Args:
-        store: The partition directory.
         folders: The commits' trash, oldest first; at least one.
-
-    Raises:
-        CheckpointError: The trash cannot be understood.
-        StorageError: The disk failed.
     """
     commits = _newest_first(folders)
     expected: Files = {file.name: file for file in commits[0].files_after or ()}
@@ -187,10 +160,8 @@ def _newest_first(folders: Sequence[Path]) -> list[TrashedCommit]:
 
 
 def _files_of(store: LogStore, commits: Iterable[TrashedCommit] = ()) -> dict[str, FileFingerprint]:
-    """Return the fingerprints of a directory's files by name.
-
-    Where one of the commits had made the directory, it may be absent.
-    """
+    """Return the fingerprints of a directory's files by name. Where one of the commits had made
+    the directory, it may be absent."""
     try:
         return {file.name: file for file in fingerprint_files(store)}
     except PartitionNotFoundError:
@@ -234,13 +205,6 @@ def _verify_left(trashed: TrashedCommit, files: Files) -> None:
     """Check that every file is as the run left it.
 
     After the beginning of an undo, a file may also be as it was before the run.
-
-    Args:
-        trashed: The run's commit, from the trash.
-        files: The directory's files.
-
-    Raises:
-        ChangedWhileReadError: A file is another one, is gone, or was not there.
     """
     after = {file.name: file for file in trashed.files_after or ()}
     replaced = {file.name: file for file in trashed.former_files}
@@ -264,7 +228,6 @@ def _files_before(trashed: TrashedCommit, files: Files) -> dict[str, FileFingerp
 
     Args:
         trashed: The run's commit, from the trash; verified.
-        files: The directory's files.
     """
     all_files = {**files, **{file.name: file for file in trashed.former_files}}
     return {name: all_files[name] for name in trashed.before if name in all_files}
@@ -274,7 +237,6 @@ def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> CommitP
     """Plan what puts the former files back.
 
     Args:
-        store: The partition directory.
         trashed: The run's commit, from the trash; verified.
         files: The directory's files, none of them transient.
     """

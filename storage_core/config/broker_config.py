@@ -173,12 +173,7 @@ class BrokerConfig:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Self:
-        """Build the config from texts by key.
-
-        Raises:
-            ConfigError: A key is unknown, a value is malformed or out of range, the two names of
-                the node's number disagree, or a cordoned directory is none of the broker's.
-        """
+        """Build the config from texts by key."""
         values: dict[str, Any] = parse_settings(settings, BROKER_KEYS)
         config = cls(**values)
         has_both = config.node_id is not None and config.broker_id is not None
@@ -188,11 +183,7 @@ class BrokerConfig:
         return config
 
     def validate_cordoned(self) -> None:
-        """Check that each cordoned directory is one of the broker's.
-
-        Raises:
-            ConfigError: One is not.
-        """
+        """Check that each cordoned directory is one of the broker's."""
         key = CORDONED_KEY
         listed = self.cordoned_log_dirs
         if ALL_DIRECTORIES in listed:

@@ -30,10 +30,8 @@ _SMALLEST_SHARE_BYTES: Final = 1_048_576
 
 
 class OffsetMapHash(enum.StrEnum):
-    """The hash by which the offset map knows a key.
-
-    SIPHASH is keyed, so nobody can make two keys collide; MD5 is Kafka's, to the letter.
-    """
+    """The hash by which the offset map knows a key. SIPHASH is keyed, so nobody can make two
+    keys collide; MD5 is Kafka's, to the letter."""
 
     SIPHASH = "siphash"
     MD5 = "md5"
@@ -176,13 +174,7 @@ class CleanerConfig:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Self:
-        """Build the config from texts by key.
-
-        Raises:
-            ConfigError: A key is unknown, a value is malformed or out of range, a thread's share
-                of the offset map is too small, or the map would hold more keys than it has slots,
-                or none at all.
-        """
+        """Build the config from texts by key."""
         values: dict[str, Any] = parse_settings(settings, CLEANER_KEYS)
         config = cls(**values)
         config._validate_offset_map()

@@ -36,14 +36,11 @@ _VALID: Final = "kafka, fast, dense or CODEC[:LEVEL]: uncompressed, gzip, snappy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompression:
-    """The codec of the batches that compaction rebuilds.
+    """The codec of the batches that compaction rebuilds."""
 
-    Attributes:
-        codec: PRODUCER for each batch's own, as Kafka's cleaner.
-        level: The level, as in Kafka's ``compression.*.level``; None for the codec's default.
-    """
-
+    # PRODUCER for each batch's own, as Kafka's cleaner.
     codec: BrokerCompressionType = BrokerCompressionType.PRODUCER
+    # The level, as in Kafka's ``compression.*.level``; None for the codec's default.
     level: int | None = None
 
     def __str__(self) -> str:

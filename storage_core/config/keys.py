@@ -29,43 +29,28 @@ class Scope(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerName:
-    """A broker-wide key that gives a topic key its default.
-
-    Attributes:
-        name: The broker's key.
-        type: Its own type, which may differ from the topic key's.
-        factor: One of its units in the topic key's unit; a negative value, which means no limit, is
-            not multiplied.
-    """
+    """A broker-wide key that gives a topic key its default."""
 
     name: str
-    type: ValueType
+    type: ValueType  # its own type, which may differ from the topic key's
+    # One of its units in the topic key's unit; a negative value, which means no limit, is not
+    # multiplied.
     factor: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """A key, as ``pylog config show`` prints it.
+    """A key, as ``pylog config show`` prints it."""
 
-    Attributes:
-        name: Kafka's own name, or ours.
-        attribute: The field of the config class.
-        scope: The key's owner; PYLOG for a key that Kafka does not have.
-        broker_names: Broker-wide keys behind a topic key, the one that wins first.
-        default: The default as text that parses to it; empty where nothing is set.
-        type: How a text becomes a value.
-        unit: Unit of the value; empty where it has none.
-        doc: One line for a person.
-    """
-
-    name: str
-    attribute: str
-    scope: Scope
+    name: str  # Kafka's own name, or ours
+    attribute: str  # the field of the config class
+    scope: Scope  # the key's owner; PYLOG for a key that Kafka does not have
+    # Broker-wide keys behind a topic key, the one that wins first.
     broker_names: tuple[BrokerName, ...]
-    default: str
+    default: str  # the default as text that parses to it; empty where nothing is set
     type: ValueType
-    unit: str
-    doc: str
+    unit: str  # unit of the value; empty where it has none
+    doc: str  # one line for a person
 
     @property
     def valid(self) -> str:
@@ -112,15 +97,10 @@ def parse_settings(
     """Parse texts into the values of a config class's fields.
 
     Args:
-        settings: Texts by key.
-        keys: The keys that are allowed.
         names: More names to suggest for a misspelled key.
 
     Returns:
         Values by field name, for the keys in settings only.
-
-    Raises:
-        ConfigError: A key is unknown, or its value is malformed or out of range.
     """
     values = {}
     for name, text in settings.items():
@@ -148,15 +128,9 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedValue:
-    """A value that somebody set.
+    """A value that somebody set."""
 
-    Attributes:
-        value: The parsed value, of the key's own type.
-        origin: TOPIC or BROKER.
-        source_key: The key that gave it.
-    """
-
-    value: Any
+    value: Any  # the parsed value, of the key's own type
     origin: Origin
     source_key: str
 
@@ -167,12 +141,8 @@ def resolve(
     """Return the values by key; a topic's own wins over the broker's.
 
     Args:
-        keys: The topic keys.
         overrides: The topic's own settings, by topic key.
         broker: Broker-wide settings, by broker key; other keys in it do not matter.
-
-    Raises:
-        ConfigError: An override is unknown, or a value is malformed or out of range.
     """
     for name, text in overrides.items():
         if name not in keys:
@@ -188,13 +158,8 @@ def resolve(
 
 
 def find_broker_default(key: ConfigKey, broker: Mapping[str, str]) -> ResolvedValue | None:
-    """Return a topic key's value from the broker's settings, else None.
-
-    Of several units the finest wins, and the value is in it.
-
-    Raises:
-        ConfigError: The value is malformed or out of range.
-    """
+    """Return a topic key's value from the broker's settings, else None. Of several units the
+    finest wins, and the value is in it."""
     for broker_name in key.broker_names:
         text = broker.get(broker_name.name)
         if text is not None:

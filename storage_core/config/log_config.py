@@ -53,10 +53,8 @@ USE_TOTAL_RETENTION: Final = -2
 
 
 class CleanupPolicy(enum.StrEnum):
-    """The fate of old data: deletion, or compaction by key.
-
-    Compaction retains the latest value of each key.
-    """
+    """The fate of old data: deletion, or compaction by key. Compaction retains the latest value
+    of each key."""
 
     DELETE = "delete"
     COMPACT = "compact"
@@ -400,10 +398,8 @@ class LogConfig:
 
     @property
     def limits_compaction_lag(self) -> bool:
-        """Whether the age of records alone makes a compacted log due.
-
-        The dirty ratio does not matter then.
-        """
+        """Whether the age of records alone makes a compacted log due. The dirty ratio does not
+        matter then."""
         return self.max_compaction_lag_ms < LONG_MAX
 
     @property
@@ -423,10 +419,6 @@ class LogConfig:
             overrides: The topic's own settings, by topic key.
             broker: Broker-wide settings, by broker key; keys that mean nothing to a topic are
                 passed over, so that a broker's whole file may be given.
-
-        Raises:
-            ConfigError: A topic key is unknown, a value is malformed or out of range, or two
-                values contradict each other.
         """
         resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
         values: dict[str, Any] = {
@@ -454,9 +446,6 @@ def resolve_topic_settings(
     """Return the values that are set, by topic key; see ``keys.resolve``.
 
     ``segment.bytes`` is what ``internal.segment.bytes`` says, if that is set.
-
-    Raises:
-        ConfigError: A topic key is unknown, or a value is malformed or out of range.
     """
     resolved = resolve(TOPIC_KEYS, overrides, broker)
     if _INTERNAL_SEGMENT_BYTES in resolved:

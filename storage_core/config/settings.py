@@ -78,13 +78,9 @@ def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
 
     Args:
         data: The whole file, ISO 8859-1 with escapes.
-        file: Its name, for the error.
 
     Returns:
         Values by key, the last one of a key; an entry without a separator has an empty value.
-
-    Raises:
-        CheckpointError: An escape is malformed.
     """
     # This import takes a third of a command's start, and few commands read such a file.
     import javaproperties  # noqa: PLC0415
@@ -97,49 +93,30 @@ def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingGroups:
-    """Settings by owner; texts by key, not parsed yet.
-
-    Attributes:
-        topic: Topic keys.
-        topic_defaults: Broker-wide keys that give topic keys their defaults.
-        cleaner: Keys of CleanerConfig.
-        broker: Keys of BrokerConfig.
-    """
+    """Settings by owner; texts by key, not parsed yet."""
 
     topic: dict[str, str]
-    topic_defaults: dict[str, str]
-    cleaner: dict[str, str]
-    broker: dict[str, str]
+    topic_defaults: dict[str, str]  # broker-wide keys that give topic keys their defaults
+    cleaner: dict[str, str]  # keys of CleanerConfig
+    broker: dict[str, str]  # keys of BrokerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProperties:
-    """A broker's configuration file, as far as it concerns us.
+    """A broker's configuration file, as far as it concerns us."""
 
-    Attributes:
-        settings: Texts by key, for known keys only: others may be secrets.
-        unknown_keys: Names of the other keys, sorted; to be shown as a warning.
-    """
-
-    settings: Mapping[str, str]
-    unknown_keys: tuple[str, ...]
+    settings: Mapping[str, str]  # texts by key, for known keys only: others may be secrets
+    unknown_keys: tuple[str, ...]  # names of the other keys, sorted; to be shown as a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveSetting:
-    """One topic key with the value in force.
-
-    Attributes:
-        key: Name of the topic key.
-        value: The value as text.
-        origin: Where it comes from.
-        source_key: The key that gave it: a broker's, or the topic key itself.
-    """
+    """One topic key with the value in force."""
 
     key: str
     value: str
     origin: Origin
-    source_key: str
+    source_key: str  # the key that gave it: a broker's, or the topic key itself
 
 
 def known_keys() -> Mapping[str, ConfigKey]:
@@ -152,9 +129,6 @@ def classify_settings(settings: Mapping[str, str]) -> SettingGroups:
 
     A name that is a topic key and a broker key at once (``compression.type``) counts as a topic
     key.
-
-    Raises:
-        ConfigError: A key is unknown; the error names the nearest known one.
     """
     groups = SettingGroups(topic={}, topic_defaults={}, cleaner={}, broker={})
     for name, text in settings.items():
@@ -176,9 +150,6 @@ def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[st
 
     A broker-wide default becomes the topic key that it stands for, unless that is set itself;
     broker keys that concern no single partition are checked for their names and left out.
-
-    Raises:
-        ConfigError: A key is unknown, or a broker-wide default is malformed or out of range.
     """
     groups = classify_settings(settings)
     topic = dict(groups.topic)
@@ -190,15 +161,7 @@ def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[st
 
 
 def parse_server_properties(data: bytes, *, file: str) -> ServerProperties:
-    """Read a broker's ``server.properties``.
-
-    Args:
-        data: The whole file.
-        file: Its name, for errors.
-
-    Raises:
-        CheckpointError: The file is no properties text.
-    """
+    """Read a broker's ``server.properties``."""
     settings, unknown_keys = {}, []
     for name, text in parse_java_properties(data, file=file).items():
         if name in TOPIC_KEY_OF_BROKER_KEY or name in CLEANER_KEYS or name in BROKER_KEYS:
@@ -226,19 +189,13 @@ def merge_broker_layers(*layers: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicSettings:
-    """Broker-wide settings in force, and the dynamic configs that Kafka ignores.
+    """Broker-wide settings in force, and the dynamic configs that Kafka ignores."""
 
-    Attributes:
-        settings: The broker's file, with the dynamic configs that count over it.
-        ignored: Dynamic configs that are ignored alone, each with the reason.
-        refusal: Why Kafka drops dynamic configs together; None if it drops none.
-        is_all_dropped: Whether those of the node itself are dropped, too.
-    """
-
-    settings: Mapping[str, str]
+    settings: Mapping[str, str]  # the broker's file, with the dynamic configs that count over it
     ignored: tuple[ConfigError, ...] = ()
+    # Why Kafka drops dynamic configs together; None if it drops none.
     refusal: ConfigError | None = None
-    is_all_dropped: bool = False
+    is_all_dropped: bool = False  # whether those of the node itself are dropped, too
 
 
 def merge_dynamic_configs(
@@ -258,10 +215,7 @@ def merge_dynamic_configs(
 
     Args:
         file: Settings of the broker's file.
-        of_all: Dynamic configs of all nodes.
-        of_node: Dynamic configs of the node.
         directories: log.dirs; None leaves ``cordoned.log.dirs`` unchecked.
-        release: The release of Kafka that starts, one of ``OTHER_TYPES``.
     """
     ignored: list[ConfigError] = []
     of_all = _valid_alone(
@@ -289,10 +243,6 @@ def refused_topic_settings(
     """Yield an error for each topic setting that stops a broker.
 
     A broker ignores keys that it does not know, and compares no two of them with each other.
-
-    Args:
-        overrides: Settings of a topic.
-        release: The release of Kafka that starts, one of ``OTHER_TYPES``.
     """
     types = {**{key.name: key.type for key in TOPIC_KEYS.values()}, **OTHER_TYPES[release]}
     for name, text in sorted(overrides.items()):
@@ -355,11 +305,7 @@ def _refusal(
 def effective_settings(
     overrides: Mapping[str, str], *, broker: Mapping[str, str] | None = None
 ) -> list[EffectiveSetting]:
-    """Return each topic key's effective value and its origin, by key.
-
-    Raises:
-        ConfigError: The errors of ``LogConfig.from_topic_overrides``, except contradictions.
-    """
+    """Return each topic key's effective value and its origin, by key."""
     resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
     settings = []
     for name in sorted(TOPIC_KEYS):

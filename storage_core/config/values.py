@@ -32,16 +32,11 @@ _THROTTLED_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueType:
-    """A type of setting.
+    """A type of setting."""
 
-    Attributes:
-        kind: Kafka's word for the type, in lower case.
-        valid: The allowed values, as a person reads them.
-        parse: From the key (for the error) and the text to the value; raises ConfigError.
-    """
-
-    kind: str
-    valid: str
+    kind: str  # Kafka's word for the type, in lower case
+    valid: str  # the allowed values, as a person reads them
+    # From the key (for the error) and the text to the value; raises ConfigError.
     parse: Callable[[str, str], object]
 
 
@@ -66,10 +61,7 @@ def int64(*, at_least: int | None = None, at_most: int | None = None) -> ValueTy
 
 
 def double(*, at_least: float | None = None, at_most: float | None = None) -> ValueType:
-    """A type for numbers within bounds; NaN is refused.
-
-    No bound would stop NaN.
-    """
+    """A type for numbers within bounds; NaN is refused. No bound would stop NaN."""
 
     def parse(key: str, text: str) -> float:
         number = _parse_double(key, trim(text))
@@ -93,10 +85,8 @@ def choice(options: type[enum.StrEnum]) -> ValueType:
 
 
 def choice_set(options: type[enum.StrEnum]) -> ValueType:
-    """A type for a comma-separated list of distinct members, possibly empty.
-
-    A repeated member counts once.
-    """
+    """A type for a comma-separated list of distinct members, possibly empty. A repeated member
+    counts once."""
     valid = "list of " + ", ".join(options)
 
     def parse(key: str, text: str) -> frozenset[enum.StrEnum]:

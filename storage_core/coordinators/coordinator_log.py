@@ -25,36 +25,22 @@ _WINDOW_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedRecord:
-    """A record of a coordinator.
-
-    Attributes:
-        offset: Its offset.
-        timestamp_ms: Its timestamp, epoch milliseconds.
-        producer_id: The producer of its transaction, NO_PRODUCER_ID without one.
-        decoded: The decoded record.
-        producer_epoch: That producer's epoch, NO_PRODUCER_EPOCH without one.
-    """
+    """A record of a coordinator."""
 
     offset: int
     timestamp_ms: int
-    producer_id: int
+    producer_id: int  # the producer of its transaction, NO_PRODUCER_ID without one
     decoded: DecodedRecord
-    producer_epoch: int = NO_PRODUCER_EPOCH
+    producer_epoch: int = NO_PRODUCER_EPOCH  # that producer's epoch, NO_PRODUCER_EPOCH without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
-    """A marker: it commits or aborts a producer's writes since the last.
-
-    Attributes:
-        offset: Offset of the marker.
-        producer_id: The producer whose transaction ends.
-        is_commit: Whether it is committed.
-    """
+    """A marker: it commits or aborts a producer's writes since the last."""
 
     offset: int
     producer_id: int
-    is_commit: bool
+    is_commit: bool  # whether it is committed
 
 
 def replay_partition(
@@ -63,13 +49,8 @@ def replay_partition(
     """Yield what a coordinator replays of one of its partitions.
 
     Args:
-        store: The partition directory, settled.
         topic: ``__consumer_offsets``, ``__transaction_state`` or ``__share_group_state``.
         start_offset: The log start: records below it do not count.
-
-    Raises:
-        BadBytesError: A batch is damaged; all before it has been yielded.
-        StorageError: The store failed.
     """
     for name in sorted_logs(file.name for file in store.list_files()):
         with closing(store.open_file(name)) as reader:

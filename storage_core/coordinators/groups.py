@@ -56,79 +56,52 @@ class CommitKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """A committed offset.
-
-    Attributes:
-        key: Group, topic and partition.
-        offset: First offset that the group has not processed.
-        leader_epoch: Leader epoch of the record before it, -1 if the commit has none.
-        metadata: The committer's metadata.
-        commit_ms: When it was committed, epoch milliseconds.
-        expire_ms: When it expires, where the commit says so (version 1 alone); None elsewhere.
-        topic_id: Id of the topic, None if the commit has none.
-        record_offset: Offset of the record in its partition of ``__consumer_offsets``.
-        producer_id: The producer of its transaction, NO_PRODUCER_ID without one.
-        producer_epoch: That producer's epoch, NO_PRODUCER_EPOCH without one.
-    """
+    """A committed offset."""
 
     key: CommitKey
     offset: int
-    leader_epoch: int
-    metadata: str
+    leader_epoch: int  # leader epoch of the record before it, -1 if the commit has none
+    metadata: str  # the committer's metadata
     commit_ms: int
+    # When it expires, where the commit says so (version 1 alone); None elsewhere.
     expire_ms: int | None
-    topic_id: str | None
+    topic_id: str | None  # id of the topic, None if the commit has none
     record_offset: int
-    producer_id: int
-    producer_epoch: int = NO_PRODUCER_EPOCH
+    producer_id: int  # the producer of its transaction, NO_PRODUCER_ID without one
+    producer_epoch: int = NO_PRODUCER_EPOCH  # that producer's epoch, NO_PRODUCER_EPOCH without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member of a group when its coordinator last wrote it down.
-
-    Attributes:
-        member_id: Its id.
-        instance_id: The id of a static member; None for others.
-        client_id: Its client id.
-        client_host: Its host, as the coordinator saw it.
-        topics: Names that it subscribes to, sorted; None where they are not known.
-        assigned: Partitions that it was given, sorted; None where names are not known.
-    """
+    """A member of a group when its coordinator last wrote it down."""
 
     member_id: str
-    instance_id: str | None
+    instance_id: str | None  # the id of a static member; None for others
     client_id: str
     client_host: str
+    # Names that it subscribes to, sorted; None where they are not known.
     topics: tuple[str, ...] | None
+    # Partitions that it was given, sorted; None where names are not known.
     assigned: tuple[TopicPartition, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A group.
-
-    Attributes:
-        group: Its id.
-        type: Its type.
-        state: The state of it, None where files do not tell (streams groups with members).
-        protocol_type: For a classic group: ``consumer`` for consumers, empty for committers that
-            never joined; None for other types.
-        protocol: The assignor of a classic group; None for others.
-        epoch: Generation of a classic group, epoch of another; None for a group of offsets alone.
-        state_ms: Since when a classic group is in its state, epoch milliseconds; None where no
-            record says so.
-        members: By their ids, sorted.
-    """
+    """A group."""
 
     group: str
     type: GroupType
+    # The state of it, None where files do not tell (streams groups with members).
     state: GroupState | None
+    # For a classic group: ``consumer`` for consumers, empty for committers that never joined; None
+    # for other types.
     protocol_type: str | None
-    protocol: str | None
+    protocol: str | None  # the assignor of a classic group; None for others
+    # Generation of a classic group, epoch of another; None for a group of offsets alone.
     epoch: int | None
+    # Since when a classic group is in its state, epoch milliseconds; None where no record says so.
     state_ms: int | None
-    members: tuple[GroupMember, ...]
+    members: tuple[GroupMember, ...]  # by their ids, sorted
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
@@ -301,18 +274,11 @@ class ShareKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareOffset:
-    """A share group's place in one partition.
+    """A share group's place in one partition."""
 
-    Attributes:
-        start_offset: First offset that is not settled, -1 before the group has read.
-        complete_count: Records at or above it that were acknowledged or archived; -1 where no
-            record counts them, and then no lag is known.
-        leader_epoch: Leader epoch of the partition.
-        write_ms: Time of the last record about it, epoch milliseconds.
-        record_offset: Offset of that record in its partition of ``__share_group_state``.
-    """
-
-    start_offset: int
+    start_offset: int  # first offset that is not settled, -1 before the group has read
+    # Records at or above it that were acknowledged or archived; -1 where no record counts them, and
+    # then no lag is known.
     complete_count: int
     leader_epoch: int
     write_ms: int
@@ -364,10 +330,7 @@ class ShareImage:
 
 
 def _share_offset(event: ReplayedRecord, value: Fields, before: ShareOffset | None) -> ShareOffset:
-    """Return a place by a record.
-
-    In an update -1 leaves what was before.
-    """
+    """Return a place by a record. In an update -1 leaves what was before."""
     start_offset, leader_epoch = value["start_offset"], value["leader_epoch"]
     if before is not None:
         start_offset = before.start_offset if start_offset == -1 else start_offset
@@ -398,8 +361,6 @@ def expiry_ms(commit: CommittedOffset, group: Group, *, retention_ms: int) -> in
     """Return from when on a coordinator may remove a commit, epoch milliseconds.
 
     Args:
-        commit: The commit.
-        group: Its group.
         retention_ms: The broker's ``offsets.retention.minutes``, in milliseconds.
 
     Returns:

@@ -20,14 +20,10 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLog:
-    """A log beside which commits and transactions are looked at.
-
-    Attributes:
-        bounds: Where it begins and ends.
-        open_transactions: Transactions without an end marker, the oldest first.
-    """
+    """A log beside which commits and transactions are looked at."""
 
     bounds: LogBounds
+    # Transactions without an end marker, the oldest first.
     open_transactions: tuple[OpenTransaction, ...]
 
 
@@ -42,14 +38,9 @@ def observe_log(
     """Observe a log by its producer snapshots, else by batch headers.
 
     Args:
-        store: The partition directory, settled.
-        now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
         checkpoints: The partition's entries in the checkpoints.
         may_be_tiered: Whether an earlier log start in them is no old entry.
-
-    Raises:
-        PylogError: The log cannot be read.
     """
     log_start_checkpoint = checkpoints.log_start_offset or 0
     if not may_be_tiered:

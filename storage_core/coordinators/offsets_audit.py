@@ -26,61 +26,43 @@ class CommitFinding(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """Where a partition's log begins and ends.
+    """Where a partition's log begins and ends."""
 
-    Attributes:
-        log_start: First offset that may be read; of a tiered topic it may lie in the tier.
-        log_end: Offset that the next record would get.
-        high_watermark: First offset that is not known to be replicated, None where no checkpoint
-            says so.
-        local_start: First offset in the files here, None where that is the log start.
-    """
-
-    log_start: int
+    log_start: int  # first offset that may be read; of a tiered topic it may lie in the tier
     log_end: int
+    # First offset that is not known to be replicated, None where no checkpoint says so.
     high_watermark: int | None = None
+    # First offset in the files here, None where that is the log start.
     local_start: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedCommit:
-    """A group's place in one partition.
-
-    Attributes:
-        key: Group, topic and partition.
-        commit: The commit, None where the group has none: a coordinator answers offset -1 and
-            empty metadata.
-        bounds: The log's bounds, None without the log.
-        lag: Records' offsets from the commit to the log end, at least 0; None without either.
-        high_watermark_lag: The same to the high watermark, which is how far consumers read.
-        expires_ms: From when on the commit may be removed, epoch milliseconds; None as long as the
-            group is as it is.
-        findings: Findings about the commit.
-    """
+    """A group's place in one partition."""
 
     key: CommitKey
+    # The commit, None where the group has none: a coordinator answers offset -1 and empty metadata.
     commit: CommittedOffset | None
-    bounds: LogBounds | None
+    bounds: LogBounds | None  # the log's bounds, None without the log
+    # Records' offsets from the commit to the log end, at least 0; None without either.
     lag: int | None
+    # The same to the high watermark, which is how far consumers read.
     high_watermark_lag: int | None
+    # From when on the commit may be removed, epoch milliseconds; None as long as the group is as it
+    # is.
     expires_ms: int | None
     findings: tuple[CommitFinding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """What decides about commits.
-
-    Attributes:
-        now_ms: The run's clock, epoch milliseconds.
-        retention_ms: The broker's ``offsets.retention.minutes``, in milliseconds.
-        max_metadata_bytes: The broker's ``offset.metadata.max.bytes``.
-        partition_count: Partitions of ``__consumer_offsets``, None where that is not known.
-    """
+    """What decides about commits."""
 
     now_ms: int
+    # The broker's ``offsets.retention.minutes``, in milliseconds.
     retention_ms: int = 10_080 * 60_000
-    max_metadata_bytes: int = 4_096
+    max_metadata_bytes: int = 4_096  # the broker's ``offset.metadata.max.bytes``
+    # Partitions of ``__consumer_offsets``, None where that is not known.
     partition_count: int | None = None
 
 
@@ -96,13 +78,6 @@ def audit_commits(
 
     A group has a place in each partition that it has a commit for, and in each other one of these
     topics, or of those that its members subscribe to, whose log is there.
-
-    Args:
-        groups: The groups in one partition of ``__consumer_offsets``.
-        offsets: The committed offsets of the same.
-        bounds: Bounds of the existing logs.
-        settings: The settings of the audit.
-        partition: Number of that partition of ``__consumer_offsets``.
     """
     keys_of_group: dict[str, set[CommitKey]] = {}
     for key in offsets:
@@ -127,7 +102,6 @@ def group_partition(group: str, partition_count: int) -> int:
     """Return the partition of ``__consumer_offsets`` in which a group's records are.
 
     Args:
-        group: Its id.
         partition_count: Partitions of the topic, at least 1.
     """
     return abs_hash(group) % partition_count

@@ -37,10 +37,8 @@ _PRODUCER_IDS: Final = frozenset({"producer_id", "previous_producer_id", "next_p
 
 
 class TransactionState(enum.Enum):
-    """The state of a transactional id, by Kafka's number and name.
-
-    The names are those in Kafka's tools.
-    """
+    """The state of a transactional id, by Kafka's number and name. The names are those in
+    Kafka's tools."""
 
     EMPTY = (0, "Empty")
     ONGOING = (1, "Ongoing")
@@ -80,33 +78,21 @@ _ABORTING: Final = frozenset({TransactionState.PREPARE_ABORT, TransactionState.P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEntry:
-    """What a coordinator knows of a transactional id.
-
-    Attributes:
-        transactional_id: The id.
-        producer_id: The producer's id.
-        producer_epoch: Its epoch.
-        state: The state.
-        timeout_ms: How long it lets a transaction be open.
-        partitions: Where the transaction has data, or a marker is still to be written; sorted.
-        start_ms: When the transaction began, epoch milliseconds; None where there is none.
-        update_ms: When the coordinator wrote this down, epoch milliseconds.
-        record_offset: Offset of the record in its partition of ``__transaction_state``.
-        previous_producer_id: The producer's id in the transaction before; NO_PRODUCER_ID if the
-            record has none.
-        client_version: Version of transactions that its client used, 0 if the record has none.
-    """
+    """What a coordinator knows of a transactional id."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     state: TransactionState
-    timeout_ms: int
+    timeout_ms: int  # how long it lets a transaction be open
+    # Where the transaction has data, or a marker is still to be written; sorted.
     partitions: tuple[TopicPartition, ...]
-    start_ms: int | None
-    update_ms: int
+    start_ms: int | None  # when the transaction began, epoch milliseconds; None where there is none
+    update_ms: int  # when the coordinator wrote this down, epoch milliseconds
     record_offset: int
+    # The producer's id in the transaction before; NO_PRODUCER_ID if the record has none.
     previous_producer_id: int = NO_PRODUCER_ID
+    # Version of transactions that its client used, 0 if the record has none.
     client_version: int = 0
 
     @property
@@ -115,10 +101,7 @@ class TransactionEntry:
         return self.state in _IN_FLIGHT
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether the transaction is open beyond its timeout.
-
-        A running coordinator aborts it.
-        """
+        """Whether the transaction is open beyond its timeout. A running coordinator aborts it."""
         if self.state is not TransactionState.ONGOING or self.start_ms is None:
             return False
         return now_ms > self.start_ms + self.timeout_ms
@@ -172,10 +155,6 @@ def find_largest_producer_id(store: LogStore) -> int:
 
     Args:
         store: A partition directory of ``__transaction_state``, settled.
-
-    Raises:
-        BadBytesError: A batch is damaged.
-        StorageError: The store failed.
     """
     largest = NO_PRODUCER_ID
     for event in replay_partition(store, TRANSACTION_STATE_TOPIC):
@@ -217,28 +196,18 @@ class TransactionOutcome(enum.StrEnum):
 
 
 class DecidedTransaction(NamedTuple):
-    """The outcome of an open transaction.
-
-    Attributes:
-        outcome: The outcome.
-        reason: Why, in words.
-    """
+    """The outcome of an open transaction."""
 
     outcome: TransactionOutcome
-    reason: str
+    reason: str  # why, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCoordinators:
-    """What the coordinators' records that are here say of transactions.
+    """What the coordinators' records that are here say of transactions."""
 
-    Attributes:
-        entries: By producer id.
-        absent: Why there may be further ones, in words; empty where these are all.
-    """
-
-    entries: Mapping[int, TransactionEntry] = field(default_factory=dict)
-    absent: str = ""
+    entries: Mapping[int, TransactionEntry] = field(default_factory=dict)  # by producer id
+    absent: str = ""  # why there may be further ones, in words; empty where these are all
 
     @classmethod
     def of(cls, entries: Iterable[TransactionEntry], *, absent: str) -> "TransactionCoordinators":
@@ -251,15 +220,8 @@ class TransactionCoordinators:
     def decide(
         self, partition: TopicPartition, producer_id: int, producer_epoch: int
     ) -> DecidedTransaction:
-        """Return the outcome of a transaction that is open in a log.
-
-        A coordinator answers a commit when PrepareCommit is in its log; the markers come later.
-
-        Args:
-            partition: The log's partition.
-            producer_id: The transaction's producer.
-            producer_epoch: Epoch of its data.
-        """
+        """Return the outcome of a transaction that is open in a log. A coordinator answers a
+        commit when PrepareCommit is in its log; the markers come later."""
         entry = self.entries.get(producer_id)
         if entry is None and self.absent:
             return DecidedTransaction(TransactionOutcome.UNDECIDED, self.absent)
@@ -280,7 +242,6 @@ def name_absent_coordinators(whole: Collection[int], partition_count: int | None
     no such id.
 
     Args:
-        whole: Numbers of those that were read whole.
         partition_count: How many the topic has; None where that is not known.
     """
     topic = TRANSACTION_STATE_TOPIC
@@ -341,25 +302,16 @@ class TransactionEnding(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingTransaction:
-    """A transaction that is open in a partition's log.
-
-    Attributes:
-        partition: The partition.
-        open: The transaction in its log.
-        entry: A coordinator's entry of its producer, None without one.
-        holds_stable_offset: Whether it is what committed reads stop at: it began before all other
-            open ones of the partition.
-        verdict: Who will end it.
-        command: The command against it on the cluster; empty if none is needed.
-        outcome: Its end, by the coordinators' records.
-    """
+    """A transaction that is open in a partition's log."""
 
     partition: TopicPartition
     open: OpenTransaction
-    entry: TransactionEntry | None
+    entry: TransactionEntry | None  # A coordinator's entry of its producer, None without one
+    # Whether it is what committed reads stop at: it began before all other open ones of the
+    # partition.
     holds_stable_offset: bool
     verdict: TransactionEnding
-    command: str
+    command: str  # the command against it on the cluster; empty if none is needed
     outcome: TransactionOutcome
 
 
@@ -372,10 +324,8 @@ def judge_open_transactions(
     """Yield who ends each open transaction, by partition and where it began.
 
     Args:
-        open_transactions: The open transactions of each log with any.
         coordinators: The coordinators' entries. Unless these are all, nobody can say of a producer
             that no coordinator knows it.
-        now_ms: The run's clock, epoch milliseconds.
     """
     for partition in sorted(open_transactions):
         some = sorted(open_transactions[partition], key=lambda each: each.first_offset)

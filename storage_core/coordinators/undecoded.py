@@ -12,22 +12,12 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecoded:
-    """Undecodable records of one type and version; the log keeps them.
-
-    Attributes:
-        problem: Why.
-        type_id: Number of their type, None where the key is too short for one.
-        type: Kafka's name of the type, None for an unknown one.
-        version: The version of their values, None if it was not reached.
-        first_offset: Offset of the first of them.
-        count: How many there are.
-        reason: The fault of the first.
-    """
+    """Undecodable records of one type and version; the log keeps them."""
 
     problem: Problem
-    type_id: int | None
-    type: str | None
-    version: int | None
+    type_id: int | None  # number of their type, None where the key is too short for one
+    type: str | None  # Kafka's name of the type, None for an unknown one
+    version: int | None  # the version of their values, None if it was not reached
     first_offset: int
     count: int
     reason: str
@@ -37,9 +27,6 @@ class Undecoded:
 
         Types that it does not know it ignores, and of ``__transaction_state`` unknown versions too.
         Sources: ``CoordinatorLoaderImpl``, ``TransactionStateManager``.
-
-        Args:
-            topic: The coordinator's.
         """
         if self.problem is Problem.UNKNOWN_VERSION:
             return topic != TRANSACTION_STATE_TOPIC
@@ -76,17 +63,11 @@ class UndecodedRecords:
 
 
 def find_undecoded(store: LogStore, topic: str, *, start_offset: int = 0) -> tuple[Undecoded, ...]:
-    """Return the kinds of a coordinator's records that Kafka 4.4 cannot read.
-
-    A batch that is damaged ends the look.
+    """Return the kinds of a coordinator's records that Kafka 4.4 cannot read. A batch that is
+    damaged ends the look.
 
     Args:
-        store: The partition directory.
-        topic: The coordinator's.
         start_offset: The log start: records below it do not count.
-
-    Raises:
-        StorageError: The store failed.
     """
     records = UndecodedRecords()
     try:

@@ -1,6 +1,5 @@
-"""The header of a record batch, message format v2 (magic 2).
-
-Kafka 0.11 and later write this format.
+"""The header of a record batch, message format v2 (magic 2). Kafka 0.11 and later write this
+format.
 
 ::
 
@@ -82,10 +81,8 @@ MAX_SEQUENCE: Final = 2**31 - 1
 
 
 class Codec(enum.IntEnum):
-    """Compression of a batch: the low three bits of its attributes.
-
-    No codec has the numbers 5 to 7.
-    """
+    """Compression of a batch: the low three bits of its attributes. No codec has the numbers 5
+    to 7."""
 
     NONE = 0
     GZIP = 1

@@ -152,10 +152,8 @@ class KafkaErrorCode(enum.IntEnum):
 
 
 def kafka_error_name(code: int) -> str:
-    """Return Kafka's name of an error code.
-
-    For a code unknown to 4.4.0 it is the number as text.
-    """
+    """Return Kafka's name of an error code. For a code unknown to 4.4.0 it is the number as
+    text."""
     try:
         return KafkaErrorCode(code).name
     except ValueError:

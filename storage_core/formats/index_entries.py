@@ -1,6 +1,5 @@
-"""Entries of a segment's three indexes, big-endian.
-
-An index file is an array of entries, without a header.
+"""Entries of a segment's three indexes, big-endian. An index file is an array of entries, without a
+header.
 
 Offset and time index hold offsets relative to the segment's base offset. An index of a broker
 that did not close cleanly is preallocated and ends in zero entries.

@@ -1,6 +1,5 @@
-"""A log entry of message format v0 or v1 (magic 0, 1).
-
-Brokers before Kafka 0.11 wrote these formats.
+"""A log entry of message format v0 or v1 (magic 0, 1). Brokers before Kafka 0.11 wrote these
+formats.
 
 ::
 

@@ -63,41 +63,26 @@ class IndexFault(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFinding:
-    """A rule that is broken, and where first.
-
-    Attributes:
-        fault: The rule.
-        entry: Number of the first entry that breaks it, from 0; the count of entries where it
-            concerns the whole file.
-        position: Byte position of that entry in the index file.
-        expected: The right value: an offset, a timestamp, a version or a byte count.
-        actual: The actual value, of the same kind.
-        count: How many entries break it.
-    """
+    """A rule that is broken, and where first."""
 
     fault: IndexFault
+    # Number of the first entry that breaks it, from 0; the count of entries where it concerns the
+    # whole file.
     entry: int
     position: int
-    expected: int
-    actual: int
-    count: int = 1
+    expected: int  # the right value: an offset, a timestamp, a version or a byte count
+    actual: int  # the actual value, of the same kind
+    count: int = 1  # how many entries break it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentBatches:
-    """A segment's batches in file order, for checks of its indexes.
+    """A segment's batches in file order, for checks of its indexes."""
 
-    Attributes:
-        position: int64[n], byte positions in the .log.
-        base_offset: int64[n].
-        last_offset: int64[n].
-        max_timestamp: int64[n], NO_TIMESTAMP where a batch has none.
-    """
-
-    position: NDArray[np.int64]
-    base_offset: NDArray[np.int64]
-    last_offset: NDArray[np.int64]
-    max_timestamp: NDArray[np.int64]
+    position: NDArray[np.int64]  # int64[n], byte positions in the .log
+    base_offset: NDArray[np.int64]  # int64[n]
+    last_offset: NDArray[np.int64]  # int64[n]
+    max_timestamp: NDArray[np.int64]  # int64[n], NO_TIMESTAMP where a batch has none
 
 
 def count_used_entries(entries: NDArray[np.void]) -> int:
@@ -126,7 +111,6 @@ def audit_offset_index(
     """Check an offset index.
 
     Args:
-        base_offset: Base offset of the segment.
         data: The file, with or without the zeros at its end.
         batches: The segment's batches for the deep audit, None to check the index alone.
         file_bytes: Length of the file, None for that of the data.
@@ -174,11 +158,10 @@ def audit_time_index(
     """Check a time index.
 
     Args:
-        base_offset: Base offset of the segment.
         data: The file, with or without the zeros at its end.
         batches: The segment's batches for the deep audit, None to check the index alone.
-        is_closed: Whether the segment's largest timestamp must be its last entry, as it is in
-            every segment that was rolled, cleaned or cleanly closed.
+        is_closed: Whether the segment's largest timestamp must be its last entry, as it is in every
+            segment that was rolled, cleaned or cleanly closed.
         file_bytes: Length of the file, None for that of the data.
 
     Returns:
@@ -219,10 +202,9 @@ def audit_transaction_index(
     """Check a transaction index.
 
     Args:
-        base_offset: Base offset of the segment.
         data: The whole file; empty for a segment without one.
-        aborted: The aborted transactions whose markers lie in the segment, as the log tells
-            them, for the deep audit; None to look at the index alone.
+        aborted: The aborted transactions whose markers lie in the segment, as the log tells them,
+            for the deep audit; None to look at the index alone.
 
     Returns:
         At most one finding a rule; none if all is well. Expected and found are last offsets,
@@ -353,10 +335,7 @@ def _after(column: NDArray[np.int64]) -> NDArray[np.int64]:
 def _find(
     column: NDArray[np.int64], wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the first row >= each wanted value, and whether they equal.
-
-    The column must ascend.
-    """
+    """Return the first row >= each wanted value, and whether they equal. The column must ascend."""
     row = np.searchsorted(column, wanted).astype(np.int64)
     return row, (row < len(column)) & (_at(column, row) == wanted)
 
@@ -364,10 +343,8 @@ def _find(
 def _find_holder(
     batches: SegmentBatches, offset: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the first batch ending at or above each offset.
-
-    A mask tells whether the batch contains the offset.
-    """
+    """Return the first batch ending at or above each offset. A mask tells whether the batch
+    contains the offset."""
     # In a broken log with falling last offsets, Kafka's walk still reaches the first one.
     row, _ = _find(np.maximum.accumulate(batches.last_offset), offset)
     is_held: NDArray[np.bool_] = row < len(batches.last_offset)

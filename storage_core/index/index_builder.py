@@ -15,14 +15,7 @@ from storage_core.kernels.index_build import add_batches, new_state, offer_time_
 
 
 class IndexBuilder:
-    """Collects the index entries of one segment, batch by batch.
-
-    Args:
-        file: Name of the .log file, for messages.
-        base_offset: Base offset of the segment.
-        interval_bytes: ``index.interval.bytes``.
-        max_index_bytes: ``segment.index.bytes``.
-    """
+    """Collects the index entries of one segment, batch by batch."""
 
     def __init__(
         self, file: str, base_offset: int, *, interval_bytes: int, max_index_bytes: int
@@ -45,13 +38,7 @@ class IndexBuilder:
         last_offset: NDArray[np.int64],
         max_timestamp: NDArray[np.int64],
     ) -> None:
-        """Count batches, in file order.
-
-        Raises:
-            OffsetOverflowError: A batch ends more than 2^31 - 1 above the base offset.
-            IndexFullError: An index may hold no further entry.
-            CorruptIndexError: The offsets of two entries do not rise.
-        """
+        """Count batches, in file order."""
         _, error = self.add_until(size, last_offset, max_timestamp)
         if error is not None:
             raise error

@@ -1,6 +1,5 @@
-"""A segment's offset and time index: parse, search, truncate, read in pieces.
-
-Searches give the same results as Kafka's.
+"""A segment's offset and time index: parse, search, truncate, read in pieces. Searches give the
+same results as Kafka's.
 
 Kafka's binary search defines the answer also for an index whose entries are not sorted, such as one
 that ends in the zeros of a preallocated file. The newest entries, 8192 bytes of them, are searched
@@ -43,27 +42,17 @@ class EntryColumn(Protocol):
 
 
 class Slots(NamedTuple):
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        at_or_below: The entry with the largest value at or below the target, NO_SLOT for none.
-        at_or_above: The entry with the smallest value at or above it, NO_SLOT for none. Where the
-            search is down to a single entry Kafka takes the next one without looking whether this
-            one equals the target; so does this.
-    """
-
-    at_or_below: int
+    at_or_below: int  # the entry with the largest value at or below the target, NO_SLOT for none
+    # The entry with the smallest value at or above it, NO_SLOT for none. Where the search is down
+    # to a single entry Kafka takes the next one without looking whether this one equals the target;
+    # so does this.
     at_or_above: int
 
 
 def find_slots(column: EntryColumn, target: int, *, entry_bytes: int) -> Slots:
-    """Search a column of an index.
-
-    Args:
-        column: The values of all entries.
-        target: The value to find.
-        entry_bytes: Size of an entry in the file.
-    """
+    """Search a column of an index."""
     count = len(column)
     if count == 0:
         return Slots(NO_SLOT, NO_SLOT)
@@ -87,18 +76,13 @@ def find_slots(column: EntryColumn, target: int, *, entry_bytes: int) -> Slots:
 
 
 class PagedEntries:
-    """The entries of an index file, read on demand with their neighbours.
-
-    Entries that a file has lost since count as zeros; a broker cuts those off.
+    """The entries of an index file, read on demand with their neighbours. Entries that a file has
+    lost since count as zeros; a broker cuts those off.
 
     Args:
         open_file: Opens the file; a page is read with a call of its own.
-        path: Path of the file, for messages.
         entry: The type of the file's entries.
         limit_bytes: The most that the file may have.
-
-    Raises:
-        StorageError: It cannot be opened, or is longer than limit_bytes.
     """
 
     def __init__(
@@ -172,16 +156,11 @@ class _PagedColumn:
 
 @dataclass(frozen=True, slots=True)
 class _SegmentIndex:
-    """Entries of one index file, a ragged tail left out.
+    """Entries of one index file, a ragged tail left out."""
 
-    Attributes:
-        entry: The type of the file's entries.
-        base_offset: Base offset of the segment.
-        entries: entry[n], or entries that are read as they are needed.
-    """
-
-    entry: ClassVar[np.dtype[np.void]]
+    entry: ClassVar[np.dtype[np.void]]  # the type of the file's entries
     base_offset: int
+    # entry[n], or entries that are read as they are needed.
     entries: NDArray[np.void] | PagedEntries
 
     @classmethod
@@ -194,11 +173,7 @@ class _SegmentIndex:
     def of_file(
         cls, base_offset: int, open_file: Callable[[], FileReader], path: str, *, limit_bytes: int
     ) -> Self:
-        """Return the index in a file; a search reads only its part.
-
-        Raises:
-            StorageError: The errors of ``PagedEntries``, also in the searches.
-        """
+        """Return the index in a file; a search reads only its part."""
         return cls(base_offset, PagedEntries(open_file, path, cls.entry, limit_bytes=limit_bytes))
 
     def _find(self, field: str, target: int) -> Slots:
@@ -224,9 +199,8 @@ class OffsetIndex(_SegmentIndex):
         return 0 if slot == NO_SLOT else int(self.entries["position"][slot])
 
     def find_offset_at(self, position: int) -> int | None:
-        """Return the first entry's offset at or behind a position, else None.
-
-        The position is one in the log file.
+        """Return the first entry's offset at or behind a position, else None. The position is one
+        in the log file.
 
         Everything that begins before the position has a smaller offset, as every entry names the
         last offset of its batch.
@@ -239,17 +213,10 @@ class OffsetIndex(_SegmentIndex):
 
 
 class TimeEntry(NamedTuple):
-    """A time index entry: no record up to this offset is newer.
-
-    The offset is absolute.
-
-    Attributes:
-        timestamp: Epoch milliseconds, NO_TIMESTAMP where there is no entry.
-        offset: Last offset of the batch with that timestamp, the base offset without an entry.
-    """
+    """A time index entry: no record up to this offset is newer. The offset is absolute."""
 
     timestamp: int
-    offset: int
+    offset: int  # last offset of the batch with that timestamp, the base offset without an entry
 
 
 class TimeIndex(_SegmentIndex):
@@ -313,22 +280,15 @@ def read_entries(
     limit_bytes: int,
     with_hole: bool = True,
 ) -> Iterator[NDArray[np.void]]:
-    """Yield the entries of an index in order, without a ragged tail.
-
-    It suits a single pass over a file that may be long and all holes.
+    """Yield the entries of an index in order, without a ragged tail. It suits a single pass over a
+    file that may be long and all holes.
 
     Args:
-        store: The partition directory.
-        name: Name of the file.
-        entry: The type of its entries.
         limit_bytes: The most that the file may have.
         with_hole: Whether the entries count that lie in a hole at the file's end: all zeros.
 
     Yields:
         entry[n], n > 0, valid until the next piece is asked for.
-
-    Raises:
-        StorageError: It cannot be read, or is longer than limit_bytes.
     """
     with closing(store.open_file(name)) as reader:
         _check_length(reader, f"{store.location}/{name}", limit_bytes)
@@ -348,30 +308,17 @@ def read_entries(
 
 
 class UsedBytes(NamedTuple):
-    """An index without the zeros at its end.
+    """An index without the zeros at its end."""
 
-    Attributes:
-        content: Its bytes up to the last entry that is no zeros; of a shorter tail all of it.
-        file_bytes: Length of the file.
-    """
-
-    content: bytes
+    content: bytes  # its bytes up to the last entry that is no zeros; of a shorter tail all of it
     file_bytes: int
 
 
 def read_used(store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: int) -> UsedBytes:
-    """Read an index up to its last entry other than zeros.
-
-    Holes at the file's end are not read.
+    """Read an index up to its last entry other than zeros. Holes at the file's end are not read.
 
     Args:
-        store: The partition directory.
-        name: Name of the file.
-        entry: The type of its entries.
         limit_bytes: The most that the file may have.
-
-    Raises:
-        StorageError: It cannot be read, or is longer than limit_bytes.
     """
     with closing(store.open_file(name)) as reader:
         _check_length(reader, f"{store.location}/{name}", limit_bytes)
@@ -399,13 +346,8 @@ def read_last_entry(reader: FileReader, entry: np.dtype[Any], *, is_closed: bool
     """Return the last whole entry of an index; empty without one.
 
     Args:
-        reader: The open file.
-        entry: The type of its entries.
-        is_closed: Whether a broker closed it. If not, zeros at its end are no entries: the last
-            one before them is searched.
-
-    Raises:
-        StorageError: It cannot be read.
+        is_closed: Whether a broker closed it. If not, zeros at its end are no entries: the last one
+            before them is searched.
     """
 
     def read(number: int) -> bytes:
@@ -421,10 +363,8 @@ def read_last_entry(reader: FileReader, entry: np.dtype[Any], *, is_closed: bool
 
 
 def _count_used(entries: int, read: Callable[[int], bytes]) -> int:
-    """Return how many entries stand before the zeros at a file's end.
-
-    With zeros amid the entries, the result may be the start of any of them.
-    """
+    """Return how many entries stand before the zeros at a file's end. With zeros amid the
+    entries, the result may be the start of any of them."""
     used = 0
     while used < entries:
         middle = (used + entries) // 2

@@ -12,28 +12,16 @@ from storage_core.formats.index_entries import TXN_INDEX_ENTRY, TXN_INDEX_VERSIO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTxn:
-    """One aborted transaction.
-
-    Attributes:
-        producer_id: The transaction's producer.
-        first_offset: Offset of its first batch.
-        last_offset: Offset of its abort marker.
-        last_stable_offset: The last stable offset when the marker was written.
-    """
+    """One aborted transaction."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    last_stable_offset: int
+    last_stable_offset: int  # the last stable offset when the marker was written
 
 
 def parse_transaction_index(file: str, base_offset: int, data: bytes) -> tuple[AbortedTxn, ...]:
-    """Read a ``.txnindex`` file, without a ragged tail.
-
-    Raises:
-        IndexVersionError: An entry has an unknown version.
-        CorruptIndexError: An entry ends below the segment.
-    """
+    """Read a ``.txnindex`` file, without a ragged tail."""
     count = len(data) // TXN_INDEX_ENTRY.itemsize
     if not count:  # as of nearly every segment
         return ()
@@ -47,14 +35,7 @@ def read_transactions(
     """Read some entries of a ``.txnindex`` file.
 
     Args:
-        file: Its name, for messages.
-        base_offset: Base offset of its segment.
         entries: TXN_INDEX_ENTRY[n].
-        start: Position of the first of them in the file.
-
-    Raises:
-        IndexVersionError: An entry has an unknown version.
-        CorruptIndexError: An entry ends below the segment.
     """
     is_unknown = entries["version"] != TXN_INDEX_VERSION
     for row in np.flatnonzero(is_unknown | (entries["last_offset"] < base_offset)).tolist():

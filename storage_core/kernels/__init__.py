@@ -1,4 +1,1 @@
-"""Hot loops over arrays, compiled by Numba.
-
-No other package imports Numba.
-"""
+"""Hot loops over arrays, compiled by Numba. No other package imports Numba."""

@@ -361,10 +361,8 @@ define i64 @$echo(ptr %values, ptr %results) {
 
 
 def binding_text(echo_arguments: int) -> str:
-    """Return the LLVM text of the binding and of its test kernel.
-
-    The test kernel returns all values of ``echo_arguments`` arguments.
-    """
+    """Return the LLVM text of the binding and of its test kernel. The test kernel returns all
+    values of ``echo_arguments`` arguments."""
     return _TEXT.substitute(
         call=CALL,
         echo=ECHO,

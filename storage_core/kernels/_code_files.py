@@ -75,10 +75,8 @@ def source_digest() -> str:
 
 
 def _own_digest() -> str:
-    """Return a digest of sources, CPU, numba and settings.
-
-    Code compiled here depends on all of them, and on nothing else.
-    """
+    """Return a digest of sources, CPU, numba and settings. Code compiled here depends on all of
+    them, and on nothing else."""
     cpu = target_cpu()
     settings = [f"{name}={os.environ.get(name)}" for name in _SETTINGS]
     text = f"{source_digest()} {cpu.name} {sorted(cpu.features)} {settings}"
@@ -114,10 +112,8 @@ def _user_cache() -> Path | None:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether folder is ours alone and can be written.
-
-    The code in it will be run: nobody else may change it.
-    """
+    """Whether folder is ours alone and can be written. The code in it will be run: nobody else
+    may change it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         require_fixed_place(folder)
@@ -164,18 +160,14 @@ def layer_name() -> str:
 
 
 def read_code(kernel: str) -> dict[str, bytes]:
-    """Return a kernel's machine code on disk, by entry.
-
-    Code in the user's cache goes before that in the wheel.
-    """
+    """Return a kernel's machine code on disk, by entry. Code in the user's cache goes before
+    that in the wheel."""
     return _layer_code(kernel) | _own_code(kernel)
 
 
 def _own_code(kernel: str) -> dict[str, bytes]:
-    """Return a kernel's machine code in the user's cache, by entry.
-
-    Code that somebody else may have put there is left out, so it is never run.
-    """
+    """Return a kernel's machine code in the user's cache, by entry. Code that somebody else may
+    have put there is left out, so it is never run."""
     folder = cache_folder()
     if folder is not None:
         with suppress(OSError), open_own_folder(folder) as opened:
@@ -195,10 +187,8 @@ def _layer_code(kernel: str) -> dict[str, bytes]:
 
 
 def keep_code(kernel: str, entry: str, code: bytes) -> None:
-    """Add the code of an entry to the user's cache.
-
-    Entries that are there stay. An error of the file system is ignored.
-    """
+    """Add the code of an entry to the user's cache. Entries that are there stay. An error of the
+    file system is ignored."""
     folder = cache_folder()
     if folder is None:
         return
@@ -255,10 +245,7 @@ def _block(entry: str, code: bytes) -> bytes:
 
 
 def _parse(data: bytes, file: str) -> dict[str, bytes]:
-    """Return the code in a file, by entry.
-
-    Entries are read up to the first that is not whole.
-    """
+    """Return the code in a file, by entry. Entries are read up to the first that is not whole."""
     code_by_entry: dict[str, bytes] = {}
     position = 0
     while position < len(data):

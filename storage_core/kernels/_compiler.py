@@ -61,11 +61,6 @@ def dispatcher_of(function: Callable[..., Any], *, inline: bool) -> Any:
 def compile_entry(dispatcher: Any, arguments: Sequence[Any], name: str) -> bytes:
     """Compile a kernel for argument types; return its entry's object file.
 
-    Args:
-        dispatcher: As of ``dispatcher_of``.
-        arguments: Of these types.
-        name: Symbol of the entry.
-
     Raises:
         NoEntryError: There are arguments or results that no entry has.
         numba.core.errors.NumbaError: The kernel cannot be compiled.

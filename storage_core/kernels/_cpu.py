@@ -1,7 +1,5 @@
-"""The target CPU of machine code.
-
-The target is this CPU, another one by numba's settings, or any. Nothing here imports numba.
-"""
+"""The target CPU of machine code. The target is this CPU, another one by numba's settings, or
+any. Nothing here imports numba."""
 
 import os
 import platform
@@ -20,15 +18,10 @@ _ARM: Final = frozenset({"aarch64", "arm64"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """A CPU as LLVM names it.
+    """A CPU as LLVM names it."""
 
-    Attributes:
-        name: Its model, or a level that many models have.
-        features: The instructions that code for it may have.
-    """
-
-    name: str
-    features: frozenset[str]
+    name: str  # its model, or a level that many models have
+    features: frozenset[str]  # the instructions that code for it may have
 
 
 # What code in a wheel is compiled for. Every server CPU since 2015 has these.

@@ -28,10 +28,7 @@ def crc32c_word(crc: int, word: int) -> int:
 
 
 def load_word(buffer: NDArray[np.uint8], position: int) -> int:
-    """Return the 8 bytes at position as a little-endian word.
-
-    The caller has checked the bounds.
-    """
+    """Return the 8 bytes at position as a little-endian word. The caller has checked the bounds."""
     return int.from_bytes(buffer[position : position + 8].tobytes(), "little")
 
 
@@ -42,27 +39,20 @@ def copy_bytes(
     source_position: int,
     length: int,
 ) -> None:
-    """Copy length bytes between two buffers.
-
-    The caller has checked the bounds of both.
-    """
+    """Copy length bytes between two buffers. The caller has checked the bounds of both."""
     target[target_position : target_position + length] = source[
         source_position : source_position + length
     ]
 
 
 def prefetch_row(table: NDArray[np.uint64], row: int) -> None:
-    """Prefetch a row of a table into the CPU's cache.
-
-    The row will be wanted soon. A prefetch changes nothing but speed.
-    """
+    """Prefetch a row of a table into the CPU's cache. The row will be wanted soon. A prefetch
+    changes nothing but speed."""
 
 
 def prefetch_byte(buffer: NDArray[np.uint8], position: int) -> None:
-    """Prefetch the byte at a position into the CPU's cache.
-
-    The byte is going to be read. A position outside of the buffer is allowed.
-    """
+    """Prefetch the byte at a position into the CPU's cache. The byte is going to be read. A
+    position outside of the buffer is allowed."""
 
 
 # Here the first integers and pointers travel in a register of 64 bits each, and a function looks at

@@ -35,13 +35,8 @@ _lock = threading.RLock()
 
 
 class Kernel:
-    """A function with machine code for the types of its arguments.
-
-    The machine code is loaded, or else compiled, when the function is called.
-
-    Attributes:
-        py_func: The function as it is written.
-    """
+    """A function with machine code for the types of its arguments. The machine code is loaded,
+    or else compiled, when the function is called."""
 
     def __init__(self, function: Callable[..., Any], *, inline: bool) -> None:
         functools.update_wrapper(self, function)
@@ -69,10 +64,8 @@ class Kernel:
 
     @property
     def is_ready(self) -> bool:
-        """Whether this process has machine code of the kernel.
-
-        That is an entry for Python, or a signature for other kernels.
-        """
+        """Whether this process has machine code of the kernel. That is an entry for Python, or a
+        signature for other kernels."""
         dispatcher = self.__dict__.get("_dispatcher")
         return bool(self._entries or (dispatcher is not None and dispatcher.signatures))
 
@@ -84,16 +77,13 @@ class Kernel:
 
     @property
     def _numba_type_(self) -> Any:
-        """The numba type of this kernel, for calls by another kernel.
-
-        Numba asks every value inside a kernel for this attribute.
-        """
+        """The numba type of this kernel, for calls by another kernel. Numba asks every value
+        inside a kernel for this attribute."""
         return self._dispatcher._numba_type_
 
     def _call_first(self, arguments: tuple[Any, ...]) -> Any:
-        """Run the kernel for arguments without an entry.
-
-        Such a call is the first one, or has other types than those before it.
+        """Run the kernel for arguments without an entry. Such a call is the first one, or has other
+        types than those before it.
 
         Raises:
             TypeError: The entry for these types refuses them: numba in its place would hide that.
@@ -185,10 +175,8 @@ def _plain(argument: Any) -> Any:
 
 
 def _kind_of(argument: Any) -> str:
-    """Return a word for an argument's numba type, without importing numba.
-
-    An entry is compiled for arguments of such types.
-    """
+    """Return a word for an argument's numba type, without importing numba. An entry is compiled
+    for arguments of such types."""
     if isinstance(argument, tuple):
         return f"{type(argument).__name__}({','.join(map(_kind_of, argument))})"
     if not isinstance(argument, np.ndarray):
@@ -200,10 +188,8 @@ def _kind_of(argument: Any) -> str:
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function on its first call; cache it on disk.
-
-    The machine code runs without the interpreter lock.
-    """
+    """Compile a function on its first call; cache it on disk. The machine code runs without the
+    interpreter lock."""
     return cast("_Function", function if _IS_PLAIN else Kernel(function, inline=False))
 
 

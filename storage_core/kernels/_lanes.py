@@ -45,7 +45,6 @@ def hash_lanes(
         data: uint8[n].
         start: uint64[], by message its first byte.
         length: uint64[], its bytes.
-        first: The first message.
         words: How many whole words of 8 bytes each of them has.
         key_low: Lower half of the hash key.
         key_high: Upper half.

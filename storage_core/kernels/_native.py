@@ -85,10 +85,8 @@ def load_entry(code: bytes, name: str) -> Any:
 
 
 def signature_name(entry: str) -> str:
-    """Return the name of an entry's signature words.
-
-    The words describe the arguments and results of the entry.
-    """
+    """Return the name of an entry's signature words. The words describe the arguments and
+    results of the entry."""
     return f"{entry}.signature"
 
 
@@ -107,9 +105,8 @@ def signature_words(
 
 
 def check_python() -> None:
-    """Refuse a Python unable to call machine code correctly.
-
-    The check runs before there is work to do.
+    """Refuse a Python unable to call machine code correctly. The check runs before there is work to
+    do.
 
     Raises:
         UnsupportedPythonError: It is not CPython, has no lock, is of another word size, or its
@@ -138,10 +135,7 @@ def _checked_engine() -> Any:
 
 
 def _check_kind() -> None:
-    """Refuse an unsupported kind of Python.
-
-    Calling a missing function would end the process.
-    """
+    """Refuse an unsupported kind of Python. Calling a missing function would end the process."""
     if sys.implementation.name != "cpython":
         raise _unsupported(f"it is {platform.python_implementation()}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):

@@ -1,7 +1,5 @@
-"""Machine code of `_intrinsics` for numba.
-
-This module is imported only where something has to be compiled.
-"""
+"""Machine code of `_intrinsics` for numba. This module is imported only where something has to
+be compiled."""
 
 from typing import Any, Final
 

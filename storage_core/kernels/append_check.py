@@ -1,7 +1,5 @@
-"""Check the batches of an append and their records.
-
-Records are checked where their batch stays as it is.
-"""
+"""Check the batches of an append and their records. Records are checked where their batch stays
+as it is."""
 
 from typing import Final
 
@@ -123,21 +121,14 @@ def check_records(
     after_max_ms: int,
     max_body_bytes: int,
 ) -> tuple[int, int]:
-    """Check the records of a v2 batch in one walk.
-
-    The batch does not claim append time.
+    """Check the records of a v2 batch in one walk. The batch does not claim append time.
 
     Args:
         source: uint8[], the records, not compressed.
-        start: Where they begin.
-        end: Where they end.
         table: int64[COLUMN_COUNT, n], batches.
-        row: Whose records they are.
         needs_key: Whether every record has to have a key.
-        now_ms: The clock.
         before_max_ms: How far behind the clock a timestamp may lie, or NO_LIMIT_MS.
         after_max_ms: How far ahead of it, or NO_LIMIT_MS.
-        max_body_bytes: Largest record.
 
     Returns:
         (status, max_timestamp): DONE, HAS_GAPS or REFUSED; NO_TIMESTAMP without a timestamp.

@@ -1,7 +1,4 @@
-"""Count the batches of a segment up to its roll.
-
-Each batch is an append of its own.
-"""
+"""Count the batches of a segment up to its roll. Each batch is an append of its own."""
 
 from typing import Final
 
@@ -39,9 +36,7 @@ def add_until_roll(
     offset_entries: NDArray[np.int64],
     time_entries: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Count batches into a segment until one asks for a roll.
-
-    Each batch is an append of its own.
+    """Count batches into a segment until one asks for a roll. Each batch is an append of its own.
 
     Args:
         state: int64[index_build.STATE_SIZE].
@@ -50,8 +45,6 @@ def add_until_roll(
         max_timestamp: int64[n].
         is_first_free: Whether the first batch goes in without a question: the segment was just
             rolled for it.
-        clock_waited_ms: Age of the segment by the clock.
-        roll_after_ms: Age at which it is rolled.
         max_segment_bytes: Size that it may have.
         offset_entries: int64[n, 2], out.
         time_entries: int64[n, 2], out.

@@ -1,7 +1,5 @@
-"""Write a leader's offsets, epoch and timestamps into batches.
-
-The leader stores the rest of such a batch as it came.
-"""
+"""Write a leader's offsets, epoch and timestamps into batches. The leader stores the rest of
+such a batch as it came."""
 
 import numpy as np
 from numpy.typing import NDArray

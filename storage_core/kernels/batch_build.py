@@ -1,7 +1,5 @@
-"""Build batches of message format v2 from columns of records.
-
-The batches are cut first and then written.
-"""
+"""Build batches of message format v2 from columns of records. The batches are cut first and then
+written."""
 
 from typing import Final, NamedTuple
 
@@ -139,9 +137,7 @@ def cut_batches(
     batch_end: NDArray[np.int64],
     batch_bytes: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Cut records into batches as a producer does.
-
-    Each batch gets as many records as fit.
+    """Cut records into batches as a producer does. Each batch gets as many records as fit.
 
     Args:
         key_length: int64[n], as of `RecordRows`.
@@ -150,9 +146,8 @@ def cut_batches(
         offsets: int64[n], or empty, as of `RecordRows`.
         header_first: int64[n + 1], as of `RecordRows`.
         body_bytes: int64[n], in: size of each record's headers; out: of what follows its length.
-        max_batch_bytes: Limit of a batch, header included, before compression. A record that
-            alone exceeds it has a batch of its own.
-        max_batch_records: Limit of a batch.
+        max_batch_bytes: Limit of a batch, header included, before compression. A record that alone
+            exceeds it has a batch of its own.
         batch_end: int64[n], out: row after the last record of each batch.
         batch_bytes: int64[n], out: size of each batch, header included.
 
@@ -252,16 +247,13 @@ def describe_batches(
     header: HeaderFields,
     table: NDArray[np.int64],
 ) -> None:
-    """Fill a batch table with the header fields of new batches.
-
-    POSITION, SIZE and CRC are left out.
+    """Fill a batch table with the header fields of new batches. POSITION, SIZE and CRC are left
+    out.
 
     Args:
         batch_end: int64[m], row after the last record of each batch.
         timestamps: int64[n], of the records.
         offsets: int64[n], of the records, or empty.
-        first_record: The record with which the first batch begins.
-        header: What all of them have.
         table: int64[batch_scan.COLUMN_COUNT, m], out.
     """
     first = first_record
@@ -301,10 +293,8 @@ def describe_batches(
 def seal_batch(
     out: NDArray[np.uint8], at: int, size: int, table: NDArray[np.int64], row: int
 ) -> None:
-    """Write the header of a batch with its records in place.
-
-    The row of the batch gets POSITION, SIZE and CRC.
-    """
+    """Write the header of a batch with its records in place. The row of the batch gets POSITION,
+    SIZE and CRC."""
     write_i64(out, at + BASE_OFFSET_AT, table[BASE_OFFSET, row])
     write_i32(out, at + BATCH_LENGTH_AT, size - LENGTH_OVERHEAD)
     write_i32(out, at + LEADER_EPOCH_AT, table[LEADER_EPOCH, row])
@@ -337,9 +327,7 @@ def write_batches(
     Args:
         out: uint8[], with room for what cut_batches said.
         batch_end: int64[m], row after the last record of each batch.
-        first_record: The record with which the first batch begins.
         table: int64[batch_scan.COLUMN_COUNT, m], their header fields; gets POSITION, SIZE and CRC.
-        rows: The records.
     """
     at = 0
     first = first_record

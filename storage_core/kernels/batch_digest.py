@@ -109,9 +109,7 @@ def digest_bytes(data: NDArray[np.uint8], start: int, end: int) -> tuple[int, in
 def digest_batches(
     data: NDArray[np.uint8], table: NDArray[np.int64], digests: NDArray[np.uint64]
 ) -> None:
-    """Compute the digests of the batches of a window.
-
-    Leader epoch and base offset are left out.
+    """Compute the digests of the batches of a window. Leader epoch and base offset are left out.
 
     Args:
         data: uint8[n], the window.
@@ -141,7 +139,6 @@ def fold_digests(
     Args:
         table: int64[COLUMN_COUNT, count], the batches.
         digests: uint64[2, count], of ``digest_batches``.
-        first_range: Number of the first range.
         shift: A range has 2**shift offsets; by its number begins the offset ``number << shift``.
         sums: uint64[ranges, 2], added to. What lies in none of them is left out.
     """

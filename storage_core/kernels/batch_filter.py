@@ -95,9 +95,8 @@ def preview_batches(
     latest_offset: int,
     words: NDArray[np.uint64],
 ) -> None:
-    """Set SURVIVORS and STEP of batches by ACTION and the bitmaps.
-
-    STEP is TO_FILTER for KEEP_RECORDS, and for some FILTER.
+    """Set SURVIVORS and STEP of batches by ACTION and the bitmaps. STEP is TO_FILTER for
+    KEEP_RECORDS, and for some FILTER.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches.

@@ -78,18 +78,14 @@ def note_batches(
     first_ordinal: int,
     most_records: int,
 ) -> tuple[int, int, int]:
-    """Give each batch of a window its notes from pass one.
-
-    The columns FLAGS to PASS_ONE_COUNT are filled; MARKS are cleared.
+    """Give each batch of a window its notes from pass one. The columns FLAGS to PASS_ONE_COUNT are
+    filled; MARKS are cleared.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches.
         notes: int64[NOTE_COUNT, n].
-        dirty_position: Where in the window the dirty part begins.
         flags: uint8[], those of the batches from there on, 0 of those after them.
         legacy_counts: int64[], records of the legacy batches whose ordinals are known.
-        first_ordinal: Of the first record that has one.
-        most_records: How many ordinals the segment has.
 
     Returns:
         (dirty, legacy, next_ordinal): how many batches lie in the dirty part, MORE_LEGACY where
@@ -135,9 +131,8 @@ def judge_batches(
     keeps_legacy_tombstones: bool,  # kernels have no keywords
     recompresses_all: bool,
 ) -> None:
-    """Settle the batches of a window by headers and bitmaps, where possible.
-
-    ACTION, STEP, MARKS and SURVIVORS are set.
+    """Settle the batches of a window by headers and bitmaps, where possible. ACTION, STEP, MARKS
+    and SURVIVORS are set.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches.
@@ -146,8 +141,6 @@ def judge_batches(
         is_last: uint8[n], whether it is the last batch of its producer.
         words: uint64[], bitmaps of survivors.
         latest_offset: How far the log is mapped.
-        high_watermark: Of the log.
-        now_ms: Clock of the round.
         keeps_legacy_tombstones: Whether tombstones of formats before v2 stay.
         recompresses_all: Whether each batch of data is made anew.
     """
@@ -194,9 +187,8 @@ def judge_batches(
 
 @kernel
 def place_records(table: NDArray[np.int64], notes: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Set FIRST_RECORD, the place of each batch's first record.
-
-    Only the records of batches that are looked at take a place each.
+    """Set FIRST_RECORD, the place of each batch's first record. Only the records of batches that
+    are looked at take a place each.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches, opened.

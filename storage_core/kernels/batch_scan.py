@@ -125,10 +125,7 @@ def _set_nothing(table: NDArray[np.int64], row: int, offset: int) -> None:
 def _read_legacy_entry(
     data: NDArray[np.uint8], position: int, magic: int, table: NDArray[np.int64], row: int
 ) -> None:
-    """Fill a row from a legacy entry.
-
-    An entry of a negative magic is read as v1, as in Kafka.
-    """
+    """Fill a row from a legacy entry. An entry of a negative magic is read as v1, as in Kafka."""
     _set_nothing(table, row, read_i64(data, position + OFFSET_AT))
     attributes = np.int64(data[position + ENTRY_ATTRIBUTES_AT])
     if magic == MAGIC_V0:
@@ -160,7 +157,6 @@ def scan_batches(
 
     Args:
         data: uint8[n], a window of a segment.
-        start: Position of the first batch.
         end: Position just past the bytes that may be read.
         table: int64[COLUMN_COUNT, capacity]; CRC_OK and what is read from control records are set
             to "not known" values here.
@@ -233,10 +229,8 @@ def find_kinds(table: NDArray[np.int64]) -> int:
 
 @kernel
 def check_crcs(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) -> int:
-    """Set CRC_OK of the first count batches; return the first bad row.
-
-    The result is -1 where no row is bad.
-    """
+    """Set CRC_OK of the first count batches; return the first bad row. The result is -1 where no
+    row is bad."""
     first_bad = -1
     for row in range(count):
         start = table[POSITION, row]

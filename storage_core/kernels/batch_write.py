@@ -243,11 +243,9 @@ def write_records(
 
     Args:
         out: uint8[], with room for the records, and MAX_RECORD_GROWTH_BYTES more for each.
-        at: Where in out to begin.
         source: uint8[], where the records lie.
         table: int64[COLUMN_COUNT, n], the batches.
         notes: int64[NOTE_COUNT, n]; NEW_BASE_TIMESTAMP and NEW_MAX_TIMESTAMP are set.
-        row: Which batch.
         keep: uint8[], by record.
         least_timestamp: One below is refused, as Kafka does.
 
@@ -340,7 +338,6 @@ def rebuild_compressed(
         table: int64[COLUMN_COUNT, n], the batches.
         notes: int64[NOTE_COUNT, n].
         keep: uint8[], by record.
-        least_timestamp: As of `write_records`.
 
     Returns:
         (row, status): the row up to which all are written, before the first that has no room;
@@ -375,13 +372,10 @@ def write_batches(
     packed: NDArray[np.uint8],
     least_timestamp: int,
 ) -> tuple[int, int, int]:
-    """Write batches by their FATE.
-
-    Each batch that is written gets NEW_SIZE and NEW_MAX_TIMESTAMP.
+    """Write batches by their FATE. Each batch that is written gets NEW_SIZE and NEW_MAX_TIMESTAMP.
 
     Args:
         out: uint8[], with room for `most_bytes`, and for the packed records.
-        at: Where in out to begin.
         data: uint8[], the window.
         arena: uint8[], records that do not lie in it.
         table: int64[COLUMN_COUNT, n], the batches; a rebuilt one has the identity of its row, and
@@ -389,7 +383,6 @@ def write_batches(
         notes: int64[NOTE_COUNT, n].
         keep: uint8[], by record.
         packed: uint8[], the records of REBUILT batches with a codec, compressed.
-        least_timestamp: As of `write_records`.
 
     Returns:
         (at, row, status): position in out, the row that was not written (their number when all

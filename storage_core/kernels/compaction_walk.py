@@ -78,7 +78,6 @@ def walk_compaction(
     Args:
         segments: int64[SEGMENT_COLUMNS, m], those of all logs.
         logs: int64[LOG_COLUMNS, n]; each has a segment.
-        now_ms: The clock, epoch milliseconds.
         answers: int64[ANSWER_COLUMNS, n], out.
     """
     clock = np.uint64(np.int64(now_ms))

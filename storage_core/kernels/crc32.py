@@ -1,7 +1,4 @@
-"""CRC-32 (IEEE 802.3) over a range of a buffer.
-
-Messages before format v2 have this checksum.
-"""
+"""CRC-32 (IEEE 802.3) over a range of a buffer. Messages before format v2 have this checksum."""
 
 from typing import Final
 
@@ -16,10 +13,8 @@ _SLICES: Final = 16
 
 
 def _tables() -> NDArray[np.uint32]:
-    """Return uint32[16, 256], the effects of bytes on the register.
-
-    Row i is for a byte with i others after it.
-    """
+    """Return uint32[16, 256], the effects of bytes on the register. Row i is for a byte with i
+    others after it."""
     tables = np.empty((_SLICES, 256), np.uint32)
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -35,10 +30,8 @@ _TABLES: Final = _tables()
 
 @kernel
 def crc32(buffer: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return the CRC-32 of buffer[start:end], sixteen bytes a step.
-
-    Each of the sixteen has a table of its own.
-    """
+    """Return the CRC-32 of buffer[start:end], sixteen bytes a step. Each of the sixteen has a
+    table of its own."""
     crc = np.uint32(0xFFFFFFFF)
     position = start
     mask = np.uint64(0xFF)

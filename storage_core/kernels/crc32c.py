@@ -46,10 +46,8 @@ def _apply(advance: NDArray[np.uint32], registers: NDArray[np.uint32]) -> NDArra
 
 
 def _after_zeros(byte_count: int) -> NDArray[np.uint32]:
-    """Return uint32[4, 256]: each register byte after byte_count zeros.
-
-    The count is a power of two.
-    """
+    """Return uint32[4, 256]: each register byte after byte_count zeros. The count is a power of
+    two."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     advance = _TABLE[bits & np.uint32(0xFF)] ^ (bits >> np.uint32(8))
     for _ in range(byte_count.bit_length() - 1):
@@ -91,10 +89,8 @@ def _take_three(
     stretch: int,
     over: NDArray[np.uint32],
 ) -> np.uint64:
-    """Return the register after three stretches of bytes from start on.
-
-    Each of them has ``stretch`` bytes.
-    """
+    """Return the register after three stretches of bytes from start on. Each of them has
+    ``stretch`` bytes."""
     first, second, third = register, np.uint64(0), np.uint64(0)
     for line in range(start, start + stretch, _LINE):
         for ahead in range(_AHEAD, _AHEAD + 3 * stretch, stretch):
@@ -108,10 +104,8 @@ def _take_three(
 
 @kernel
 def crc32c_by_instruction(buffer: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return the CRC-32C of buffer[start:end] by the CPU's instruction.
-
-    An instruction takes eight bytes; three run at a time.
-    """
+    """Return the CRC-32C of buffer[start:end] by the CPU's instruction. An instruction takes
+    eight bytes; three run at a time."""
     register = np.uint64(0xFFFFFFFF)
     position = start
     while position + 3 * _LONG <= end:

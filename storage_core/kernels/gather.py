@@ -1,7 +1,5 @@
-"""Build columns of records: scattered strings end to end, numbers from deltas.
-
-The deltas count from what the batches say.
-"""
+"""Build columns of records: scattered strings end to end, numbers from deltas. The deltas count
+from what the batches say."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +11,7 @@ from storage_core.kernels.varint import read_varint
 
 @kernel
 def add_lengths(length: NDArray[np.int64], offsets: NDArray[np.int32]) -> tuple[int, int]:
-    """Fill offsets with the ends of strings laid end to end.
-
-    A negative length is a null.
+    """Fill offsets with the ends of strings laid end to end. A negative length is a null.
 
     Args:
         length: int64[n].
@@ -46,9 +42,7 @@ def gather_bytes(
     offsets: NDArray[np.int32],
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy scattered strings end to end.
-
-    A negative length is a null and copies nothing.
+    """Copy scattered strings end to end. A negative length is a null and copies nothing.
 
     Args:
         data: uint8[], one place where strings lie.
@@ -73,9 +67,7 @@ def add_to_batch(
     delta: NDArray[np.int64],
     out: NDArray[np.int64],
 ) -> None:
-    """Add each record's delta to the value of its batch.
-
-    Sums wrap as in Java.
+    """Add each record's delta to the value of its batch. Sums wrap as in Java.
 
     Args:
         base: int64[batches].
@@ -100,9 +92,7 @@ def list_headers(
     value_start: NDArray[np.int64],
     value_length: NDArray[np.int64],
 ) -> None:
-    """List the positions of the headers of records.
-
-    A record scan has checked the headers before.
+    """List the positions of the headers of records. A record scan has checked the headers before.
 
     Args:
         data: uint8[], one place where records lie.

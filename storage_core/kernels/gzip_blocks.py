@@ -56,11 +56,9 @@ def expand_gzip(
         data: uint8[], where the members lie.
         start: int64[n], where each begins in data.
         end: int64[n], where it ends.
-        first: The member to begin with.
         limit_bytes: The most that one may expand to.
         budget_bytes: The last member is the one with which out has more than so many bytes.
         out: uint8[].
-        at: Where in out to begin.
         out_end: int64[n], where each member's contents end in out.
 
     Returns:

@@ -43,13 +43,7 @@ OVERFLOW: Final = 4  # an offset that is no 31-bit number above the base
 
 
 def new_state(base_offset: int, interval_bytes: int, max_index_bytes: int) -> NDArray[np.int64]:
-    """Return the state of a segment without batches.
-
-    Args:
-        base_offset: Of the segment.
-        interval_bytes: ``index.interval.bytes``.
-        max_index_bytes: ``segment.index.bytes``.
-    """
+    """Return the state of a segment without batches."""
     state = np.zeros(STATE_SIZE, np.int64)
     state[[STATE_MAX_TIMESTAMP, STATE_LAST_TIME, STATE_FIRST_BATCH_TIMESTAMP]] = NO_TIMESTAMP
     state[[STATE_MAX_TIMESTAMP_OFFSET, STATE_LAST_TIME_OFFSET, STATE_BASE_OFFSET]] = base_offset

@@ -126,10 +126,8 @@ def _write_base64(
 def _write_headers(
     out: NDArray[np.uint8], position: int, source: NDArray[np.uint8], start: int, count: int
 ) -> int:
-    """Write headers as elements of a JSON list; return the end position.
-
-    The result is -1 where that fails.
-    """
+    """Write headers as elements of a JSON list; return the end position. The result is -1 where
+    that fails."""
     for number in range(count):
         length, start = read_varint(source, start, source.size)
         if length + _HEADER_BYTES > out.size - position:
@@ -171,15 +169,12 @@ def write_record_lines(
     timestamp: NDArray[np.int64],
     sequence: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Write records [first, end) as JSON lines.
-
-    Writing stops at a record that needs more room or an escape.
+    """Write records [first, end) as JSON lines. Writing stops at a record that needs more room or
+    an escape.
 
     Args:
         data: uint8[], one place where records lie.
         arena: uint8[], the other.
-        first: The first record.
-        end: Just past the last one.
         out: uint8[], where the lines go.
         in_arena: uint8[batches], which of them holds the records of each batch.
         records: int64[RECORD_COLUMN_COUNT, n], of a scan that has checked them.

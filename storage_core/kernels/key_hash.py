@@ -1,6 +1,5 @@
-"""128-bit hashes of record keys: keyed SipHash-1-3 and MD5.
-
-SipHash is the default; MD5 is the hash of Kafka's cleaner.
+"""128-bit hashes of record keys: keyed SipHash-1-3 and MD5. SipHash is the default; MD5 is the hash
+of Kafka's cleaner.
 
 SipHash: Aumasson and Bernstein, "SipHash: a fast short-input PRF", with 128-bit output as in the
 authors' reference implementation; one compression and three finalisation rounds. MD5: RFC 1321.
@@ -62,10 +61,8 @@ def _sip_round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
 
 @inlined_kernel
 def _last_word(data: NDArray[np.uint8], start: int, length: int) -> np.uint64:
-    """Return the last word of a message: trailing bytes and length.
-
-    The trailing bytes are those that make no whole word.
-    """
+    """Return the last word of a message: trailing bytes and length. The trailing bytes are those
+    that make no whole word."""
     tail = start + (length & ~7)
     if tail + 8 <= data.size:
         above = np.uint64(2**64 - 1) << np.uint64(8 * (length & 7))
@@ -81,10 +78,8 @@ def _last_word(data: NDArray[np.uint8], start: int, length: int) -> np.uint64:
 def siphash_1_3_128(
     data: NDArray[np.uint8], start: int, length: int, key_low: int, key_high: int
 ) -> tuple[int, int]:
-    """Return the two 64-bit halves of a message's SipHash-1-3.
-
-    The message is data[start : start + length].
-    """
+    """Return the two 64-bit halves of a message's SipHash-1-3. The message is data[start : start
+    + length]."""
     v0 = np.uint64(key_low) ^ _SIP_0
     v1 = np.uint64(key_high) ^ _SIP_1
     v2 = np.uint64(key_low) ^ _SIP_2
@@ -113,10 +108,8 @@ def siphash_1_3_128(
 def _can_share_lanes(
     data: NDArray[np.uint8], start: NDArray[np.uint64], length: NDArray[np.uint64], first: int
 ) -> bool:
-    """Whether LANES messages from first on can share vector lanes.
-
-    All must have as many words, and 8 bytes of data behind them.
-    """
+    """Whether LANES messages from first on can share vector lanes. All must have as many words,
+    and 8 bytes of data behind them."""
     words = length[first] >> np.uint64(3)
     is_same = True
     for i in range(first, first + LANES):
@@ -135,16 +128,12 @@ def siphash_each(
     key_low: int,
     key_high: int,
 ) -> None:
-    """Hash the messages first to end of data.
-
-    The halves of each hash replace its start and length.
+    """Hash the messages first to end of data. The halves of each hash replace its start and length.
 
     Args:
         data: uint8[n].
         start: uint64[>= end], by message its first byte.
         length: uint64[>= end], its bytes.
-        first: The first message.
-        end: Behind the last.
         key_low: Lower half of the hash key.
         key_high: Upper half.
     """
@@ -182,14 +171,11 @@ def _md5_word(data: NDArray[np.uint8], start: int, length: int, at: int, padded:
 def md5_128(
     data: NDArray[np.uint8], start: int, length: int, words: NDArray[np.uint32]
 ) -> tuple[int, int]:
-    """Return the two little-endian 64-bit halves of a message's MD5.
-
-    The message is data[start : start + length].
+    """Return the two little-endian 64-bit halves of a message's MD5. The message is data[start :
+    start + length].
 
     Args:
         data: uint8[n].
-        start: First byte of the message.
-        length: Bytes of the message.
         words: uint32[MD5_WORDS], scratch space.
     """
     a0 = np.uint32(0x67452301)

@@ -128,7 +128,6 @@ def hash_keys(
         checks_crc: Whether to look at the checksums of all the batches, wanted or not; they are of
             format v2 then, and their records lie in data. What a checksum has read, the hash finds
             in the CPU's cache.
-        first_offset: Where to begin.
         max_body_bytes: The largest record that was compressed.
         hasher: uint32[HASHER_WORDS].
         keys: uint64[KEY_COLUMNS, capacity], out.

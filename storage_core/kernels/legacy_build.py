@@ -1,7 +1,5 @@
-"""Build entries of message formats v0 and v1 from columns.
-
-The wrapper of a compressed set is built here too.
-"""
+"""Build entries of message formats v0 and v1 from columns. The wrapper of a compressed set is
+built here too."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +36,10 @@ def write_entry_head(
     attributes: int,
     timestamp: int,
 ) -> int:
-    """Write an entry up to its key; return the key's position.
-
-    The CRC is left out.
+    """Write an entry up to its key; return the key's position. The CRC is left out.
 
     Args:
         out: uint8[].
-        at: Where the entry begins.
-        offset: Its offset field.
-        size: Bytes of the whole entry.
         magic: 0 or 1.
         attributes: Codec and timestamp type.
         timestamp: Not written with magic 0.
@@ -82,13 +75,9 @@ def write_entries(
 
     Args:
         out: uint8[], with room for them.
-        first: First record.
-        end: Just past the last record.
         magic: 0 or 1.
-        attributes: Of every entry.
         append_time: Timestamp of every entry, NO_TIMESTAMP for the records' own.
         offset_origin: What is taken from every offset: the set's base inside a v1 wrapper.
-        rows: The records, with offsets.
     """
     head = KEY_AT_V0 if magic == MAGIC_V0 else KEY_AT_V1
     at = 0

@@ -60,10 +60,8 @@ _INVALID: Final = -1
 
 
 class ParsedMessage(NamedTuple):
-    """Spans of the key and value of a legacy message.
-
-    A negative key_start says that the message's lengths do not fit; the rest means nothing then.
-    """
+    """Spans of the key and value of a legacy message. A negative key_start says that the
+    message's lengths do not fit; the rest means nothing then."""
 
     key_start: int
     key_length: int  # negative: null
@@ -95,10 +93,7 @@ def parse_message(data: NDArray[np.uint8], position: int, end: int, magic: int) 
 def locate_value(
     data: NDArray[np.uint8], position: int, end: int, magic: int
 ) -> tuple[int, int, int]:
-    """Return (status, start, length) of the value of an entry.
-
-    The length is negative for null.
-    """
+    """Return (status, start, length) of the value of an entry. The length is negative for null."""
     message = parse_message(data, position, end, magic)
     if message.key_start < 0:
         return BAD_MESSAGE, 0, 0
@@ -109,10 +104,8 @@ def locate_value(
 def _survey_set(
     data: NDArray[np.uint8], start: int, end: int, max_message_bytes: int
 ) -> tuple[int, int, int, int]:
-    """Walk over an inner set; return (status, position, messages, last offset).
-
-    The last offset is as stored.
-    """
+    """Walk over an inner set; return (status, position, messages, last offset). The last offset
+    is as stored."""
     position = start
     count = 0
     last_offset = 0

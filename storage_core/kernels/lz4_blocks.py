@@ -137,11 +137,9 @@ def expand_lz4(
         data: uint8[], where the frames lie.
         start: int64[n], where each begins in data.
         end: int64[n], where the bytes end that belong to it; what follows a frame is ignored.
-        first: The frame to begin with.
         limit_bytes: The most that one may expand to.
         budget_bytes: The last frame is the one with which out has more than so many bytes.
         out: uint8[].
-        at: Where in out to begin.
         out_end: int64[n], where each frame's contents end in out.
 
     Returns:
@@ -191,7 +189,6 @@ def pack_lz4(
         end: int64[n], where it ends.
         room_bytes: int64[n], how large each frame may be.
         out: uint8[].
-        at: Where in out to begin.
         out_end: int64[n], where each frame ends in out.
 
     Returns:

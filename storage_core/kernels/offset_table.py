@@ -56,17 +56,14 @@ def insert_block(
     max_used: int,
     max_keys: int,
 ) -> tuple[int, int]:
-    """Put hashes[first:count] into the table, in order.
-
-    A key that is there already keeps its larger rank.
+    """Put hashes[first:count] into the table, in order. A key that is there already keeps its
+    larger rank.
 
     Args:
         table: uint64[slots, 3].
         low: uint64[>= count], lower halves.
         high: uint64[>= count], upper halves.
         rank: int64[>= count].
-        first: Where to begin.
-        count: Where to end.
         used: Keys in the table so far.
         max_used: Stop before a new key would make more than this many; the caller grows the table.
         max_keys: Stop before *any* put once this many keys are in: Kafka's full-map rule, which
@@ -109,10 +106,8 @@ def look_up_block(
 
 @inlined_kernel
 def _may_hold(hash_bits: NDArray[np.uint64], high: int) -> bool:
-    """Whether the bit of a hash is set in hash_bits.
-
-    The number of words of hash_bits is a power of two.
-    """
+    """Whether the bit of a hash is set in hash_bits. The number of words of hash_bits is a power
+    of two."""
     word = np.int64((np.uint64(high) >> np.uint64(6)) & np.uint64(hash_bits.size - 1))
     return (hash_bits[word] >> (np.uint64(high) & np.uint64(63))) & np.uint64(1) != 0
 
@@ -129,9 +124,8 @@ def mark_latest(
     segment_rank: int,
     words: NDArray[np.uint64],
 ) -> None:
-    """Set the bit of every record not older than its key's rank.
-
-    The rank of a key is what the table holds for it.
+    """Set the bit of every record not older than its key's rank. The rank of a key is what the
+    table holds for it.
 
     Args:
         table: uint64[slots, 3].
@@ -164,9 +158,7 @@ def mark_latest(
 
 @kernel
 def note_hashes(table: NDArray[np.uint64], hash_bits: NDArray[np.uint64]) -> None:
-    """Set a bit in hash_bits for each hash of a table.
-
-    Several hashes may have the same bit.
+    """Set a bit in hash_bits for each hash of a table. Several hashes may have the same bit.
 
     Args:
         table: uint64[slots, 3].
@@ -214,10 +206,8 @@ def mark_absent(
 
 @kernel
 def count_before_empty(table: NDArray[np.uint64]) -> int:
-    """Return the number of slots before the first empty one.
-
-    Not all slots of the table are used.
-    """
+    """Return the number of slots before the first empty one. Not all slots of the table are
+    used."""
     count = 0
     while table[count, 2] != 0:
         count += 1
@@ -226,10 +216,8 @@ def count_before_empty(table: NDArray[np.uint64]) -> int:
 
 @kernel
 def copy_entries(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> None:
-    """Put the entries of a table into another one.
-
-    All slots of the source may be used. The target has none of these entries.
-    """
+    """Put the entries of a table into another one. All slots of the source may be used. The
+    target has none of these entries."""
     for i in range(source.shape[0]):
         if source[i, 2] != 0:
             slot = _find_slot(target, source[i, 0], source[i, 1])

@@ -28,10 +28,8 @@ _SIGN_OFF: Final = 0x7FFFFFFF
 
 @inlined_kernel
 def murmur2(data: NDArray[np.uint8], start: int, length: int) -> int:
-    """Return the 32-bit murmur2 hash of bytes, 0 to 2^32 - 1.
-
-    The bytes are data[start : start + length].
-    """
+    """Return the 32-bit murmur2 hash of bytes, 0 to 2^32 - 1. The bytes are data[start : start +
+    length]."""
     # Products are cut to 32 bits one by one: compiled, they have 64.
     value = _SEED ^ np.uint32(length)
     words = length // 4

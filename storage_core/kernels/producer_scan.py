@@ -1,7 +1,5 @@
-"""List producer events of batches, one column of numbers each.
-
-An event says what a batch means for its producer.
-"""
+"""List producer events of batches, one column of numbers each. An event says what a batch means
+for its producer."""
 
 from typing import Final
 
@@ -43,7 +41,6 @@ def list_events(batches: NDArray[np.int64], file_position: int, events: NDArray[
 
     Args:
         batches: int64[batch_scan.COLUMN_COUNT, n], in file order; legacy ones have no producer.
-        file_position: Where in the file their positions count from.
         events: int64[COLUMN_COUNT, n], out.
 
     Returns:

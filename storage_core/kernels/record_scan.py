@@ -46,10 +46,8 @@ AHEAD_BYTES: Final = 1024
 
 
 class ParsedRecord(NamedTuple):
-    """Fields and positions of one record.
-
-    An INVALID next_position says that the record is malformed; the rest means nothing then.
-    """
+    """Fields and positions of one record. An INVALID next_position says that the record is
+    malformed; the rest means nothing then."""
 
     next_position: int
     timestamp_delta: int
@@ -80,10 +78,8 @@ def _skip_headers(data: NDArray[np.uint8], position: int, end: int, count: int) 
 
 @kernel
 def _read_headers(data: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
-    """Return the count of headers and the start of the first one.
-
-    The start is INVALID unless the headers end at ``end``.
-    """
+    """Return the count of headers and the start of the first one. The start is INVALID unless
+    the headers end at ``end``."""
     count, start = read_varint(data, position, end)
     if start < 0 or count < 0 or count > end - start:
         return 0, INVALID
@@ -190,10 +186,8 @@ def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedReco
 
 @inlined_kernel
 def skip_record(data: NDArray[np.uint8], position: int, end: int) -> int:
-    """Return the end of the record at position, by its length alone.
-
-    The result is INVALID for a record that goes past ``end``.
-    """
+    """Return the end of the record at position, by its length alone. The result is INVALID for a
+    record that goes past ``end``."""
     length, body = np.int64(0), np.int64(INVALID)
     if end - position >= MIN_RECORD_BYTES:
         length, body = read_short_size(data, position)

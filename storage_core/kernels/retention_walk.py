@@ -69,14 +69,12 @@ LOG_END: Final = 2
 def walk_retention(
     segments: NDArray[np.int64], logs: NDArray[np.int64], now_ms: int, answers: NDArray[np.int64]
 ) -> None:
-    """Decide how many segments of each log go.
-
-    The answer for a log that lacks a fact is only which fact.
+    """Decide how many segments of each log go. The answer for a log that lacks a fact is only which
+    fact.
 
     Args:
         segments: int64[SEGMENT_COLUMNS, m], those of all logs.
         logs: int64[LOG_COLUMNS, n].
-        now_ms: The clock, epoch milliseconds.
         answers: int64[ANSWER_COLUMNS, n], out.
     """
     clock = np.uint64(np.int64(now_ms))

@@ -57,15 +57,13 @@ def list_chunks(
     chunks: NDArray[np.int64],
     out_end: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """List the blocks of snappy streams.
-
-    The contents of the blocks will lie end to end from ``at`` on.
+    """List the blocks of snappy streams. The contents of the blocks will lie end to end from ``at``
+    on.
 
     Args:
         data: uint8[], where the streams lie.
         start: int64[n], where each begins in data.
         end: int64[n], where it ends.
-        first: The stream to begin with.
         limit_bytes: The most that one may expand to.
         budget_bytes: The last stream is the one with which there are more than so many bytes.
         at: Where the contents of the first one go.

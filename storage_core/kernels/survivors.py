@@ -49,13 +49,10 @@ def mark_survivors(
 
 @kernel
 def mark_ordinals(ordinals: NDArray[np.uint32], first_word: int, words: NDArray[np.uint64]) -> None:
-    """Set the bits of some records of one segment.
-
-    A record beyond the bitmap is left out.
+    """Set the bits of some records of one segment. A record beyond the bitmap is left out.
 
     Args:
         ordinals: uint32[], of the segment's records.
-        first_word: Where its bitmap begins in words.
         words: uint64[], bitmaps.
     """
     for i in range(ordinals.size):

@@ -56,8 +56,8 @@ def track_transactions(
         pending_next: How many of them are consumed already.
         producers: int64[PRODUCER_COLUMNS, producers].
         discard: uint8[n], out: whether nothing refers to the batch any more.
-        ended: int64[n], out: the entry whose abort marker this batch is and of which a
-            data batch was seen, else NO_TXN.
+        ended: int64[n], out: the entry whose abort marker this batch is and of which a data batch
+            was seen, else NO_TXN.
 
     Returns:
         pending_next as it is after the last batch.

@@ -19,10 +19,7 @@ INVALID: Final = -1
 
 @inlined_kernel
 def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
-    """Read a 32-bit zigzag varint of at most 5 bytes.
-
-    Bits above the 32nd are dropped.
-    """
+    """Read a 32-bit zigzag varint of at most 5 bytes. Bits above the 32nd are dropped."""
     if position < end and buffer[position] < 0x80:
         byte = np.int64(buffer[position])
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -63,10 +60,8 @@ def read_short(buffer: NDArray[np.uint8], position: int) -> tuple[int, int]:
 
 @inlined_kernel
 def read_short_size(buffer: NDArray[np.uint8], position: int) -> tuple[int, int]:
-    """As read_short, and INVALID for a negative number.
-
-    Where the next record begins waits for this one: without a sign it is known sooner.
-    """
+    """As read_short, and INVALID for a negative number. Where the next record begins waits for
+    this one: without a sign it is known sooner."""
     byte = np.int64(buffer[np.uint64(position)])
     if byte & 1:
         return np.int64(0), INVALID
@@ -115,10 +110,8 @@ def varlong_size(value: int) -> int:
 
 @inlined_kernel
 def write_varlong(buffer: NDArray[np.uint8], position: int, value: int) -> int:
-    """Write a 64-bit zigzag varint; return the next position.
-
-    The 32-bit varint of a value has the same bytes.
-    """
+    """Write a 64-bit zigzag varint; return the next position. The 32-bit varint of a value has
+    the same bytes."""
     signed = np.int64(value)
     raw = np.uint64(signed << np.int64(1)) ^ np.uint64(signed >> np.int64(63))
     while raw >= np.uint64(0x80):

@@ -58,10 +58,8 @@ _RESET_SESSION: Final = 1
 
 @kernel
 def _read_header(data: NDArray[np.uint8], start: int, end: int) -> tuple[int, int, int]:
-    """Return (position of the first block, window, content size) of a frame.
-
-    The position may be _NOT_PLAIN. A content size that is not there is _UNKNOWN_SIZE.
-    """
+    """Return (position of the first block, window, content size) of a frame. The position may be
+    _NOT_PLAIN. A content size that is not there is _UNKNOWN_SIZE."""
     # No header is longer, and a frame that is shorter than this has nothing worth the hurry.
     if end - start < MAX_HEADER_BYTES or read_u32_le(data, start) != MAGIC:
         return _NOT_PLAIN, 0, 0
@@ -101,10 +99,8 @@ def _read_header(data: NDArray[np.uint8], start: int, end: int) -> tuple[int, in
 
 @kernel
 def _most_bytes(data: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return the largest expansion of one frame, or _NOT_PLAIN.
-
-    data[start:end] has this frame and no other.
-    """
+    """Return the largest expansion of one frame, or _NOT_PLAIN. data[start:end] has this frame
+    and no other."""
     position, window, size = _read_header(data, start, end)
     if position < 0:
         return _NOT_PLAIN
@@ -157,11 +153,9 @@ def expand_zstd(
         data: uint8[], where the frames lie.
         start: int64[n], where each begins in data.
         end: int64[n], where it ends.
-        first: The frame to begin with.
         limit_bytes: The most that one may expand to.
         budget_bytes: The last frame is the one with which out has more than so many bytes.
         out: uint8[].
-        at: Where in out to begin.
         out_end: int64[n], where each frame's contents end in out.
 
     Returns:
@@ -216,7 +210,6 @@ def pack_zstd(
         end: int64[n], where it ends.
         room_bytes: int64[n], how large each frame may be.
         out: uint8[].
-        at: Where in out to begin.
         out_end: int64[n], where each frame ends in out.
 
     Returns:

@@ -53,35 +53,21 @@ _LIMITS = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlace:
-    """Where a batch stands.
-
-    Attributes:
-        position: Byte position in its segment's file.
-        size_bytes: All of it.
-        base_offset: Its first offset; of a compressed legacy entry the last, which is all that
-            its header tells.
-        last_offset: Its last offset.
-    """
+    """Where a batch stands."""
 
     position: int
     size_bytes: int
+    # Its first offset; of a compressed legacy entry the last, which is all that its header tells.
     base_offset: int
     last_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSegment:
-    """A segment as a listing shows it.
-
-    Attributes:
-        base_offset: Its base offset.
-        size_bytes: Length of its .log file then; what was appended later does not count.
-        has_offset_index: Whether it has an offset index.
-        has_time_index: Whether it has a time index.
-    """
+    """A segment as a listing shows it."""
 
     base_offset: int
-    size_bytes: int
+    size_bytes: int  # length of its .log file then; what was appended later does not count
     has_offset_index: bool
     has_time_index: bool
 
@@ -96,14 +82,8 @@ def find_batch_for_offset(
     batches do not stand in the order of their offsets.
 
     Args:
-        reader: The open .log file.
-        offset: The offset to find.
         start: Position of a batch that does not begin behind the one to be found.
         end: Where the segment ends, the end of the file if None.
-
-    Raises:
-        CorruptRecordError: Bytes on the way are no batches.
-        StorageError: The file cannot be read.
     """
     previous = None
     for window in scan_headers(reader, start=start, end=end, window_bytes=_WINDOW_BYTES):
@@ -123,12 +103,7 @@ def first_batch_timestamp(reader: FileReader, position: int = 0) -> int:
     """Return the largest timestamp of a batch, NO_TIMESTAMP without one.
 
     Args:
-        reader: The open .log file.
         position: Where the batch begins; 0 for a segment's first.
-
-    Raises:
-        CorruptRecordError: Something else begins there.
-        StorageError: The file cannot be read.
     """
     header = np.empty(HEADER_BYTES, np.uint8)
     if reader.read_into(position, header) == HEADER_BYTES and header[MAGIC_AT] == MAGIC_V2:
@@ -148,12 +123,7 @@ def first_offset_of(window: Window, row: int, limits: Limits) -> int:
     """Return the first offset of a batch; open a compressed legacy one.
 
     Args:
-        window: Holds the batch.
-        row: The batch's row.
         limits: How large its records may become.
-
-    Raises:
-        PylogError: It cannot be opened.
     """
     batches = window.batches
     if batches.is_message_set[row]:
@@ -175,10 +145,8 @@ def read_offset_index(view: DirectoryView, base_offset: int, name: str) -> Offse
 def find_batch(
     view: DirectoryView, log_name: str, offset: int, from_position: int
 ) -> BatchPlace | None:
-    """Return the batch of Kafka's search for an offset, from a position.
-
-    A wrong index may name a negative position; the search then begins at the file's start.
-    """
+    """Return the batch of Kafka's search for an offset, from a position. A wrong index may name
+    a negative position; the search then begins at the file's start."""
     with closing(view.open(log_name)) as reader:
         return find_batch_for_offset(reader, offset, start=max(from_position, 0))
 
@@ -192,23 +160,13 @@ def find_position(
 
 
 def find_next_offset(view: DirectoryView, base_offset: int, log_name: str, index_name: str) -> int:
-    """Return the next offset of a segment; its base offset if empty.
-
-    As in Kafka, the search starts at the batch of the last offset index entry.
-
-    Raises:
-        CorruptRecordError: The bytes after that batch are no batches; after a clean shutdown
-            Kafka does not open such a log either.
-    """
+    """Return the next offset of a segment; its base offset if empty. As in Kafka, the search
+    starts at the batch of the last offset index entry."""
     return next_offset_by_index(view, log_name, read_offset_index(view, base_offset, index_name))
 
 
 def next_offset_by_index(view: DirectoryView, log_name: str, index: OffsetIndex) -> int:
-    """Return the offset after a segment's last batch, as `find_next_offset`.
-
-    Raises:
-        CorruptRecordError: As in ``find_next_offset``.
-    """
+    """Return the offset after a segment's last batch, as `find_next_offset`."""
     with closing(view.open(log_name)) as reader:
         return next_offset_in(reader, index)
 
@@ -217,12 +175,7 @@ def next_offset_in(reader: FileReader, index: OffsetIndex) -> int:
     """Return the offset after a segment's last batch, as `find_next_offset`.
 
     Args:
-        reader: The open .log file.
         index: Its offset index, or as much of the end as a search for the last entry looks at.
-
-    Raises:
-        CorruptRecordError: As in ``find_next_offset``.
-        StorageError: The file cannot be read.
     """
     last = index.last_offset
     batch = find_batch_for_offset(reader, last, start=max(index.look_up(last), 0))
@@ -234,21 +187,13 @@ def next_offset_in(reader: FileReader, index: OffsetIndex) -> int:
 def find_batch_base_offset(
     view: DirectoryView, base_offsets: Sequence[int], offset: int
 ) -> int | None:
-    """Return the base offset of the batch with or after an offset.
-
-    None if there is no such batch.
+    """Return the base offset of the batch with or after an offset. None if there is no such batch.
 
     This is what Kafka makes of the first unstable offset of a log that it has just loaded: the
     batch may begin below it, or above it where compaction left a gap.
 
     Args:
-        view: The partition directory.
         base_offsets: Base offsets of the segments, in order.
-        offset: At or above the log start offset.
-
-    Raises:
-        PylogError: Bytes on the way are no batches, or a compressed one of an old format cannot
-            be opened.
     """
     floor = max((base for base in base_offsets if base <= offset), default=0)
     for base in base_offsets:
@@ -272,9 +217,6 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
 
     The offset index says it, if a good batch of a fitting offset stands where it points; else
     reading begins at 0. A wrong index costs time, never records.
-
-    Raises:
-        StorageError: The store failed.
     """
     if not segment.has_offset_index or offset <= segment.base_offset:
         return 0
@@ -294,16 +236,12 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTimes:
-    """Largest timestamps of a few batches of a segment.
+    """Largest timestamps of a few batches of a segment."""
 
-    Attributes:
-        newest: Of the first batch, the last ones and the one that was asked for; NO_TIMESTAMP
-            where they have none.
-        at_offset: Of the first batch that reaches the offset; None where no batch does.
-    """
-
+    # Of the first batch, the last ones and the one that was asked for; NO_TIMESTAMP where they have
+    # none.
     newest: int
-    at_offset: int | None
+    at_offset: int | None  # of the first batch that reaches the offset; None where no batch does
 
 
 def sample_times(store: LogStore, segment: ListedSegment, offset: int) -> SampledTimes:
@@ -311,9 +249,6 @@ def sample_times(store: LogStore, segment: ListedSegment, offset: int) -> Sample
 
     The batch of one offset is read, too. Of a sound segment that is the last entry of its offset
     index and a few headers. Bytes that are no batches end the look.
-
-    Raises:
-        StorageError: The store failed.
     """
     newest, at_offset = NO_TIMESTAMP, None
     try:
@@ -365,15 +300,10 @@ def find_cut_offsets(store: LogStore, segment: ListedSegment, *, part_bytes: int
     without an index is not cut, and by a wrong index the parts are of unequal size.
 
     Args:
-        store: The partition directory.
-        segment: The segment.
         part_bytes: How large a part may be, at least 1.
 
     Returns:
         First offsets of all parts but the first, ascending.
-
-    Raises:
-        StorageError: The store failed.
     """
     count = -(-segment.size_bytes // part_bytes)
     if count < 2 or not segment.has_offset_index:  # noqa: PLR2004  # one part
@@ -400,14 +330,7 @@ def checked_start(
     """Return an index's position for an offset, 0 without a good batch.
 
     Args:
-        reader: The open .log file.
-        base_offset: Base offset of the segment.
-        size_bytes: Size of the segment.
         position: The index's position.
-        offset: A batch that begins behind it is no place to begin.
-
-    Raises:
-        StorageError: The store failed.
     """
     if not 0 < position < size_bytes:
         return 0
@@ -432,14 +355,8 @@ def checked_start(
 
 
 def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
-    """Return the offset after a segment's last whole batch.
-
-    In a segment without batches it is the base offset.
-
-    Raises:
-        CorruptRecordError: The bytes behind its last index entry are no batches, nor zeros.
-        StorageError: The store failed.
-    """
+    """Return the offset after a segment's last whole batch. In a segment without batches it is
+    the base offset."""
     position = find_start_position(store, segment, MAX_OFFSET)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         size_bytes = segment.size_bytes
@@ -447,15 +364,11 @@ def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
 
 
 def find_valid_end(store: LogStore, segment: ListedSegment) -> tuple[int, int]:
-    """Return where a recovery would end a segment.
-
-    Bytes before the last index entry are assumed to be valid.
+    """Return where a recovery would end a segment. Bytes before the last index entry are assumed to
+    be valid.
 
     Returns:
         (end_offset, size_bytes): the offset and the position behind the last good batch.
-
-    Raises:
-        StorageError: The store failed.
     """
     end_offset = segment.base_offset
     size_bytes = find_start_position(store, segment, MAX_OFFSET)
@@ -487,10 +400,8 @@ def find_valid_end(store: LogStore, segment: ListedSegment) -> tuple[int, int]:
 def _end_offset(
     reader: FileReader, start: int, end: int | None, base_offset: int, tail: Tail
 ) -> int:
-    """Return the offset after the last batch of a stretch.
-
-    Without batches it is the base offset.
-    """
+    """Return the offset after the last batch of a stretch. Without batches it is the base
+    offset."""
     end_offset = base_offset
     windows = scan_headers(reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=tail)
     for window in windows:

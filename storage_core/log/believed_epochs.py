@@ -30,22 +30,13 @@ _MOST_RUNS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRun:
-    """Neighbouring batches of one leader epoch.
-
-    Attributes:
-        epoch: The epoch.
-        first_offset: Base offset of the first of them.
-        last_offset: Last offset of the last of them.
-        batches: How many they are.
-        file: Name of the segment's file with the first of them; empty where nobody asks.
-        position: Where in it that lies.
-    """
+    """Neighbouring batches of one leader epoch."""
 
     epoch: int
     first_offset: int
     last_offset: int
     batches: int = 1
-    file: str = ""
+    file: str = ""  # name of the segment's file with the first of them; empty where nobody asks
     position: int = 0
 
     def followed_by(self, run: "EpochRun") -> "EpochRun":
@@ -57,7 +48,6 @@ def find_epoch_runs(batches: BatchTable, rows: NDArray[np.int64]) -> Iterator[tu
     """Yield the runs of one leader epoch, each with its first row.
 
     Args:
-        batches: Batches of a log.
         rows: Those that count; each has an epoch.
     """
     if not rows.size:
@@ -87,7 +77,6 @@ def are_runs_believed(
 
     Args:
         runs: Runs of the log, or of a part of it, in order; a run may go on in the next one.
-        lineages: The entries of epoch files: of this log, and of other replicas.
         largest_epoch: The largest one that the quorum knows of; None where nothing says it. A batch
             alone in its epoch is believed up to it, and not above it.
     """
@@ -103,14 +92,8 @@ def are_runs_believed(
 def are_batches_believed(
     batches: BatchTable, lineages: Iterable[Sequence[EpochEntry]] = ()
 ) -> NDArray[np.bool_]:
-    """Return a mask of neighbouring batches with a believed epoch.
-
-    A batch without an epoch claims nothing.
-
-    Args:
-        batches: By offset.
-        lineages: As of ``are_runs_believed``.
-    """
+    """Return a mask of neighbouring batches with a believed epoch. A batch without an epoch
+    claims nothing."""
     believed = np.ones(len(batches), np.bool_)
     rows = np.flatnonzero(batches.leader_epoch >= 0)
     counts = np.ones(rows.size, np.int64)
@@ -121,13 +104,11 @@ def are_batches_believed(
 
 
 def are_epochs_outside(epochs: NDArray[np.int64], before: int) -> NDArray[np.bool_]:
-    """Return a mask of epochs that fit neither neighbour.
-
-    The first and the last one are not judged for want of a neighbour.
+    """Return a mask of epochs that fit neither neighbour. The first and the last one are not judged
+    for want of a neighbour.
 
     Args:
         epochs: Leader epochs of neighbouring batches, NO_EPOCH of one without.
-        before: The epoch of the batch before them, NO_EPOCH without one.
     """
     outside = np.zeros(epochs.size, np.bool_)
     rows = np.flatnonzero(epochs >= 0)
@@ -145,13 +126,10 @@ def find_doubtful_entries(
     *,
     leader_epoch: int,
 ) -> list[EpochEntry]:
-    """Return the entries above the leader epoch that other replicas contradict.
-
-    Where these have the epoch, too, or end before it, only the metadata may be old.
+    """Return the entries above the leader epoch that other replicas contradict. Where these have
+    the epoch, too, or end before it, only the metadata may be old.
 
     Args:
-        entries: The entries.
-        others: The entries of other replicas, each with the end of its log.
         leader_epoch: The partition's, as the metadata have it.
     """
     lineages = [[*each, EpochEntry(NO_EPOCH, end)] for each, end in others]
@@ -164,12 +142,7 @@ def find_doubtful_entries(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtfulEpoch:
-    """A leader epoch that is not believed.
-
-    Attributes:
-        epoch: The epoch.
-        offset: Base offset of the first batch that has it.
-    """
+    """A leader epoch that is not believed."""
 
     epoch: int
     offset: int
@@ -180,15 +153,10 @@ class DoubtfulEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastEpoch:
-    """The newest leader epoch of a log.
+    """The newest leader epoch of a log."""
 
-    Attributes:
-        epoch: The newest one that is believed, NO_EPOCH without one.
-        doubtful: The first one that is not believed; None without one.
-    """
-
-    epoch: int
-    doubtful: DoubtfulEpoch | None = None
+    epoch: int  # the newest one that is believed, NO_EPOCH without one
+    doubtful: DoubtfulEpoch | None = None  # the first one that is not believed; None without one
 
 
 def find_last_epoch(
@@ -197,14 +165,11 @@ def find_last_epoch(
     *,
     largest_epoch: int | None = None,
 ) -> LastEpoch:
-    """Return the newest believed epoch of a log.
-
-    An epoch that began behind its last batch counts: its leader wrote no record here.
+    """Return the newest believed epoch of a log. An epoch that began behind its last batch counts:
+    its leader wrote no record here.
 
     Args:
-        runs: All runs of the log.
         lineages: As of ``are_runs_believed``; the log's own first.
-        largest_epoch: As of ``are_runs_believed``.
     """
     believed = are_runs_believed(runs, lineages, largest_epoch=largest_epoch).tolist()
     end_offset = max((run.last_offset + 1 for run in runs), default=0)
@@ -223,17 +188,8 @@ def find_last_epoch(
 def read_epoch_runs(
     open_file: Callable[[str], FileReader], base_offsets: Iterable[int]
 ) -> list[EpochRun]:
-    """Return the runs of leader epochs in a log's headers.
-
-    Behind bytes that are no batch the next segment goes on.
-
-    Args:
-        open_file: Opens a file of the log by its name.
-        base_offsets: Base offsets of its segments, rising.
-
-    Raises:
-        StorageError: A file cannot be read.
-    """
+    """Return the runs of leader epochs in a log's headers. Behind bytes that are no batch the
+    next segment goes on."""
     runs: list[EpochRun] = []
     for base in base_offsets:
         with closing(open_file(log_file(base))) as reader, suppress(BadBytesError):
@@ -283,14 +239,7 @@ def _look_up(
     lineages: Iterable[Sequence[EpochEntry]],
     wrong: set[int],
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which epochs a file has, and which it contradicts.
-
-    Args:
-        offsets: First offsets of runs.
-        epochs: Their epochs.
-        lineages: The entries of epoch files.
-        wrong: Epochs that are wrong by their neighbours: a start has written them into a file.
-    """
+    """Return which epochs a file has, and which it contradicts."""
     is_known = np.zeros(offsets.size, np.bool_)
     has_other = np.zeros(offsets.size, np.bool_)
     for entries in lineages:

@@ -38,21 +38,14 @@ _NEWEST_ENTRY_BYTES: Final = WARM_BYTES + OFFSET_INDEX_ENTRY.itemsize
 def read_clean_end(
     folder: int, directory: Path, *, bases: tuple[int, int], log_start: int, others: Collection[str]
 ) -> int | None:
-    """Return the log end offset of a cleanly closed log.
-
-    None if only a load of the log can tell.
+    """Return the log end offset of a cleanly closed log. None if only a load of the log can tell.
 
     Whoever gets none has to load the log. What lies in segments before the newest is not looked at.
 
     Args:
         folder: The partition directory, open; its segments have offset and time indexes.
-        directory: Its path, for messages.
         bases: The base offsets of the oldest and of the newest segment.
         log_start: The partition's entry in the log-start checkpoint, 0 without one.
-        others: Names of all files of the directory but its logs.
-
-    Raises:
-        OSError: A file cannot be read.
     """
     oldest, newest = bases
     snapshot = max((name for name in others if name.endswith(SNAPSHOT_SUFFIX)), default=None)

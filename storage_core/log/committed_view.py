@@ -1,6 +1,5 @@
-"""Aborted transactions and last stable offset of a log at rest.
-
-Reads of committed records need both.
+"""Aborted transactions and last stable offset of a log at rest. Reads of committed records need
+both.
 
 What aborted is told by the markers: the headers of the batches have them, and every transaction's
 data and marker are in the log. Transaction indexes are not asked. A segment has none unless a
@@ -30,24 +29,15 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedView:
-    """What a committed read of a log needs to know.
+    """What a committed read of a log needs to know."""
 
-    Attributes:
-        aborted: Aborted transactions by the base offset of the segment with their marker, in
-            offset order; a segment without any may be missing.
-        last_stable_offset: Where a committed read ends.
-    """
-
+    # Aborted transactions by the base offset of the segment with their marker, in offset order; a
+    # segment without any may be missing.
     aborted: tuple[tuple[int, tuple[AbortedTxn, ...]], ...]
     last_stable_offset: int
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that reach into [first_offset, end_offset).
-
-        Args:
-            first_offset: At least the base offset of the segment that is read first.
-            end_offset: Just past the last offset that is read.
-        """
+        """Return the aborted transactions that reach into [first_offset, end_offset)."""
         # A transaction's marker is at or above the wanted offset, so its index entry is not below
         # that offset's segment.
         bases = [base for base, _ in self.aborted if base <= first_offset]
@@ -62,12 +52,7 @@ def load_committed_view(
     """Return the aborted transactions of a log and its last stable offset.
 
     Args:
-        store: The partition directory, settled.
-        now_ms: The run's clock, epoch milliseconds.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
-
-    Raises:
-        PylogError: The log's batches themselves cannot be read, or the store failed.
     """
     scanned = scan_committed_view(store)
     log = load_by_snapshots(store, now_ms=now_ms, log_start_checkpoint=log_start_checkpoint)
@@ -81,11 +66,7 @@ def find_last_stable_offset(store: LogStore, *, now_ms: int, log_start_checkpoin
 
 
 def scan_committed_view(store: LogStore) -> CommittedView:
-    """Find the same from the headers of all batches.
-
-    Raises:
-        PylogError: A segment is damaged, or the store failed.
-    """
+    """Find the same from the headers of all batches."""
     scan = _StableOffsetScan()
     aborted = []
     for name in sorted_logs(file.name for file in store.list_files()):
@@ -100,8 +81,8 @@ def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> tuple[list
     """Find the aborted transactions among batches that follow each other.
 
     Args:
-        tables: The batches, in offset order, from any on, to the log's end if it comes to that:
-            it is read on until every transaction with data below end_offset has ended.
+        tables: The batches, in offset order, from any on, to the log's end if it comes to that: it
+            is read on until every transaction with data below end_offset has ended.
         end_offset: Just past the last offset of interest.
 
     Returns:
@@ -122,19 +103,10 @@ def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> tuple[list
 def scan_batch_tables(
     store: LogStore, name: str, *, start: int = 0, end: int | None = None
 ) -> Iterator[BatchTable]:
-    """Yield the batch headers of a segment, a table at a time.
-
-    A table is valid until the next one.
+    """Yield the batch headers of a segment, a table at a time. A table is valid until the next one.
 
     Args:
-        store: The partition directory.
-        name: Name of the segment's file.
-        start: Position of a batch.
         end: Where to stop; None for the end of the file.
-
-    Raises:
-        CorruptRecordError: Bytes are no batches, nor zeros to the end.
-        StorageError: The store failed.
     """
     with closing(store.open_file(name)) as reader:
         for window in scan_headers(reader, start=start, end=end, tail=Tail.ZEROS):
@@ -152,17 +124,11 @@ def load_by_snapshots(
     """Load a log by its producer snapshots.
 
     Args:
-        store: The partition directory, settled.
-        now_ms: The run's clock, epoch milliseconds.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
 
     Returns:
         None where it has no snapshot, and where a broker would recover it first: such a log is read
         as far as its batches go.
-
-    Raises:
-        ChangedWhileReadError: A file is not any more the one that was listed.
-        StorageError: The store failed.
     """
     if not has_snapshots(store):
         return None

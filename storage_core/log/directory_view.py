@@ -43,18 +43,13 @@ from storage_core.store.object_files import BytesReader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualFile:
-    """Where the bytes of a name are.
+    """Where the bytes of a name are."""
 
-    Attributes:
-        info: Name of the file on the store that holds the bytes, the length that this name will
-            have, and its modification time.
-        start: Where in that file the bytes begin.
-        content: The bytes themselves where they wait to be written, else None.
-    """
-
+    # Name of the file on the store that holds the bytes, the length that this name will have, and
+    # its modification time.
     info: FileInfo
     start: int = 0
-    content: bytes | None = None
+    content: bytes | None = None  # the bytes themselves where they wait to be written, else None
 
 
 class DirectoryView:
@@ -108,11 +103,7 @@ class DirectoryView:
         return file.info.name, file.start
 
     def read(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return the bytes of a small file.
-
-        Raises:
-            StorageError: It is longer than limit_bytes, or the store failed.
-        """
+        """Return the bytes of a small file."""
         file = self._files[name]
         if file.content is None:
             return self.store.read_file(file.info.name, limit_bytes=limit_bytes)

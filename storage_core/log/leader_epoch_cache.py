@@ -10,15 +10,10 @@ NO_END_OFFSET = -1
 
 
 class EpochEnd(NamedTuple):
-    """Where an epoch ended, as a leader tells its followers.
+    """Where an epoch ended, as a leader tells its followers."""
 
-    Attributes:
-        epoch: The largest known epoch up to the one that was asked for, NO_EPOCH if unknown.
-        end_offset: Where the next larger one began, NO_END_OFFSET if unknown.
-    """
-
-    epoch: int
-    end_offset: int
+    epoch: int  # the largest known epoch up to the one that was asked for, NO_EPOCH if unknown
+    end_offset: int  # where the next larger one began, NO_END_OFFSET if unknown
 
 
 class LeaderEpochCache:
@@ -45,11 +40,7 @@ class LeaderEpochCache:
         return self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Add the start offset of an epoch; return whether anything changed.
-
-        Raises:
-            ValueError: A number is negative.
-        """
+        """Add the start offset of an epoch; return whether anything changed."""
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} at offset {start_offset}")
         if self._entries:
@@ -68,7 +59,6 @@ class LeaderEpochCache:
 
         Args:
             epoch: One that the follower knows; NO_EPOCH and one above the latest are unknown.
-            log_end_offset: Where the latest epoch ends.
         """
         higher = [entry for entry in self._entries if entry.epoch > epoch]
         floor = [entry for entry in self._entries if entry.epoch <= epoch]
@@ -89,7 +79,6 @@ class LeaderEpochCache:
         """Return the first offset at which both have epochs, and other ones.
 
         Args:
-            other: The epochs of another log.
             end_offset: Below it they are compared.
         """
         for start in sorted(entry.start_offset for entry in (*self._entries, *other.entries)):

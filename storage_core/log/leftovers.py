@@ -25,23 +25,14 @@ from storage_core.store.base import LogStore
 
 
 def plan_settling(store: LogStore) -> CommitPlan:
-    """Plan what settles the leftovers of a directory, and nothing else.
-
-    Raises:
-        InvalidNameError: An unfinished file belongs to no segment.
-        StorageError: The directory cannot be listed.
-    """
+    """Plan what settles the leftovers of a directory, and nothing else."""
     view = DirectoryView(store)
     settle_leftovers(view)
     return CommitPlan(location=store.location, operations=tuple(view.operations))
 
 
 def settle_leftovers(view: DirectoryView) -> None:
-    """Plan the loader's passes 1 to 3 on a directory.
-
-    Raises:
-        InvalidNameError: An unfinished file belongs to no segment.
-    """
+    """Plan the loader's passes 1 to 3 on a directory."""
     _validate_names(view)
     _sweep_scratch(view)
     _drop_deleted(view)
@@ -117,10 +108,8 @@ def _drop_replaced(view: DirectoryView) -> None:
 
 
 def _finish_swaps(view: DirectoryView) -> None:
-    """Drop the suffix of swaps, of logs first.
-
-    A log still with its suffix would replace its own indexes.
-    """
+    """Drop the suffix of swaps, of logs first. A log still with its suffix would replace its own
+    indexes."""
     swaps = [name for name in view.names if name.endswith(SWAP_SUFFIX)]
     logs = [name for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     for name in [*logs, *(name for name in swaps if name not in logs)]:

@@ -11,27 +11,17 @@ from storage_core.log.producer_snapshot import ProducerEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Bytes of one file that recovery removes.
-
-    Attributes:
-        base_offset: Base offset of the segment.
-        file: Name of the file that has the bytes now.
-        position: Where in the file they begin.
-        size_bytes: How many they are; 0 where a segment is removed that had none.
-        zero_bytes: How many of them are the zeros in which they end: a broker put these there ahead
-            of its batches, or a crash left them. They are no bytes of records.
-        first_offset: The first offset that the log does not have any more.
-        is_whole_segment: Whether the segment is removed rather than cut.
-        reason: Why.
-    """
+    """Bytes of one file that recovery removes."""
 
     base_offset: Count
     file: FileName
     position: Count
-    size_bytes: Count
+    size_bytes: Count  # how many they are; 0 where a segment is removed that had none
+    # How many of them are the zeros in which they end: a broker put these there ahead of its
+    # batches, or a crash left them. They are no bytes of records.
     zero_bytes: Count
     first_offset: Count
-    is_whole_segment: bool
+    is_whole_segment: bool  # whether the segment is removed rather than cut
     reason: SystemText
 
     @property
@@ -42,17 +32,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRepairs:
-    """What recovery had to do beyond reading.
+    """What recovery had to do beyond reading."""
 
-    Attributes:
-        cuts: The cuts, in file order.
-        rebuilt: Base offsets of the segments whose indexes were built anew.
-        split: Base offsets of the segments that were split because their offsets did not fit.
-        scanned_bytes: Bytes of the segments that were read from end to end.
-    """
-
-    cuts: tuple[Cut, ...] = ()
-    rebuilt: tuple[int, ...] = ()
+    cuts: tuple[Cut, ...] = ()  # the cuts, in file order
+    rebuilt: tuple[int, ...] = ()  # base offsets of the segments whose indexes were built anew
+    # Base offsets of the segments that were split because their offsets did not fit.
     split: tuple[int, ...] = ()
     scanned_bytes: int = 0
 
@@ -74,51 +58,33 @@ class LogRepairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerEnd:
-    """The end of a log that was cut to follow a leader.
+    """The end of a log that was cut to follow a leader."""
 
-    Attributes:
-        log_end_offset: Where the log ends once it is opened again; below the cut's offset if that
-            lay inside of a batch, which goes as a whole.
-        clean_end_offset: Highest cleaner point that is still true; None where any is.
-    """
-
+    # Where the log ends once it is opened again; below the cut's offset if that lay inside of a
+    # batch, which goes as a whole.
     log_end_offset: int
-    clean_end_offset: int | None
+    clean_end_offset: int | None  # highest cleaner point that is still true; None where any is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """A log that has been loaded.
-
-    Attributes:
-        location: Path or URL of the partition directory.
-        segments: In order of base offsets, the active one last.
-        log_start_offset: First offset that may be read.
-        log_end_offset: Offset that the next record would get.
-        recovery_point: First offset that is not known to be on the disk.
-        high_watermark: First offset that is not known to be on all in-sync replicas.
-        last_stable_offset: First offset that a committed read does not reach.
-        producers: Live producers, in the order of their first appearance.
-        epochs: Leader epochs.
-        snapshot_offsets: Offsets of the producer snapshots, as the operations will leave them.
-        operations: Kafka's changes of the directory on loading and cleanly closing this log.
-        repairs: The recovery's repairs.
-        follower_end: Where it ends after its cuts; None without any.
-    """
+    """A log that has been loaded."""
 
     location: str
-    segments: tuple[SegmentState, ...]
-    log_start_offset: int
+    segments: tuple[SegmentState, ...]  # in order of base offsets, the active one last
+    log_start_offset: int  # first offset that may be read
     log_end_offset: int
     recovery_point: int
-    high_watermark: int
-    last_stable_offset: int
-    producers: tuple[ProducerEntry, ...]
+    high_watermark: int  # first offset that is not known to be on all in-sync replicas
+    last_stable_offset: int  # first offset that a committed read does not reach
+    producers: tuple[ProducerEntry, ...]  # live producers, in the order of their first appearance
     epochs: tuple[EpochEntry, ...]
+    # Offsets of the producer snapshots, as the operations will leave them.
     snapshot_offsets: frozenset[int]
+    # Kafka's changes of the directory on loading and cleanly closing this log.
     operations: tuple[Operation, ...]
-    repairs: LogRepairs = LogRepairs()
-    follower_end: FollowerEnd | None = None
+    repairs: LogRepairs = LogRepairs()  # the recovery's repairs
+    follower_end: FollowerEnd | None = None  # where it ends after its cuts; None without any
 
     @property
     def plan(self) -> CommitPlan:

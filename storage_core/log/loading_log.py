@@ -1,7 +1,5 @@
-"""A log during its load: directory, segments, epochs and producers.
-
-Every change of the log goes through this module, so each loss is noted once.
-"""
+"""A log during its load: directory, segments, epochs and producers. Every change of the log goes
+through this module, so each loss is noted once."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -43,25 +41,11 @@ class LoadingLog:
     """One log, from the listing of its directory to its clean close.
 
     Args:
-        store: The partition directory.
-        config: The topic's configuration.
         cleaner: For the expiry of producers, and limits of decompression.
-        now_ms: The run's clock, epoch milliseconds.
 
     Attributes:
         view: The directory with all that is planned so far.
-        config: The topic's config.
-        cleaner: The cleaner's config.
-        base_offsets: Base offsets of the segments, ascending.
-        epochs: The leader epochs.
-        producers: The producers.
         log_start_offset: First offset that may be read.
-        log_end_offset: Offset that the next record would get.
-        recovery_point: First offset that is not known to be on the disk.
-
-    Raises:
-        CheckpointError: The leader epoch file is malformed.
-        StorageError: The store failed.
     """
 
     def __init__(
@@ -142,14 +126,7 @@ class LoadingLog:
         self.producers.forget_segment(base_offset)
 
     def cut_segment(self, base_offset: int, size_bytes: int, end_offset: int, reason: str) -> int:
-        """Plan to cut a segment to a length; return the bytes cut.
-
-        Args:
-            base_offset: Base offset of the segment.
-            size_bytes: Its size after the cut.
-            end_offset: The first offset that the log does not have any more.
-            reason: Why.
-        """
+        """Plan to cut a segment to a length; return the bytes cut."""
         name = log_file(base_offset)
         lost = self.view.source(name).size_bytes - size_bytes
         if lost > 0:
@@ -195,9 +172,6 @@ class LoadingLog:
 
         Kafka looks it up while its high watermark is still the log's start, and does not load a log
         in which that batch cannot be found.
-
-        Raises:
-            PylogError: The errors of ``find_batch_base_offset``.
         """
         first = self.producers.state.transactions.first_unstable_offset
         if first is None:
@@ -269,10 +243,8 @@ class LoadingLog:
         first_offset: int,
         reason: str,
     ) -> None:
-        """Note a loss of a segment, on top of former losses.
-
-        A position of None means the whole segment.
-        """
+        """Note a loss of a segment, on top of former losses. A position of None means the whole
+        segment."""
         file, start = self.view.place(log_file(base_offset))
         before = self._cuts.get(base_offset)
         with closing(self.view.open(log_file(base_offset))) as reader:
@@ -318,32 +290,21 @@ class LoadingLog:
                 self.view.truncate(name, size - size % entry_bytes, "tail that is no whole entry")
 
     def _batch_base_offset(self, offset: int) -> int:
-        """Return the base offset of the batch at or after an offset.
-
-        Without such a batch it is the log's end.
-        """
+        """Return the base offset of the batch at or after an offset. Without such a batch it is
+        the log's end."""
         base_offset = find_batch_base_offset(self.view, self.base_offsets, offset)
         return self.log_end_offset if base_offset is None else base_offset
 
 
 def read_epochs(store: LogStore) -> LeaderEpochCache:
-    """Return the leader epochs in a log's epoch file.
-
-    Raises:
-        CheckpointError: The file is malformed.
-        StorageError: It cannot be read.
-    """
+    """Return the leader epochs in a log's epoch file."""
     if not any(file.name == LEADER_EPOCH_FILE for file in store.list_files()):
         return LeaderEpochCache()
     return parse_epochs(store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES))
 
 
 def parse_epochs(content: bytes) -> LeaderEpochCache:
-    """Return the leader epochs that the file of a log has.
-
-    Raises:
-        CheckpointError: It is malformed, or has a negative number.
-    """
+    """Return the leader epochs that the file of a log has."""
     entries = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
     for number, entry in enumerate(entries):
         if entry.epoch < 0 or entry.start_offset < 0:

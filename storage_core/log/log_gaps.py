@@ -34,17 +34,11 @@ from storage_core.store.base import FileInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Offsets that no segment has.
-
-    Attributes:
-        first_offset: The first of them.
-        end_offset: Just past the last one; None where the log ends with them.
-        evidence: The evidence that they are missing, for a person.
-    """
+    """Offsets that no segment has."""
 
     first_offset: int
-    end_offset: int | None
-    evidence: str
+    end_offset: int | None  # just past the last one; None where the log ends with them
+    evidence: str  # the evidence that they are missing, for a person
 
     def reaches_into(self, start_offset: int, end_offset: int | None) -> bool:
         """Whether a read of [start_offset, end_offset) would have come to it."""

@@ -66,16 +66,9 @@ def load_log(
     """Load a log that was closed cleanly and needs no recovery.
 
     Args:
-        store: The partition directory.
-        config: The topic's configuration.
         cleaner: For the expiry of producers.
-        now_ms: The run's clock, epoch milliseconds.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
         high_watermark: Clamped into the log; None for the log end offset.
-
-    Raises:
-        RecoveryRequiredError: Kafka would recover or split a segment, or begin an empty log.
-        PylogError: The errors of ``LogLoader.load``.
     """
     loader = LogLoader(
         store,
@@ -104,10 +97,6 @@ def find_clean_end(
     of the active segment, indexes of transactions, small files. Closed segments are not read.
 
     The arguments are those of ``load_log``.
-
-    Raises:
-        RecoveryRequiredError: A broker would recover or split a segment, or begin an empty log.
-        PylogError: A broker does not load the log: the errors of ``LogLoader.load``.
     """
     loader = LogLoader(
         store,
@@ -132,7 +121,6 @@ def find_former_end(names: Iterable[str], *checkpointed: int | None) -> int | No
     bytes, which keeps its offsets; some tools for copies leave empty files out.
 
     Args:
-        names: Of the partition's files.
         checkpointed: Its entries in checkpoints: it reached at least these offsets.
     """
     offsets = [offset for offset in checkpointed if offset is not None]
@@ -149,16 +137,12 @@ class LogLoader:
     """One load of one log.
 
     Args:
-        store: The partition directory.
-        config: The topic's configuration.
         cleaner: For the expiry of producers, and limits of decompression.
-        now_ms: The run's clock, epoch milliseconds.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
         recovery_point: Its entry in the recovery-point checkpoint, 0 without one.
         clean_shutdown: Whether its log directory has the clean-shutdown marker.
         may_repair: Whether segments may be recovered; if not, a log that needs it is refused.
         scans: Segments that were scanned before, by base offset.
-        threads: How many threads scan a segment.
         on_bytes: Told how many bytes of segments were scanned, window by window.
     """
 
@@ -191,22 +175,7 @@ class LogLoader:
         )
 
     def load(self) -> LoadingLog:
-        """Run the loader's passes and return the log, open.
-
-        Raises:
-            RecoveryRequiredError: Segments need a recovery that was not allowed.
-            CorruptIndexError: A transaction index has an unknown version.
-            IndexFullError: An index has no room for an entry that its segment needs.
-            CorruptRecordError: Bytes that no recovery looks at are no batches, or a segment
-                cannot be split.
-            InvalidTxnStateError: Batches contradict each other's transactions.
-            InvalidRecordError: A marker cannot be read.
-            UnsupportedFormatError: A file is larger than Kafka opens, or the log is of a version
-                before 0.8.
-            CheckpointError: The leader epoch file, or ``partition.metadata``, is malformed.
-            InvalidNameError: An unfinished file belongs to no segment.
-            StorageError: The store failed.
-        """
+        """Run the loader's passes and return the log, open."""
         log = self._log
         if self._may_repair:
             self.validate_topic_id()
@@ -322,10 +291,8 @@ class LogLoader:
                 return
 
     def _end_unless_below_start(self) -> int | None:
-        """Return the log's end; None if the log starts above it.
-
-        All segments of such a log are removed.
-        """
+        """Return the log's end; None if the log starts above it. All segments of such a log are
+        removed."""
         if not self._log.base_offsets:
             return None
         end = self._log.read_next_offset()

@@ -23,35 +23,23 @@ from storage_core.log.directory_view import DirectoryView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentState:
-    """What is known of a segment without its records.
+    """What is known of a segment without its records."""
 
-    Attributes:
-        base_offset: Lower bound of its offsets; names its files.
-        log_file: Name of the file that holds its records now. After a crash inside a swap this
-            may be a ``.swap`` file, which the load operations rename.
-        offset_index_file: Name of the file that holds its offset index now.
-        size_bytes: Length of the records file.
-        modified_ms: Its last modification, epoch milliseconds.
-        offset_index_bytes: Length of the offset index, whole entries only.
-        time_index_bytes: Length of the time index, whole entries only.
-        max_timestamp: Timestamp of the last time index entry, NO_TIMESTAMP without one.
-        first_batch_timestamp: Largest timestamp of the first batch, NO_TIMESTAMP where there is
-            none or it was not asked for.
-        aborted: Its transaction index.
-        has_txn_index: Whether it has a transaction index file, an empty one included.
-    """
-
-    base_offset: int
+    base_offset: int  # lower bound of its offsets; names its files
+    # Name of the file that holds its records now. After a crash inside a swap this may be a
+    # ``.swap`` file, which the load operations rename.
     log_file: str
-    offset_index_file: str
+    offset_index_file: str  # name of the file that holds its offset index now
     size_bytes: int
     modified_ms: int
-    offset_index_bytes: int
-    time_index_bytes: int
-    max_timestamp: int
+    offset_index_bytes: int  # length of the offset index, whole entries only
+    time_index_bytes: int  # length of the time index, whole entries only
+    max_timestamp: int  # timestamp of the last time index entry, NO_TIMESTAMP without one
+    # Largest timestamp of the first batch, NO_TIMESTAMP where there is none or it was not asked
+    # for.
     first_batch_timestamp: int
-    aborted: tuple[AbortedTxn, ...]
-    has_txn_index: bool
+    aborted: tuple[AbortedTxn, ...]  # its transaction index
+    has_txn_index: bool  # whether it has a transaction index file, an empty one included
 
     @property
     def largest_timestamp(self) -> int:
@@ -63,19 +51,13 @@ def segments_from(base_offsets: Sequence[int], offset: int) -> Sequence[int]:
     """Return the segments to search for an offset, as Kafka chooses.
 
     Args:
-        base_offsets: Base offsets of all segments, ascending.
         offset: Below the first segment it means all of them.
     """
     return base_offsets[max(0, bisect_right(base_offsets, offset) - 1) :]
 
 
 def read_aborted(view: DirectoryView, base_offset: int) -> tuple[AbortedTxn, ...]:
-    """Return the transaction index of a segment.
-
-    Raises:
-        IndexVersionError: An entry has an unknown version.
-        CorruptIndexError: An entry ends below the segment.
-    """
+    """Return the transaction index of a segment."""
     name = segment_file(base_offset, TXN_INDEX_SUFFIX)
     data = view.read(name, limit_bytes=MAX_INDEX_BYTES) if name in view else b""
     return parse_transaction_index(name, base_offset, data)
@@ -88,12 +70,6 @@ def describe_segment(
 
     Args:
         view: The partition directory; the segment has its indexes.
-        base_offset: Base offset of the segment.
-        needs_first_timestamp: Whether its first batch has to be read for it.
-
-    Raises:
-        CorruptIndexError: As in ``read_aborted``.
-        StorageError: The store failed.
     """
     log_name = log_file(base_offset)
     time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
@@ -121,11 +97,8 @@ def describe_segment(
 
 
 def _first_batch_timestamp(view: DirectoryView, log_name: str) -> int:
-    """Return a segment's first batch's largest timestamp, NO_TIMESTAMP without one.
-
-    A segment that begins with other bytes is loaded nevertheless: its timestamp may never be
-    needed.
-    """
+    """Return a segment's first batch's largest timestamp, NO_TIMESTAMP without one. A segment
+    that begins with other bytes is loaded nevertheless: its timestamp may never be needed."""
     with closing(view.open(log_name)) as reader:
         try:
             return first_batch_timestamp(reader)

@@ -38,13 +38,8 @@ def follow_leader(log: LoadingLog, offsets: Iterable[int]) -> FollowerEnd:
     """Cut a loaded log as a follower's broker does, round by round.
 
     Args:
-        log: The log.
         offsets: Offsets of the rounds, in order. One above the log's end empties the log, which
             then begins there: its leader has nothing older.
-
-    Raises:
-        ValueError: An offset is negative.
-        PylogError: The errors of ``truncate_log``.
     """
     ages: dict[int, bool] = {}
     # After each cut below the former one, Kafka's cleaner begins again at the active segment.
@@ -69,15 +64,10 @@ def truncate_log(log: LoadingLog, offset: int) -> bool:
     """Cut a loaded log as a follower of a new leader does.
 
     Args:
-        log: The log.
         offset: The log's new end. A batch that reaches it goes as a whole.
 
     Returns:
         Whether the log ended above the offset.
-
-    Raises:
-        ValueError: The offset is negative.
-        PylogError: The errors of ``LogLoader.load`` for the replayed part.
     """
     ages: dict[int, bool] = {}
     is_cut = _cut(log, offset, ages)
@@ -158,11 +148,7 @@ def _truncate_active(log: LoadingLog, offset: int, ages: dict[int, bool], reason
 
 
 def _close_time_index(log: LoadingLog, ages: Mapping[int, bool]) -> None:
-    """Add the time-index entry of a close for newer batches.
-
-    Raises:
-        IndexFullError: The time index has no room for the entry.
-    """
+    """Add the time-index entry of a close for newer batches."""
     base_offset = log.base_offsets[-1]
     if not ages.get(base_offset):
         return
@@ -186,13 +172,8 @@ def _close_time_index(log: LoadingLog, ages: Mapping[int, bool]) -> None:
 
 
 def _newest_batch(log: LoadingLog, base_offset: int, times: bytes) -> tuple[int, int]:
-    """Return the newest timestamp of a segment and its batch's last offset.
-
-    The offset is -1 if no batch is newer than the time index's last entry.
-
-    Raises:
-        CorruptIndexError: The offset index leads to a position before the file.
-    """
+    """Return the newest timestamp of a segment and its batch's last offset. The offset is -1 if
+    no batch is newer than the time index's last entry."""
     time_index = TimeIndex.parse(base_offset, times)
     log_name, index_name = log_file(base_offset), segment_file(base_offset, OFFSET_INDEX_SUFFIX)
     index = read_offset_index(log.view, base_offset, index_name)

@@ -23,13 +23,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 class TimedOffset(NamedTuple):
-    """A record that a search by time found.
-
-    Attributes:
-        timestamp: Its timestamp, epoch milliseconds.
-        offset: Its offset.
-        leader_epoch: Leader epoch of its batch, NO_LEADER_EPOCH without one.
-    """
+    """A record that a search by time found."""
 
     timestamp: int
     offset: int
@@ -51,17 +45,12 @@ def find_offset_for_time(
     Unlike in Kafka, a segment that turns out to hold no such record does not end the search.
 
     Args:
-        store: The partition directory.
         segments: In offset order.
-        target_ms: Epoch milliseconds.
         log_start_offset: Records below it do not count.
         limits: Bounds on a batch's decompressed size.
 
     Returns:
         Its offset, or None if every record is older.
-
-    Raises:
-        PylogError: A batch that had to be read is corrupt, or the store failed.
     """
     for number, segment in enumerate(segments):
         newest, last_older = _look_up(store, segment, target_ms)
@@ -81,10 +70,8 @@ def find_offset_for_time(
 def _look_up(
     store: LogStore, segment: ListedSegment, target_ms: int
 ) -> tuple[int | None, int | None]:
-    """Return a time index's last timestamp and last older relative offset.
-
-    Zeros at the end of a preallocated index do not count.
-    """
+    """Return a time index's last timestamp and last older relative offset. Zeros at the end of a
+    preallocated index do not count."""
     newest = older = last_seen = None
     if not segment.has_time_index:
         return newest, older
@@ -117,16 +104,10 @@ def find_record_from(  # what to search, for what, and up to where
     """Return a stretch's first record at or after a timestamp.
 
     Args:
-        reader: The open .log file.
-        start: Position of a batch.
         end: Where the stretch ends; a batch that reaches past it does not count.
-        target_ms: Epoch milliseconds.
         first_offset: Records below it do not count.
         with_control: Whether markers count, as they do to Kafka.
         limits: Bounds on a batch's decompressed size.
-
-    Raises:
-        PylogError: A batch that had to be read is corrupt, or the store failed.
     """
     for window in scan_windows(
         reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=Tail.ZEROS

@@ -29,15 +29,10 @@ LATE_TRANSACTION_BUFFER_MS: Final = 300_000
 
 
 class OpenSpan(NamedTuple):
-    """Data of a transaction that no marker has ended yet.
-
-    Attributes:
-        first_offset: Base offset of its first batch.
-        newest_ms: Largest timestamp of its batches.
-    """
+    """Data of a transaction that no marker has ended yet."""
 
     first_offset: int
-    newest_ms: int
+    newest_ms: int  # largest timestamp of its batches
 
 
 class OpenTransactions:
@@ -125,32 +120,22 @@ class OpenTransactions:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest transaction undecided at the high watermark.
-
-        The transaction is open, or ended above the high watermark.
-        """
+        """First offset of the oldest transaction undecided at the high watermark. The
+        transaction is open, or ended above the high watermark."""
         return min([*self._ongoing, *self._unreplicated], default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """One open transaction of a partition.
-
-    Attributes:
-        producer_id: The transaction's producer.
-        producer_epoch: The producer's epoch.
-        first_offset: Where it began: no committed read goes beyond the smallest of these.
-        last_timestamp: Timestamp of its newest batch, epoch milliseconds.
-        age_ms: Time since then; negative if the producer's clock is ahead.
-        is_late: Whether its coordinator should have ended it by now. Such a transaction may hang:
-            nobody will end it, unless a person does.
-    """
+    """One open transaction of a partition."""
 
     producer_id: int
     producer_epoch: int
-    first_offset: int
+    first_offset: int  # where it began: no committed read goes beyond the smallest of these
     last_timestamp: int
-    age_ms: int
+    age_ms: int  # time since then; negative if the producer's clock is ahead
+    # Whether its coordinator should have ended it by now. Such a transaction may hang: nobody will
+    # end it, unless a person does.
     is_late: bool
 
 
@@ -159,7 +144,6 @@ def is_late(newest_ms: int, *, now_ms: int, max_transaction_timeout_ms: int) -> 
 
     Args:
         newest_ms: Timestamp of its newest batch; 0 and below say nothing.
-        now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
     """
     limit_ms = max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
@@ -176,7 +160,6 @@ def list_open_transactions(
 
     Args:
         producers: Producers of a loaded log (``LoadedLog.producers``).
-        now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
     """
     transactions = [

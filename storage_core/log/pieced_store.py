@@ -32,21 +32,13 @@ _MAX_MS: Final = (2**63 - 1) // 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePiece:
-    """Bytes of a file that become part of a segment.
+    """Bytes of a file that become part of a segment."""
 
-    Attributes:
-        directory: Path or URL of the file's directory; empty for the partition itself.
-        file: Its name there.
-        position: Where in it they begin.
-        size_bytes: How many there are.
-        crc: Their CRC-32C; None for bytes of the partition itself.
-    """
-
-    directory: SystemText
+    directory: SystemText  # path or URL of the file's directory; empty for the partition itself
     file: FileName
     position: Count
     size_bytes: Count
-    crc: Count | None = None
+    crc: Count | None = None  # their CRC-32C; None for bytes of the partition itself
 
     def __post_init__(self) -> None:
         if self.directory and self.crc is None:
@@ -55,17 +47,12 @@ class FilePiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PiecedSegment:
-    """A segment made of pieces.
-
-    Attributes:
-        base_offset: Names its files.
-        modified_ms: Modification time of its log, epoch milliseconds.
-        pieces: Its bytes, in order; none for a segment that goes.
-    """
+    """A segment made of pieces."""
 
     base_offset: Count
+    # Modification time of its log, epoch milliseconds.
     modified_ms: Annotated[int, whole(most=_MAX_MS)]
-    pieces: tuple[FilePiece, ...]
+    pieces: tuple[FilePiece, ...]  # its bytes, in order; none for a segment that goes
 
     @property
     def size_bytes(self) -> int:
@@ -77,9 +64,7 @@ class PieceReader:
     """Ranged reads of pieces one behind the other.
 
     Args:
-        name: Of the file that they become.
         readers: The open pieces, in order.
-        files: Closes their files.
 
     Attributes:
         readers: The open pieces, in order.
@@ -112,13 +97,10 @@ class PieceReader:
 
 
 class PiecedStore(ReadOnlyStore):
-    """A partition as it is with segments of pieces in place.
-
-    They have no indexes.
+    """A partition as it is with segments of pieces in place. They have no indexes.
 
     Args:
         store: The partition directory, without unfinished files.
-        segments: The segments.
     """
 
     def __init__(self, store: LogStore, segments: Sequence[PiecedSegment]) -> None:
@@ -149,11 +131,7 @@ class PiecedStore(ReadOnlyStore):
         return self._store.read_file(name, limit_bytes=limit_bytes)
 
     def open_file(self, name: str) -> FileReader:
-        """Open a file for ranged reads.
-
-        Raises:
-            StorageError: It, or a file of one of its pieces, cannot be opened.
-        """
+        """Open a file for ranged reads."""
         segment = self._segments.get(name)
         if segment is None:
             return self._store.open_file(name)
@@ -171,10 +149,6 @@ def open_segment(store: LogStore, segment: PiecedSegment) -> PieceReader:
     Args:
         store: The partition directory, without unfinished files.
         segment: The segment; it has pieces.
-
-    Raises:
-        ChangedWhileReadError: A file of a piece is shorter than it was.
-        StorageError: It cannot be opened.
     """
     # Each file is opened once: there may be more pieces than a process may have open files.
     files: dict[tuple[str, str], FileReader] = {}
@@ -210,11 +184,7 @@ def _slice(store: LogStore, piece: FilePiece, reader: FileReader) -> FileReader:
 
 
 def find_crc(reader: FileReader) -> int:
-    """Return the CRC-32C of a file.
-
-    Raises:
-        StorageError: It cannot be read.
-    """
+    """Return the CRC-32C of a file."""
     crc = 0
     for data in read_range(reader, 0, reader.size_bytes):
         crc = crc32c.crc32c(data.data, crc)
@@ -228,10 +198,6 @@ def write_segment(store: LogStore, segment: PiecedSegment, path: Path) -> None:
         store: The partition directory, without unfinished files.
         segment: The segment; it has pieces.
         path: The file, replaced if it is there.
-
-    Raises:
-        ChangedWhileReadError: A piece is not what it was.
-        StorageError: The disk failed.
     """
     try:
         path.unlink(missing_ok=True)

@@ -70,7 +70,6 @@ def batch_events(batches: BatchTable, file_position: int = 0) -> NDArray[np.int6
 
     Args:
         batches: In file order; legacy ones have no producer and count for nothing.
-        file_position: Where in the file their positions count from.
 
     Returns:
         int64[COLUMN_COUNT, n], columns as in ``kernels.producer_scan``.

@@ -32,26 +32,17 @@ _FIRST_CAPACITY = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerEntry:
-    """What a log knows of one producer.
-
-    Attributes:
-        producer_id: Its id.
-        producer_epoch: Its epoch.
-        last_sequence: Last sequence of its last batch, NO_SEQUENCE if none is remembered.
-        last_offset: Last offset of that batch, NO_OFFSET if none is remembered.
-        offset_delta: Last minus first offset of that batch.
-        last_timestamp: Timestamp of its last batch or marker, epoch milliseconds.
-        coordinator_epoch: Epoch of the last marker's coordinator.
-        current_txn_first_offset: Where its open transaction began, NO_OFFSET if none is open.
-    """
+    """What a log knows of one producer."""
 
     producer_id: int
     producer_epoch: int = NO_PRODUCER_EPOCH
+    # Last sequence of its last batch, NO_SEQUENCE if none is remembered.
     last_sequence: int = NO_SEQUENCE
-    last_offset: int = NO_OFFSET
+    last_offset: int = NO_OFFSET  # last offset of that batch, NO_OFFSET if none is remembered
     offset_delta: int = 0
     last_timestamp: int = NO_TIMESTAMP
-    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH  # epoch of the last marker's coordinator
+    # Where its open transaction began, NO_OFFSET if none is open.
     current_txn_first_offset: int = NO_OFFSET
 
     @property
@@ -64,21 +55,13 @@ _FIELDS = tuple(SNAPSHOT_ENTRY.names or ())
 
 
 def parse_producer_snapshot(file: str, data: bytes) -> list[ProducerEntry]:
-    """Read a snapshot.
-
-    Raises:
-        CorruptSnapshotError: Its version is not 1, it is too short, or its CRC is wrong.
-    """
+    """Read a snapshot."""
     entries = parse_snapshot_table(file, data)
     return [ProducerEntry(**dict(zip(_FIELDS, values, strict=True))) for values in entries.tolist()]
 
 
 def parse_snapshot_table(file: str, data: bytes) -> NDArray[np.void]:
-    """Return a snapshot's entries as SNAPSHOT_ENTRY[n], a view of its bytes.
-
-    Raises:
-        CorruptSnapshotError: As in ``parse_producer_snapshot``.
-    """
+    """Return a snapshot's entries as SNAPSHOT_ENTRY[n], a view of its bytes."""
     if len(data) < SNAPSHOT_HEADER.itemsize:
         raise CorruptSnapshotError(
             file, 0, f"expected at least {SNAPSHOT_HEADER.itemsize} bytes, found {len(data)}"
@@ -121,10 +104,8 @@ def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def java_hash_map_order(entries: list[ProducerEntry]) -> list[ProducerEntry]:
-    """Sort entries as a Java HashMap by producer id iterates.
-
-    The order is by bucket, then by insertion.
-    """
+    """Sort entries as a Java HashMap by producer id iterates. The order is by bucket, then by
+    insertion."""
     capacity = _FIRST_CAPACITY
     while len(entries) > _LOAD_FACTOR * capacity:
         capacity *= 2

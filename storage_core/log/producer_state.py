@@ -56,30 +56,17 @@ class AppendOrigin(enum.Enum):
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that a marker ends.
+    """A transaction that a marker ends."""
 
-    Attributes:
-        producer_id: The transaction's producer.
-        first_offset: Offset of its first batch.
-        last_offset: Offset of its marker.
-        is_aborted: Whether the marker aborts it.
-        position: Position of the marker, in its file or in the appended bytes.
-    """
-
-    producer_id: int
+    producer_id: int  # the transaction's producer
     first_offset: int
     last_offset: int
-    is_aborted: bool
-    position: int
+    is_aborted: bool  # whether the marker aborts it
+    position: int  # position of the marker, in its file or in the appended bytes
 
 
 class ProducerAppendInfo:
     """Check the batches of one producer in one append, in order.
-
-    Args:
-        place: Name of the partition or of the file, for messages.
-        current: The producer as it is before the append.
-        origin: The origin of the append.
 
     Attributes:
         data: The data batches so far that are of the newest epoch.
@@ -111,10 +98,7 @@ class ProducerAppendInfo:
 
     @property
     def keeps_epoch(self) -> bool:
-        """Whether the epoch is the one from before the append.
-
-        Older batches then count.
-        """
+        """Whether the epoch is the one from before the append. Older batches then count."""
         return self._producer_epoch == self._current.producer_epoch
 
     def entry(self) -> ProducerEntry:
@@ -143,15 +127,6 @@ class ProducerAppendInfo:
                 where a client appends.
             transaction_version: Version of a marker's transaction: 0 to 2, or
                 UNKNOWN_TRANSACTION_VERSION.
-
-        Raises:
-            InvalidProducerEpochError: Its epoch was fenced.
-            OutOfOrderSequenceError: Its sequence is not the next one.
-            ProducerTxnStateError: It is not transactional, but a transaction is open.
-            InvalidTxnStateError: The same where a log is loaded.
-            TransactionCoordinatorFencedError: The marker's coordinator was replaced.
-            InvalidAppendError: No transaction version is given for a marker.
-            InvalidRecordError: A control batch is no end-transaction marker.
         """
         if event.control_type == NOT_A_MARKER:
             self._append_data(event)
@@ -284,20 +259,13 @@ class ProducerAppendInfo:
 
 @dataclass(slots=True, kw_only=True)
 class ProducerChanges:
-    """What an append does to producers; nothing has been done yet.
-
-    Attributes:
-        place: Name of the partition or of the file, for messages.
-        origin: The origin of the append.
-        infos: The producers as they will be.
-        completed: The transactions that end.
-        duplicate: The batch that was written before; then nothing else counts.
-    """
+    """What an append does to producers; nothing has been done yet."""
 
     place: str
     origin: AppendOrigin
     infos: dict[int, ProducerAppendInfo] = field(default_factory=dict)
     completed: list[CompletedTxn] = field(default_factory=list)
+    # The batch that was written before; then nothing else counts.
     duplicate: ProducerEvent | None = None
 
 
@@ -305,12 +273,10 @@ class ProducerState:
     """Producers that are alive, and transactions below the last stable offset.
 
     Args:
-        entries: The producers so far.
         remembered_batches: How many batches of a producer are known again when they are repeated.
 
     Attributes:
         producers: The producers by id, in the order in which the log met them.
-        transactions: Their transactions.
     """
 
     def __init__(
@@ -324,10 +290,8 @@ class ProducerState:
             self._load(entry)
 
     def load(self, entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> None:
-        """Take over a snapshot, without expired producers.
-
-        A producer with an open transaction does not expire.
-        """
+        """Take over a snapshot, without expired producers. A producer with an open transaction
+        does not expire."""
         for entry in entries:
             is_expired = now_ms - entry.last_timestamp >= expiration_ms
             if entry.current_txn_first_offset >= 0 or not is_expired:
@@ -356,11 +320,6 @@ class ProducerState:
         Args:
             file: Name of the segment's file, for messages.
             events: The producer events of the stretch; see ``producer_events``.
-
-        Raises:
-            InvalidTxnStateError: A batch outside of a transaction comes from a producer that has
-                one open, or a marker ends one that is not. Kafka does not load such a log.
-            InvalidRecordError: A marker cannot be read.
         """
         self.take(self.play(file, iterate_events(events), AppendOrigin.LOAD))
 
@@ -369,14 +328,9 @@ class ProducerState:
 
         Args:
             file: Name of the segment's file, for messages.
-            events: The producer events of the segment.
 
         Returns:
             The transactions that were aborted in it, for its transaction index.
-
-        Raises:
-            InvalidTxnStateError: As in ``replay``.
-            InvalidRecordError: As in ``replay``.
         """
         aborted = []
         for event in iterate_events(events):
@@ -393,13 +347,7 @@ class ProducerState:
         """Play an append's batches on copies of producers; return the changes.
 
         Args:
-            place: Name of the partition or of the file, for messages.
             events: The batches, in order.
-            origin: The origin of the append.
-            transaction_version: Version of the markers' transactions.
-
-        Raises:
-            PylogError: A batch contradicts its producer's state; see ProducerAppendInfo.
         """
         changes = ProducerChanges(place=place, origin=origin)
         is_client = origin is AppendOrigin.CLIENT
@@ -425,23 +373,13 @@ class ProducerState:
         return changes
 
     def take(self, changes: ProducerChanges) -> None:
-        """Take over what an append has done.
-
-        Raises:
-            InvalidAppendError: A transaction that ends was not open.
-            InvalidTxnStateError: The same where a log is loaded.
-        """
+        """Take over what an append has done."""
         self._update(changes)
         for completed in changes.completed:
             self._complete(changes, completed)
 
     def take_indexed(self, changes: ProducerChanges) -> list[AbortedTxn]:
-        """Take over an append's changes; return entries of the transaction index.
-
-        Raises:
-            InvalidAppendError: As in ``take``.
-            InvalidTxnStateError: As in ``take``.
-        """
+        """Take over an append's changes; return entries of the transaction index."""
         self._update(changes)
         aborted = []
         for completed in changes.completed:

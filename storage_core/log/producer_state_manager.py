@@ -1,6 +1,5 @@
-"""Producer snapshots of a directory and the state they give.
-
-The state follows from the newest snapshot and the log behind it.
+"""Producer snapshots of a directory and the state they give. The state follows from the newest
+snapshot and the log behind it.
 
 The counterpart of Kafka's ProducerStateManager while a log is loaded, recovered or truncated. All
 changes go to a directory view; nothing is written.
@@ -35,14 +34,7 @@ _REPLAY_WINDOW_BYTES = 8 << 20
 class ProducerStateManager:
     """Producers of one partition, and the snapshots on its disk.
 
-    Args:
-        view: The partition directory.
-        now_ms: The clock, epoch milliseconds.
-        expiration_ms: ``producer.id.expiration.ms``.
-
     Attributes:
-        state: The producers.
-        map_end: The offset up to which the state is complete.
         snapshots: Offsets of the snapshots that this manager knows of, ascending.
     """
 
@@ -102,16 +94,10 @@ class ProducerStateManager:
         """Bring the state to an offset by newest snapshot and replay.
 
         Args:
-            base_offsets: Base offsets of the segments, ascending.
             log_start_offset: Snapshots at or below it go.
             end_offset: Where the state has to be complete; snapshots above it go.
             after_clean_shutdown: Whether a log without any snapshot counts as one without
                 producers.
-
-        Raises:
-            InvalidTxnStateError: Batches contradict each other's transactions.
-            InvalidRecordError: A marker cannot be read.
-            CorruptRecordError: Bytes that have to be replayed are no batches.
         """
         snapshot_at = [*base_offsets[-2:], end_offset]
         if after_clean_shutdown and not self.snapshots:

@@ -36,10 +36,7 @@ class SegmentRecovery:
     """Recovers segments of one log.
 
     Args:
-        log: The log.
-        log_start_checkpoint: Its entry in the log-start checkpoint.
         scans: Segments that were scanned before, by base offset.
-        threads: How many threads scan a segment.
         on_bytes: Told how many bytes of segments were scanned, window by window.
     """
 
@@ -59,16 +56,7 @@ class SegmentRecovery:
         self._on_bytes = on_bytes
 
     def recover(self, base_offset: int, reason: str) -> int:
-        """Rebuild a segment from its batches; return how many bytes it lost.
-
-        Raises:
-            SegmentOverflowError: It has to be split first.
-            OffsetOrderError: It has to be emptied, if at all.
-            IndexFullError: An index has no room for an entry that it needs.
-            CorruptRecordError: A batch of a new leader epoch begins below offset 0: Kafka does not
-                load such a log.
-            PylogError: The producers of the batches before it contradict each other.
-        """
+        """Rebuild a segment from its batches; return how many bytes it lost."""
         log = self._log
         producers = log.new_producers()
         producers.rebuild(
@@ -124,10 +112,6 @@ class SegmentRecovery:
 
         Kafka replaces what it had opened. Of a segment that overflowed while it was opened the
         transaction index stays, as recovery left it, with the first part if that has its name.
-
-        Raises:
-            CorruptRecordError: It does not end beyond its offsets, or as ``split_segment``.
-            PylogError: The errors of ``split_segment``.
         """
         log = self._log
         base_offset, scan = overflow.base_offset, overflow.scan

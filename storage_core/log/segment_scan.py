@@ -1,6 +1,5 @@
-"""Read one segment from end to end for recovery.
-
-The scan tells which bytes are valid, and all else recovery needs.
+"""Read one segment from end to end for recovery. The scan tells which bytes are valid, and all else
+recovery needs.
 
 A scan depends on the segment's bytes and the index settings alone, not on what stands before it:
 so the segments of a log can be scanned at the same time, on as many machines as there are, and the
@@ -46,40 +45,24 @@ class ScanStop(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentScan:
-    """What one segment holds, as segment recovery sees it.
-
-    Attributes:
-        file: Name of the file that was read.
-        base_offset: Base offset of the segment.
-        size_bytes: Length of the file.
-        valid_bytes: Length of the valid batches at its beginning.
-        next_offset: The offset after the last of them, the base offset if there is none.
-        last_v2_end: The offset after the last valid batch of format v2, -1 if there is none.
-        batches: How many valid batches there are.
-        records: How many records they have; a legacy wrapper counts as one.
-        stop: Why the valid part ends.
-        reason: The same in words, empty at the end of the file.
-        offset_index: Bytes of the offset index of the valid part.
-        time_index: Bytes of its time index.
-        epochs: int64[n, 2], leader epochs that are new in the segment with the base offsets of
-            their first batches.
-        events: int64[COLUMN_COUNT, n], producer events of the valid part.
-    """
+    """What one segment holds, as segment recovery sees it."""
 
     file: str
     base_offset: int
     size_bytes: int
-    valid_bytes: int
-    next_offset: int
-    last_v2_end: int
+    valid_bytes: int  # length of the valid batches at its beginning
+    next_offset: int  # the offset after the last of them, the base offset if there is none
+    last_v2_end: int  # the offset after the last valid batch of format v2, -1 if there is none
     batches: int
-    records: int
-    stop: ScanStop
-    reason: str
-    offset_index: bytes
+    records: int  # how many records they have; a legacy wrapper counts as one
+    stop: ScanStop  # why the valid part ends
+    reason: str  # the same in words, empty at the end of the file
+    offset_index: bytes  # bytes of the offset index of the valid part
     time_index: bytes
+    # int64[n, 2], leader epochs that are new in the segment with the base offsets of their first
+    # batches.
     epochs: NDArray[np.int64]
-    events: NDArray[np.int64]
+    events: NDArray[np.int64]  # int64[COLUMN_COUNT, n], producer events of the valid part
 
     def to_bytes(self) -> bytes:
         """Return the scan as bytes, for `from_bytes` of the same version."""
@@ -132,16 +115,9 @@ def scan_segment(  # the file, and how it is read
     """Check every batch of a segment and build its indexes, as Kafka.
 
     Args:
-        reader: The open .log file.
-        base_offset: Base offset of the segment.
-        index_interval_bytes: ``index.interval.bytes``.
-        max_index_bytes: ``segment.index.bytes``.
         window_bytes: How much to hold at a time, by each thread.
         threads: How many threads to use; the result is the same.
         on_bytes: Told after each window how many bytes were read.
-
-    Raises:
-        StorageError: The file cannot be read.
     """
     scan = _ValidPart(reader.name, base_offset, index_interval_bytes, max_index_bytes)
     try:

@@ -36,39 +36,25 @@ _NEW_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPart:
-    """One segment that comes of a split.
-
-    Attributes:
-        base_offset: First offset of its first batch, by which it is named.
-        start: Where in the old .log file it begins.
-        size_bytes: How many bytes of that file it takes.
-        offset_index: Its .index, whole.
-        time_index: Its .timeindex, whole.
-    """
+    """One segment that comes of a split."""
 
     base_offset: int
     start: int
     size_bytes: int
     offset_index: bytes
-    time_index: bytes
+    time_index: bytes  # its .timeindex, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSplit:
-    """A segment that was read for its split.
-
-    Attributes:
-        base_offset: Base offset of the segment.
-        lowest_offset: Lowest offset that a batch's header begins or ends with: a damaged batch may
-            end before it begins.
-        highest_offset: The highest of these.
-        parts: In the order of the file, each of another base offset.
-    """
+    """A segment that was read for its split."""
 
     base_offset: int
+    # Lowest offset that a batch's header begins or ends with: a damaged batch may end before it
+    # begins.
     lowest_offset: int
     highest_offset: int
-    parts: tuple[SegmentPart, ...]
+    parts: tuple[SegmentPart, ...]  # in the order of the file, each of another base offset
 
     @property
     def base_offsets(self) -> list[int]:
@@ -113,19 +99,7 @@ def find_parts(
     """Read a segment for the parts whose offsets fit; plan nothing.
 
     Args:
-        reader: The open .log file.
-        base_offset: Base offset of the segment.
-        index_interval_bytes: ``index.interval.bytes``.
-        max_index_bytes: ``segment.index.bytes``.
         limits: How large records and batches may become when they are decompressed.
-
-    Raises:
-        CorruptRecordError: The segment has no batch, or does not end with a whole one; a batch
-            ends below where it begins; or two parts would have one name. Kafka does not load such
-            a log.
-        CorruptIndexError: Offsets do not rise.
-        IndexFullError: An index has no room.
-        PylogError: A compressed batch of an old format, with which a part begins, cannot be opened.
     """
     parts: list[_OpenPart] = []
     bases: set[int] = set()
@@ -178,10 +152,8 @@ def split_segment(
     limits: Limits,
     keeps_txn_index: bool = False,
 ) -> list[int]:
-    """Plan to split a segment into fitting parts; return their base offsets.
-
-    The arguments, and the errors, are those of ``find_parts`` and ``plan_parts``.
-    """
+    """Plan to split a segment into fitting parts; return their base offsets. The arguments, and
+    the errors, are those of ``find_parts`` and ``plan_parts``."""
     with closing(view.open(log_file(base_offset))) as reader:
         split = find_parts(
             reader,
@@ -216,7 +188,6 @@ def plan_parts(view: DirectoryView, split: SegmentSplit, *, keeps_txn_index: boo
 
     Args:
         view: The partition directory; the segment's .log file is as it was read.
-        split: The parts.
         keeps_txn_index: Whether the part that has the segment's name keeps its transaction index.
     """
     base_offset, parts = split.base_offset, split.parts

@@ -40,8 +40,6 @@ class SettledStore(ReadOnlyStore):
     gives it in its course. Of the active segment's log what was appended since does not show.
 
     Args:
-        store: Where they are.
-        files: By the names that they have here, the files as the store listed them.
         growing: Name of the log that somebody may append to; empty for none.
         removed: Names that were in the directory and that a load takes away.
     """
@@ -76,12 +74,7 @@ class SettledStore(ReadOnlyStore):
         return {name: self.files[name] for name in names if name in self.files}
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return a small file whole.
-
-        Raises:
-            ChangedWhileReadError: It is not the file that was listed any more.
-            StorageError: It cannot be read, or is longer than limit_bytes.
-        """
+        """Return a small file whole."""
         with closing(self.open_file(name)) as reader:
             if reader.size_bytes > limit_bytes:
                 path = f"{self.location}/{name}"
@@ -90,12 +83,7 @@ class SettledStore(ReadOnlyStore):
             return data[: reader.read_into(0, data)].tobytes()
 
     def open_file(self, name: str) -> FileReader:
-        """Open a file for ranged reads, as long as it was.
-
-        Raises:
-            ChangedWhileReadError: It is not the file that was listed any more.
-            StorageError: It cannot be opened.
-        """
+        """Open a file for ranged reads, as long as it was."""
         listed = self.files.get(name)
         if listed is None:
             raise StorageError(f"{self.location}/{name}", "No such file or directory")
@@ -165,14 +153,7 @@ class PlannedStore(ReadOnlyStore):
 
 @located
 def settle(store: LogStore) -> SettledStore:
-    """Return a changing directory's partition as a load would leave it.
-
-    Raises:
-        ChangedWhileReadError: It was changed again and again while it was looked at.
-        InvalidNameError: An unfinished file belongs to no segment; Kafka does not load that either.
-        CorruptRecordError: A finished swap's end was looked for, and bytes there are no batches.
-        StorageError: The store failed.
-    """
+    """Return a changing directory's partition as a load would leave it."""
     problem = ""
     for pause in _PAUSES:
         if pause:  # even a sleep of 0 seconds yields the processor
@@ -201,10 +182,8 @@ def settle(store: LogStore) -> SettledStore:
 
 
 def settled_files(store: LogStore, listing: list[FileInfo]) -> list[FileInfo]:
-    """Return the files a load would leave, by a directory's listing.
-
-    If every name is settled, nothing is opened. Errors as of ``settle``.
-    """
+    """Return the files a load would leave, by a directory's listing. If every name is settled,
+    nothing is opened. Errors as of ``settle``."""
     return settle(store).list_files() if is_unfinished(listing) else listing
 
 

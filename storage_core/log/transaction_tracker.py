@@ -35,13 +35,9 @@ from storage_core.records.batch_table import BatchTable
 
 @dataclass(frozen=True, slots=True)
 class TransactionRows:
-    """Consecutive batches of one stretch of a segment, for a tracker.
+    """Consecutive batches of one stretch of a segment, for a tracker."""
 
-    Attributes:
-        columns: int64[transaction_scan.ROW_COLUMNS, n].
-    """
-
-    columns: NDArray[np.int64]
+    columns: NDArray[np.int64]  # int64[transaction_scan.ROW_COLUMNS, n]
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
@@ -89,9 +85,8 @@ _NO_ROWS: Final = TransactionRows(np.empty((ROW_COLUMNS, 0), np.int64))
 
 
 class TransactionTracker:
-    """Decides, batch by batch in offset order, what belongs to aborted transactions.
-
-    The first batch must be the first one with an aborted transaction's records.
+    """Decides, batch by batch in offset order, what belongs to aborted transactions. The first
+    batch must be the first one with an aborted transaction's records.
 
     Args:
         aborted: Transactions that later batches may belong to; `add_aborted` adds others.

@@ -81,18 +81,9 @@ class UnifiedLog(OpenLog):
         Args:
             data: One v2 or compressed batch, or any number of uncompressed legacy messages; what
                 follows the last whole batch is left out. It is not changed.
-            leader_epoch: The leader's epoch.
             origin: The origin of the append. A Raft leader's batches keep their offsets.
             transaction_version: Version of a marker's transaction: 0 to 2.
             to_magic: Message format to store; Kafka 4 stores v2.
-
-        Raises:
-            PylogError: What Kafka refuses, by the name that Kafka gives it: CorruptRecordError,
-                InvalidRecordError, InvalidTimestampError, RecordTooLargeError,
-                RecordBatchTooLargeError, OutOfOrderSequenceError, InvalidProducerEpochError,
-                ProducerTxnStateError, TransactionCoordinatorFencedError and others. No batch has
-                been written then, but a segment may have been rolled and an epoch noted.
-            LogClosedError: The log was closed.
         """
         return self._append(
             data,
@@ -108,19 +99,12 @@ class UnifiedLog(OpenLog):
         Args:
             data: Whole batches, at most a segment's size; what follows them is left out. The first
                 batch of a later epoch is left out too, with all behind it.
-            leader_epoch: The epoch in which they were fetched.
-
-        Raises:
-            UnexpectedAppendOffsetError: They begin below the log end offset.
-            OffsetsOutOfOrderError: Their offsets do not rise.
-            PylogError: The errors of ``append_as_leader``.
         """
         return self._append(data, leader_epoch=leader_epoch, origin=AppendOrigin.REPLICATION)
 
     def append_records_to_follower(self, data: Bytes, *, leader_epoch: int) -> LogAppendInfo:
-        """Append as a follower; restart an empty log at the first batch.
-
-        A log restarts where the batch straddles the log's start.
+        """Append as a follower; restart an empty log at the first batch. A log restarts where the
+        batch straddles the log's start.
 
         The log start offset may lie inside of a batch, after records were deleted: a follower that
         begins there gets the whole batch.
@@ -148,16 +132,10 @@ class UnifiedLog(OpenLog):
         """Append a commit or abort marker for the transaction coordinator.
 
         Args:
-            producer_id: The producer whose transaction ends.
             producer_epoch: Its epoch; with transaction version 2 one more than its last batch had.
             is_abort: Whether it aborts; else it commits.
-            leader_epoch: The leader's epoch.
             timestamp: Timestamp of the marker; None for now.
-            coordinator_epoch: Epoch of the coordinator.
             transaction_version: 0 to 2.
-
-        Raises:
-            PylogError: The errors of ``append_as_leader``.
         """
         marker = end_txn_marker(
             producer_id=producer_id,
@@ -189,22 +167,9 @@ class UnifiedLog(OpenLog):
         those before it stay.
 
         Args:
-            records: The records.
-            leader_epoch: The leader's epoch.
             codec: The producer's codec; the topic's own codec comes first.
             batch_bytes: Size of a batch before compression; None for max.message.bytes.
-            batch_records: Records of a batch.
             producer: The producer, None for one without an id.
-
-        Raises:
-            InvalidColumnError: The columns contradict themselves.
-            RecordValidationError: A record of a compacted topic has no key.
-            InvalidTimestampError: A timestamp is out of range.
-            RecordTooLargeError: A batch exceeds max.message.bytes.
-            RecordBatchTooLargeError: A batch exceeds a segment.
-            OutOfOrderSequenceError: The base sequence is not the next one.
-            InvalidProducerEpochError: The producer was fenced.
-            ProducerTxnStateError: A transaction is open, and the records are not of it.
         """
         self._check_open()
         now_ms = self._clock.now_ms()
@@ -241,14 +206,6 @@ class UnifiedLog(OpenLog):
         Args:
             data: uint8[], whole v2 batches without producers, their offsets rising by one from
                 record to record, whatever they begin at. Offsets and epoch are written into it.
-            leader_epoch: The leader's epoch.
-
-        Raises:
-            CorruptRecordError: A length is impossible, or a CRC wrong.
-            InvalidAppendError: They are no such batches.
-            RecordTooLargeError: A batch exceeds max.message.bytes.
-            RecordBatchTooLargeError: A batch exceeds a segment.
-            LogClosedError: The log was closed.
         """
         self._check_open()
         incoming = analyze_append(
@@ -411,7 +368,6 @@ class UnifiedLog(OpenLog):
         origin: AppendOrigin,
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
     ) -> ProducerChanges:
-        """Return the changes of batches to their producers and transactions."""
         events = iterate_events(batch_events(batches))
         return self._producers.play(self.partition, events, origin, transaction_version)
 

@@ -124,28 +124,20 @@ SEGMENT_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootView:
-    """One log directory, observed.
+    """One log directory, observed."""
 
-    Attributes:
-        row: What is known of the directory itself.
-        entries: Its sub-directories, those that hold no log included.
-        checkpoints: What its checkpoint files say; empty where they are broken.
-        recovery_points: Up to where each of its logs is on disk for certain; None where all of them
-            are to the end, after a clean shutdown and in a managed root.
-        catalog: What is known of its topics; empty where nothing is.
-        metadata: Where the cluster's metadata lies that tells it; None where none was seen.
-        properties: Whose it is; None where it does not say.
-        files: The directory itself.
-    """
-
-    row: Row
+    row: Row  # what is known of the directory itself
     files: Root
-    entries: tuple[SubDirectory, ...]
-    checkpoints: Checkpoints
+    entries: tuple[SubDirectory, ...]  # its sub-directories, those that hold no log included
+    checkpoints: Checkpoints  # what its checkpoint files say; empty where they are broken
+    # Up to where each of its logs is on disk for certain; None where all of them are to the end,
+    # after a clean shutdown and in a managed root.
     recovery_points: Checkpoints | None = None
+    # What is known of its topics; empty where nothing is.
     catalog: TopicCatalog = field(default_factory=TopicCatalog)
+    # Where the cluster's metadata lies that tells it; None where none was seen.
     metadata: Path | None = None
-    properties: MetaProperties | None = None
+    properties: MetaProperties | None = None  # whose it is; None where it does not say
 
     @property
     def has_metadata(self) -> bool:
@@ -175,10 +167,8 @@ class RootView:
 
 
 def group_by_broker(views: Sequence[RootView]) -> list[list[RootView]]:
-    """Return roots broker by broker, each with its broker's catalog.
-
-    One broker's disks share the cluster's metadata, the groups' offsets and the logs.
-    """
+    """Return roots broker by broker, each with its broker's catalog. One broker's disks share
+    the cluster's metadata, the groups' offsets and the logs."""
     groups: list[list[RootView]] = []
     for view in views:
         group = next((group for group in groups if _are_one_broker(view, group[0])), None)
@@ -224,10 +214,6 @@ def inspect_root(path: str | Path) -> RootView:
 
     Args:
         path: Path or URL; behind ``managed+`` that of a managed root.
-
-    Raises:
-        ConfigError: There is nothing there.
-        StorageError: It cannot be listed.
     """
     root, names = find_root(path)
     state = observe_root(root, names)
@@ -277,9 +263,7 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
     """Return the facts of one sub-directory, with any error as a column.
 
     Args:
-        view: Its log directory.
         entry: One of the view's entries.
-        now_ms: The run's clock, epoch milliseconds.
     """
     partition = entry.topic_partition
     row: Row = dict.fromkeys(PARTITION_COLUMNS)
@@ -321,11 +305,7 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
 
 
 def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
-    """Yield each segment's sizes and newest timestamp, a row a segment.
-
-    Raises:
-        PylogError: The directory cannot be read.
-    """
+    """Yield each segment's sizes and newest timestamp, a row a segment."""
     store = settle(open_store(entry.path))
     files = store.list_files()
     sizes = {file.name: file.size_bytes for file in files}
@@ -534,10 +514,8 @@ def _oldest(store: LogStore, log: FileInfo, log_start: int) -> int:
 
 
 def _first_timestamp(window: Window, first_offset: int) -> int | None:
-    """Return the timestamp of a window's first data record from an offset.
-
-    None without such a record.
-    """
+    """Return the timestamp of a window's first data record from an offset. None without such a
+    record."""
     batches = window.batches
     may_hold = ~batches.is_control & (batches.last_offset >= first_offset)
     for row in np.flatnonzero(may_hold & (batches.record_count != 0)).tolist():

@@ -61,9 +61,6 @@ def parse_file_names(names: Sequence[str]) -> tuple[Numbers, NDArray[np.int8]]:
     Only the names of ``segment_file`` count: 20 digits and a suffix. ``offset_of`` and ``kind_of``
     accept more, as Kafka does.
 
-    Args:
-        names: Plain file names.
-
     Returns:
         (offsets, kinds): of each name the offset, and which of ``SEGMENT_FILE_SUFFIXES`` it has;
         kind -1, and any offset, for all other names.
@@ -93,25 +90,20 @@ def parse_file_names(names: Sequence[str]) -> tuple[Numbers, NDArray[np.int8]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryLook:
-    """What one look at a partition directory on a local disk shows.
+    """What one look at a partition directory on a local disk shows."""
 
-    Attributes:
-        logs: Length and time of the last modification, epoch milliseconds, of each file that ends
-            in ``.log``, by name.
-        others: Names of everything else, in any order.
-        are_files: Whether all of it is regular files.
-        oldest_entry: The last entry of the oldest segment's time index; empty without one, None
-            where it was not asked for.
-        metadata: What ``partition.metadata`` holds; None without one, or where it was not asked.
-        log_end: Offset of the next record; None where only a load of the log tells it, or more than
-            it, or where it was not asked for.
-    """
-
+    # Length and time of the last modification, epoch milliseconds, of each file that ends in
+    # ``.log``, by name.
     logs: dict[str, tuple[int, int]]
-    others: list[str] = field(default_factory=list)
-    are_files: bool = True
+    others: list[str] = field(default_factory=list)  # names of everything else, in any order
+    are_files: bool = True  # whether all of it is regular files
+    # The last entry of the oldest segment's time index; empty without one, None where it was not
+    # asked for.
     oldest_entry: bytes | None = None
+    # What ``partition.metadata`` holds; None without one, or where it was not asked.
     metadata: bytes | None = None
+    # Offset of the next record; None where only a load of the log tells it, or more than it, or
+    # where it was not asked for.
     log_end: int | None = None
 
     @property
@@ -127,7 +119,6 @@ def look_at(
     """List a partition directory; read the few bytes most decisions need.
 
     Args:
-        directory: The partition directory.
         needs_age: Whether the age of the oldest segment is wanted.
         needs_topic_id: Whether ``partition.metadata`` is wanted.
         log_start: Where the end of the log is wanted, the partition's entry in the log-start
@@ -193,28 +184,18 @@ def _read_metadata(folder: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listings:
-    """The segments, at least one each, of plain partitions by base offset.
-
-    Attributes:
-        places: Which of the looks each partition is.
-        starts: Where the segments of each begin in the arrays below.
-        base_offsets: Of segments.
-        sizes: Lengths of their records files.
-        times_ms: When these were last written, epoch milliseconds.
-        oldest_timestamps: By partition, what the last entry of the oldest segment's time index
-            says; NO_TIMESTAMP where there is none, or it was not asked for.
-        has_age: By partition, whether that was asked for.
-        log_ends: By partition, offset of the next record; NO_END where `log_end` has none.
-    """
+    """The segments, at least one each, of plain partitions by base offset."""
 
     places: Numbers
-    starts: Numbers
+    starts: Numbers  # where the segments of each begin in the arrays below
     base_offsets: Numbers
     sizes: Numbers
     times_ms: Numbers
+    # By partition, what the last entry of the oldest segment's time index says; NO_TIMESTAMP where
+    # there is none, or it was not asked for.
     oldest_timestamps: Numbers
-    has_age: Mask
-    log_ends: Numbers
+    has_age: Mask  # by partition, whether that was asked for
+    log_ends: Numbers  # by partition, offset of the next record; NO_END where `log_end` has none
 
     @classmethod
     def of_looks(cls, looks: Sequence[DirectoryLook | None]) -> "Listings":
@@ -267,13 +248,7 @@ class Listings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointColumns:
-    """Checkpointed offsets of very many partitions; NO_ENTRY without one.
-
-    Attributes:
-        log_start_offsets: As `PartitionCheckpoints`.
-        high_watermarks: As there.
-        cleaner_offsets: As there.
-    """
+    """Checkpointed offsets of very many partitions; NO_ENTRY without one."""
 
     log_start_offsets: Numbers
     high_watermarks: Numbers
@@ -308,8 +283,6 @@ def _have_companions(names: Sequence[Sequence[str]], owners: Numbers, bases: Num
     """Return by partition whether all files are logs with their indexes.
 
     Args:
-        names: Of each partition, all but its logs.
-        owners: The partition of each log, ascending.
         bases: Their base offsets, ascending within a partition.
     """
     count = len(names)

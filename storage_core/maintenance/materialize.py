@@ -84,16 +84,11 @@ def _read_directory_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterializedTarget:
-    """The root and generations that a target directory holds.
+    """The root and generations that a target directory holds."""
 
-    Attributes:
-        root: Path or URL of the managed root.
-        root_id: Its id.
-        generations: What finished runs have written, by partition's directory.
-    """
-
-    root: SystemText
+    root: SystemText  # path or URL of the managed root
     root_id: SystemText
+    # What finished runs have written, by partition's directory.
     generations: Mapping[Annotated[str, _read_directory_name], _Generation]
 
 
@@ -113,13 +108,7 @@ _PIN: Final = JsonFile(_Pin, layout=ONE_LINE, is_open=True)
 
 @contextmanager
 def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[MaterializedTarget]:
-    """Hold a target directory for the block, against other runs.
-
-    Raises:
-        GuardRefusedError: It has somebody else's files, is from another root, or another run
-            writes it at this moment.
-        StorageError: It cannot be read, written or locked.
-    """
+    """Hold a target directory for the block, against other runs."""
     state = read_target(directory, root=root, root_id=root_id)
     with storage_errors(directory):
         make_folder(directory, mode=PUBLIC_MODE)
@@ -141,12 +130,7 @@ def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[Materia
 
 
 def read_target(directory: Path, *, root: str, root_id: str) -> MaterializedTarget:
-    """Return a target directory's state; an absent or empty one is new.
-
-    Raises:
-        GuardRefusedError: It has somebody else's files, or is from another root.
-        StorageError: It cannot be read, or more users may write its state than the directory.
-    """
+    """Return a target directory's state; an absent or empty one is new."""
     with storage_errors(directory):
         is_there = directory.exists()
         entries = scan_folder(directory, may_be_link=True) if is_there else []
@@ -188,12 +172,7 @@ def write_checkpoints(
     """Write a log directory's checkpoint files; lines of other partitions stay.
 
     Args:
-        directory: The log directory.
         files: By the name of the file: offsets by partition; None takes a line out.
-
-    Raises:
-        CheckpointError: A file that is there is malformed.
-        StorageError: The disk failed.
     """
     store = LocalStore(directory, may_be_link=True)
     read = read_checkpoints(BrokerRoot(directory), files)
@@ -206,32 +185,18 @@ def write_checkpoints(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterializeResult:
-    """The result of a materialized partition.
-
-    Attributes:
-        generation: Of the partition.
-        checkpoints: Of that generation.
-        files: How many files it has.
-        written_files: How many of them were written now; the others were there.
-        record_bytes: Bytes of all ``.log`` files.
-        segments: How many there are.
-    """
+    """The result of a materialized partition."""
 
     generation: int
     checkpoints: PartitionCheckpoints
     files: int
-    written_files: int
+    written_files: int  # how many of them were written now; the others were there
     record_bytes: int
     segments: int
 
 
 def read_pin(directory: Path) -> int | None:
-    """Return a begun directory's generation, None for others.
-
-    Raises:
-        StorageError: The file that says so is damaged, cannot be read, or more users may write it
-            than the directory.
-    """
+    """Return a begun directory's generation, None for others."""
     path = directory / PIN_FILE
     store = LocalStore(directory)
     if not store.has(PIN_FILE):
@@ -255,11 +220,6 @@ def materialize_partition(source: ManagedStore, directory: Path) -> MaterializeR
     Args:
         source: The partition, opened at the generation that ``read_pin`` returned, if it did.
         directory: Named ``<topic>-<n>``; absent, empty, or begun by a former call.
-
-    Raises:
-        GuardRefusedError: The directory has files that are not the partition's.
-        PartitionNotFoundError: The generation is not there any more.
-        StorageError: A store failed.
     """
     manifest = source.manifest
     files = [file for file in source.list_files() if validate_file_name(file.name)]

@@ -51,42 +51,27 @@ class UnobservedError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedSegment:
-    """One segment.
+    """One segment."""
 
-    Attributes:
-        base_offset: Lower bound of its offsets; names its files.
-        size_bytes: Length of its records file.
-        modified_ms: Last modification of that, epoch milliseconds.
-        max_timestamp: Of the last time index entry, NO_TIMESTAMP where there is none; None if it
-            was not observed.
-        first_timestamp: Largest timestamp of the first batch, NO_TIMESTAMP where there is none;
-            None if it was not observed.
-    """
-
-    base_offset: int
+    base_offset: int  # lower bound of its offsets; names its files
     size_bytes: int
     modified_ms: int
+    # Of the last time index entry, NO_TIMESTAMP where there is none; None if it was not observed.
     max_timestamp: int | None = None
+    # Largest timestamp of the first batch, NO_TIMESTAMP where there is none; None if it was not
+    # observed.
     first_timestamp: int | None = None
 
     @property
     def largest_timestamp(self) -> int:
-        """Age of the newest record by the time index, else the file.
-
-        Raises:
-            UnobservedError: The time index was not asked.
-        """
+        """Age of the newest record by the time index, else the file."""
         if self.max_timestamp is None:
             raise UnobservedError(self.base_offset, Fact.TIMESTAMP)
         return self.max_timestamp if self.max_timestamp > NO_TIMESTAMP else self.modified_ms
 
     @property
     def first_batch_timestamp(self) -> int:
-        """Largest timestamp of the first batch.
-
-        Raises:
-            UnobservedError: No batch was looked at.
-        """
+        """Largest timestamp of the first batch."""
         if self.first_timestamp is None:
             raise UnobservedError(self.base_offset, Fact.FIRST_BATCH)
         return self.first_timestamp
@@ -94,25 +79,17 @@ class ObservedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """A partition, as far as it was observed.
-
-    Attributes:
-        location: Path or URL of the partition directory.
-        segments: In order of base offsets, the active one last.
-        log_start_offset: First offset that may be read.
-        high_watermark: First offset not known to be on all in-sync replicas, within the log; None
-            for the log's end.
-        file_names: Of all files of the directory; None if only the log was loaded.
-        log_end: Offset of the next record; None if it was not observed.
-        stable_end: First offset that a committed read does not reach; None if it was not observed.
-    """
+    """A partition, as far as it was observed."""
 
     location: str
-    segments: tuple[ObservedSegment, ...]
-    log_start_offset: int
+    segments: tuple[ObservedSegment, ...]  # in order of base offsets, the active one last
+    log_start_offset: int  # first offset that may be read
+    # First offset not known to be on all in-sync replicas, within the log; None for the log's end.
     high_watermark: int | None = None
+    # Of all files of the directory; None if only the log was loaded.
     file_names: frozenset[str] | None = None
-    log_end: int | None = None
+    log_end: int | None = None  # offset of the next record; None if it was not observed
+    # First offset that a committed read does not reach; None if it was not observed.
     stable_end: int | None = None
 
     @classmethod
@@ -128,8 +105,6 @@ class PartitionState:
         """Return the state by a listing or manifest, perhaps without a segment.
 
         Args:
-            location: Path or URL of the partition directory.
-            files: The listing.
             log_start_checkpoint: The partition's entry in the log-start checkpoint, None without.
             high_watermark: As the checkpoint has it; None for the log's end.
             max_timestamps: Last entries of time indexes, by base offset, as far as something else
@@ -193,33 +168,21 @@ class PartitionState:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all files of the directory.
-
-        Raises:
-            UnobservedError: They were not listed.
-        """
+        """Names of all files of the directory."""
         if self.file_names is None:
             raise UnobservedError(self.active_segment.base_offset, Fact.NAMES)
         return self.file_names
 
     @property
     def log_end_offset(self) -> int:
-        """Offset of the next record.
-
-        Raises:
-            UnobservedError: It was not looked for.
-        """
+        """Offset of the next record."""
         if self.log_end is None:
             raise UnobservedError(self.active_segment.base_offset, Fact.LOG_END)
         return self.log_end
 
     @property
     def last_stable_offset(self) -> int:
-        """First offset that a committed read does not reach.
-
-        Raises:
-            UnobservedError: It was not looked for.
-        """
+        """First offset that a committed read does not reach."""
         if self.stable_end is None:
             raise UnobservedError(self.active_segment.base_offset, Fact.STABLE_OFFSET)
         return self.stable_end

@@ -43,15 +43,11 @@ class SegmentOutlook(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The retention and compaction that a partition is due for.
+    """The retention and compaction that a partition is due for."""
 
-    Attributes:
-        retention: What would go; of what is compacted after its round, as if that took nothing.
-        cleanable: What would be cleaned; None where its topic is not compacted.
-    """
-
+    # What would go; of what is compacted after its round, as if that took nothing.
     retention: RetentionPlan
-    cleanable: CleanableRange | None
+    cleanable: CleanableRange | None  # what would be cleaned; None where its topic is not compacted
 
 
 def survey_partition(state: PartitionState, config: LogConfig, request: CleanRequest) -> Survey:
@@ -59,7 +55,6 @@ def survey_partition(state: PartitionState, config: LogConfig, request: CleanReq
 
     Args:
         state: The partition as its listing or manifest shows it; at least one segment.
-        config: Of its topic, not tiered.
         request: The run's clock, and the partition's checkpoints.
     """
     active = state.active_segment.base_offset
@@ -98,14 +93,7 @@ def observe_segments(
     """Return the segments of ``inspect_segments``, each with its ``state``.
 
     Args:
-        view: Its log directory.
-        entry: The directory of the partition.
-        partition: Its name.
         config: Of its topic; None where nobody says it.
-        now_ms: The run's clock, epoch milliseconds.
-
-    Raises:
-        PylogError: The directory cannot be read.
     """
     rows = list(inspect_segments(entry))
     if not rows:

@@ -47,10 +47,6 @@ class Throttler:
 
     Args:
         bytes_per_second: The rate; a negative one is no limit, as in Kafka.
-        pace: The clock.
-
-    Raises:
-        ConfigError: The rate is zero: nothing would ever end.
     """
 
     def __init__(self, bytes_per_second: float, pace: ForwardClock | None = None) -> None:

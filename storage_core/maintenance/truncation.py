@@ -14,29 +14,20 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateResult:
-    """The result of a truncation.
+    """The result of a truncation."""
 
-    Attributes:
-        truncated: Whether the log ended above the target.
-        log_end_offset: Where it ends now.
-        cleaner_checkpoint: What the partition's entry in the cleaner checkpoint should be now; None
-            where none was said.
-    """
-
-    truncated: bool
+    truncated: bool  # whether the log ended above the target
     log_end_offset: int
+    # What the partition's entry in the cleaner checkpoint should be now; None where none was said.
     cleaner_checkpoint: Annotated[int | None, OMITTED] = None
 
 
 def truncated_cleaner_point(point: int, *, to: int, active_before: int, active_after: int) -> int:
-    """Return where compaction has to begin again after a truncation.
-
-    Keys above the cut may have uncleaned records.
+    """Return where compaction has to begin again after a truncation. Keys above the cut may have
+    uncleaned records.
 
     Args:
         point: Entry of the cleaner checkpoint.
-        to: Where the log was cut.
-        active_before: Base offset of the active segment until then.
         active_after: The same afterwards.
     """
     # A cut inside of the active segment touches nothing that a cleaner ever reads.
@@ -57,19 +48,13 @@ def plan_truncation(
     """Load a cleanly closed log and cut it, without writing.
 
     Args:
-        store: The partition directory.
-        config: The topic's configuration.
         cleaner: For the expiry of producers, and limits of decompression.
-        now_ms: The run's clock, epoch milliseconds.
         to: The log's new end. A batch that reaches it goes as a whole.
         log_start_offset: The partition's entry in the log-start checkpoint, 0 without one.
         cleaner_checkpoint: Its entry in the cleaner checkpoint, None without one.
 
     Returns:
         (result, log): what is different afterwards, and the log as it is then.
-
-    Raises:
-        PylogError: As ``LogLoader.load``.
     """
     loader = LogLoader(
         store,

@@ -43,13 +43,10 @@ _FLOAT64: Final = struct.Struct(">d")
 
 
 class FieldReader:
-    """A cursor over one message's bytes; reading past their end raises.
-
-    Every method raises MalformedMessageError for bytes of another form.
+    """A cursor over one message's bytes; reading past their end raises. Every method raises
+    MalformedMessageError for bytes of another form.
 
     Args:
-        data: The bytes.
-        start: Where it begins.
         end: Just past the last byte; None for the end of the data.
     """
 
@@ -134,17 +131,11 @@ class FieldReader:
         return value
 
     def nullable_string(self) -> str | None:
-        """Read a text or null.
-
-        Invalid UTF-8 becomes replacement characters.
-        """
+        """Read a text or null. Invalid UTF-8 becomes replacement characters."""
         return self._text(self.int16())
 
     def nullable_compact_string(self) -> str | None:
-        """Read a compact text or null.
-
-        Invalid UTF-8 becomes replacement characters.
-        """
+        """Read a compact text or null. Invalid UTF-8 becomes replacement characters."""
         return self._text(self.unsigned_varint() - 1)
 
     def nullable_bytes(self) -> bytes | None:

@@ -14,10 +14,8 @@ _PAYLOAD_BITS: Final = 7
 
 
 class FieldWriter:
-    """The bytes of one message, so far.
-
-    Every method raises ``struct.error`` or ValueError for a value that its field cannot have.
-    """
+    """The bytes of one message, so far. Every method raises ``struct.error`` or ValueError for a
+    value that its field cannot have."""
 
     def __init__(self) -> None:
         self._data = bytearray()

@@ -1,6 +1,5 @@
-"""Kafka 4.4's records of ``__consumer_offsets``, as read or written by it.
-
-The schemas have all their types and versions.
+"""Kafka 4.4's records of ``__consumer_offsets``, as read or written by it. The schemas have all
+their types and versions.
 
 The version of a key is the type of its record; keys have no other versions. Types 0 and 1 are
 offset commits, 2 is a group of the classic protocol, the others are groups of the new protocol

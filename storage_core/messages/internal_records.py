@@ -58,36 +58,23 @@ class Problem(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedRecord:
-    """What the bytes of one record mean.
+    """What the bytes of one record mean."""
 
-    Attributes:
-        type_id: Number of its type, None where the bytes do not get that far.
-        type: Kafka's name of the type, None for an unknown one.
-        version: Version of its value, None for a tombstone.
-        key: Fields of the key, None where there is none or it is not decoded.
-        value: Fields of the value, None for a tombstone or where it is not decoded.
-        is_tombstone: Whether it has no value: what its key names is gone.
-        problem: Why it is not decoded, None where it is.
-        reason: The same in words, with the byte in key or value; empty where it is decoded.
-    """
-
-    type_id: int | None = None
-    type: str | None = None
-    version: int | None = None
-    key: Fields | None = None
+    type_id: int | None = None  # number of its type, None where the bytes do not get that far
+    type: str | None = None  # Kafka's name of the type, None for an unknown one
+    version: int | None = None  # version of its value, None for a tombstone
+    key: Fields | None = None  # fields of the key, None where there is none or it is not decoded
+    # Fields of the value, None for a tombstone or where it is not decoded.
     value: Fields | None = None
-    is_tombstone: bool = False
-    problem: Problem | None = None
-    reason: str = ""
+    is_tombstone: bool = False  # whether it has no value: what its key names is gone
+    problem: Problem | None = None  # why it is not decoded, None where it is
+    reason: str = ""  # the same in words, with the byte in key or value; empty where it is decoded
 
 
 def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -> DecodedRecord:
-    """Decode a record of an internal topic.
-
-    As in Kafka, bytes behind its fields are ignored.
+    """Decode a record of an internal topic. As in Kafka, bytes behind its fields are ignored.
 
     Args:
-        topic: One of `INTERNAL_RECORDS`.
         key: The key's bytes, None for none.
         value: The value's bytes, None for none.
     """
@@ -102,9 +89,6 @@ def decode_subscription(data: bytes) -> Fields:
 
     Args:
         data: The ``subscription`` of a member of a GROUP_METADATA value.
-
-    Raises:
-        MalformedMessageError: It is none.
     """
     return _decode_of_consumer(CONSUMER_SUBSCRIPTION, data)
 
@@ -114,19 +98,12 @@ def decode_assignment(data: bytes) -> Fields:
 
     Args:
         data: The ``assignment`` of a member of a GROUP_METADATA value.
-
-    Raises:
-        MalformedMessageError: It is none.
     """
     return _decode_of_consumer(CONSUMER_ASSIGNMENT, data)
 
 
 def read_metadata_frame(reader: FieldReader) -> tuple[int, int]:
-    """Return type and version of a record of the cluster's metadata.
-
-    Raises:
-        MalformedMessageError: The frame is of another version, or ends too soon.
-    """
+    """Return type and version of a record of the cluster's metadata."""
     frame_version = reader.unsigned_varint()
     if frame_version != _FRAME_VERSION:
         raise reader.error(f"expected frame version {_FRAME_VERSION}, found {frame_version}")
@@ -137,14 +114,7 @@ def encode_metadata_record(type_id: int, version: int, fields: Mapping[str, Any]
     """Return the value of a record of the cluster's metadata.
 
     Args:
-        type_id: Number of its type.
-        version: Of the type.
         fields: As ``Message.write`` takes them.
-
-    Raises:
-        KeyError: There is no such type, or a field is missing.
-        ValueError: There is no such version, or a field cannot have its value.
-        struct.error: A number is too large for its field.
     """
     writer = FieldWriter()
     for number in (_FRAME_VERSION, type_id, version):
@@ -157,13 +127,7 @@ def encode_control_record(type_id: int, fields: Mapping[str, Any]) -> tuple[byte
     """Return key and value of a control record, of version 0.
 
     Args:
-        type_id: Number of its type.
         fields: As ``Message.write`` takes them, but the version.
-
-    Raises:
-        KeyError: There is no such type, or a field is missing.
-        ValueError: A field cannot have its value.
-        struct.error: A number is too large for its field.
     """
     key, value = FieldWriter(), FieldWriter()
     for number in (0, type_id):
@@ -229,10 +193,7 @@ def _decode_metadata(types: Mapping[int, RecordType], value: bytes | None) -> De
 
 
 def _decode_control(key: bytes, value: bytes | None) -> DecodedRecord:
-    """Decode a control record of the cluster's metadata.
-
-    Only control records have a key there.
-    """
+    """Decode a control record of the cluster's metadata. Only control records have a key there."""
     try:
         reader = FieldReader(key)
         reader.int16()

@@ -1,7 +1,5 @@
-"""The records of ``__cluster_metadata``, every type and version that Kafka 4.4 reads.
-
-Source: ``org.apache.kafka.common.metadata``.
-"""
+"""The records of ``__cluster_metadata``, every type and version that Kafka 4.4 reads. Source:
+``org.apache.kafka.common.metadata``."""
 
 from collections.abc import Mapping
 from typing import Final

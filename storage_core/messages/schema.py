@@ -57,37 +57,23 @@ BYTES: Final = Type.BYTES
 
 
 class ArrayOf(NamedTuple):
-    """An array.
+    """An array."""
 
-    Attributes:
-        element: The type of its elements: a primitive, or the fields of a struct.
-    """
-
+    # The type of its elements: a primitive, or the fields of a struct.
     element: Union[Type, "Struct"]
 
 
 class Field(NamedTuple):
-    """A field of a message or struct.
+    """A field of a message or struct."""
 
-    Attributes:
-        name: Kafka's, in snake case.
-        type: A primitive, an array, or the fields of a struct.
-        since: The first version that has it.
-        until: The last one.
-        is_nullable: Whether it may be null, in each version that has it.
-        tag: Its tag, None for a field that every message of these versions has.
-        default: A tagged field's value if the bytes lack it.
-        is_secret: Whether it is nobody's to read.
-    """
-
-    name: str
+    name: str  # Kafka's, in snake case
     type: Union[Type, ArrayOf, "Struct"]
     since: int = 0
     until: int = _NO_VERSION
-    is_nullable: bool = False
-    tag: int | None = None
-    default: Any = None
-    is_secret: bool = False
+    is_nullable: bool = False  # whether it may be null, in each version that has it
+    tag: int | None = None  # its tag, None for a field that every message of these versions has
+    default: Any = None  # A tagged field's value if the bytes lack it
+    is_secret: bool = False  # whether it is nobody's to read
 
 
 class Struct(tuple[Field, ...]):
@@ -103,17 +89,11 @@ class Struct(tuple[Field, ...]):
 # Compared by identity: reader and writer of each version are cached.
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
-    """A message, all versions of it from 0 on.
+    """A message, all versions of it from 0 on."""
 
-    Attributes:
-        fields: In the order of the bytes, the tagged ones where Kafka's declaration has them.
-        newest: The newest version that Kafka 4.4 reads.
-        flexible_since: The first flexible version, None where there is none.
-    """
-
-    fields: Struct
-    newest: int = 0
-    flexible_since: int | None = 0
+    fields: Struct  # in the order of the bytes, the tagged ones where Kafka's declaration has them
+    newest: int = 0  # the newest version that Kafka 4.4 reads
+    flexible_since: int | None = 0  # the first flexible version, None where there is none
 
     def is_flexible(self, version: int) -> bool:
         """Whether a version has compact forms and tagged fields."""
@@ -125,10 +105,6 @@ class Message:
         Args:
             reader: Over its bytes; afterwards behind the message.
             version: From 0 to the newest.
-
-        Raises:
-            MalformedMessageError: The bytes are none of it.
-            ValueError: There is no such version.
         """
         self._require(version)
         fields: Fields = _reader_of(self, version)(reader)
@@ -141,11 +117,6 @@ class Message:
             writer: It goes behind what that has.
             version: From 0 to the newest.
             fields: All that the version has; tagged ones may be missing.
-
-        Raises:
-            KeyError: A field is missing.
-            ValueError: There is no such version, or a field cannot have its value.
-            struct.error: A number is too large for its field.
         """
         self._require(version)
         _writer_of(self, version)(writer, fields)
@@ -160,17 +131,11 @@ class Message:
 
 
 class RecordType(NamedTuple):
-    """A type of record of an internal topic.
-
-    Attributes:
-        name: Kafka's.
-        value: The message of its value; a record without a value is a tombstone.
-        key: The message of its key, None if records have no key.
-    """
+    """A type of record of an internal topic."""
 
     name: str
-    value: Message
-    key: Message | None = None
+    value: Message  # the message of its value; a record without a value is a tombstone
+    key: Message | None = None  # the message of its key, None if records have no key
 
 
 def secret_fields(message: Message) -> frozenset[str]:
@@ -186,10 +151,8 @@ def _blank(field: Field) -> Any:
 
 @functools.cache
 def _reader_of(message: Message, version: int) -> Read:
-    """Return the reader of one version of a message, from a cache.
-
-    A log has many records of that version.
-    """
+    """Return the reader of one version of a message, from a cache. A log has many records of
+    that version."""
     return _struct_reader(message.fields, version, message.is_flexible(version))
 
 

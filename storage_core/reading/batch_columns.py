@@ -49,10 +49,6 @@ def batch_column(
     """Return a column of BATCH_TYPES.
 
     Args:
-        name: Its name.
-        file: Name of the segment's file.
-        file_position: Where in the file the positions of the batches count from.
-        batches: The batches.
         rows: Their indexes, one for each element of the column.
     """
     match name:
@@ -85,7 +81,6 @@ def to_time(epoch_ms: NDArray[np.int64], *, is_null: NDArray[np.bool_]) -> pa.Ar
     """Return Spark's microseconds; a point in time beyond their range is null.
 
     Args:
-        epoch_ms: Epoch milliseconds.
         is_null: Mask of further nulls.
     """
     smallest, largest = epoch_ms.min(initial=0), epoch_ms.max(initial=0)

@@ -25,13 +25,7 @@ def follow_range(
     """Yield a range's records in offset order, across replaced files.
 
     Args:
-        wanted: The range.
-        request: The request of its plan.
         now_ms: The reader's clock, epoch milliseconds.
-
-    Raises:
-        ChangedWhileReadError: The files change again and again.
-        PylogError: The errors of ``plan_ranges`` and ``read_range``.
     """
     ranges = [wanted]
     reached = wanted.start_offset

@@ -1,6 +1,5 @@
-"""Find all remaining versions of keys, and the erased offsets around.
-
-All places with records are searched.
+"""Find all remaining versions of keys, and the erased offsets around. All places with records are
+searched.
 
 A log has the versions that neither compaction nor deletion has taken away. Others may be left in
 files that Kafka has renamed, in former generations of a managed root, and in the trash of runs.
@@ -79,78 +78,50 @@ _LOGS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """Where a version is left.
+    """Where a version is left."""
 
-    Attributes:
-        kind: LOG; DELETED, a file that Kafka has renamed; DIRECTORY, one that Kafka has renamed;
-            GENERATION, of a managed root; TRASH, of a run.
-        name: Name of the directory, the generation, or the run; empty for the log itself.
-        path: Path or URL of the segment.
-    """
-
+    # LOG; DELETED, a file that Kafka has renamed; DIRECTORY, one that Kafka has renamed;
+    # GENERATION, of a managed root; TRASH, of a run.
     kind: str
-    name: str
+    name: str  # name of the directory, the generation, or the run; empty for the log itself
     path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One record of a key.
-
-    Attributes:
-        partition: Its partition.
-        key: The key, None for null.
-        offset: Its offset.
-        timestamp_ms: Epoch milliseconds; None beyond the range of a calendar.
-        value: None for a tombstone.
-        copies: Where it is left; at least one.
-        is_visible: Whether a consumer gets it from the log.
-        transaction: ABORTED, UNDECIDED where its log is not stable yet, else None.
-        superseded_by: Offset of the next version of the key that is left; None for the newest one
-            that was read, and for one of an aborted transaction, which never was a version.
-    """
+    """One record of a key."""
 
     partition: TopicPartition
-    key: bytes | None
+    key: bytes | None  # the key, None for null
     offset: int
-    timestamp_ms: int | None
-    value: bytes | None
-    copies: tuple[Copy, ...]
-    is_visible: bool = False
-    transaction: str | None = None
+    timestamp_ms: int | None  # epoch milliseconds; None beyond the range of a calendar
+    value: bytes | None  # None for a tombstone
+    copies: tuple[Copy, ...]  # where it is left; at least one
+    is_visible: bool = False  # whether a consumer gets it from the log
+    transaction: str | None = None  # ABORTED, UNDECIDED where its log is not stable yet, else None
+    # Offset of the next version of the key that is left; None for the newest one that was read, and
+    # for one of an aborted transaction, which never was a version.
     superseded_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHistory:
-    """What one partition has of some keys.
-
-    Attributes:
-        partition: The partition.
-        versions: By key and offset; the newest ones where there are many.
-        left_out: How many records of the keys were read that none of the versions is of.
-        log_start_offset: First offset that a consumer may see; None without a log, and where it
-            cannot be read.
-        is_whole: Whether the log was read to its end; without a log, all that there is.
-        end_offset: Just past the newest of the versions, or the log's end without any: what was
-            erased is counted up to here. None where nothing is known of that.
-        erased_offsets: How many offsets from the log start to there have no record any more.
-        erased_from_offset: None of them lies below; None where there are none.
-        cleaned_to: Entry of the cleaner's checkpoint, None without.
-        is_compacted: Whether it is known that compaction worked here: by that, or by the topic's
-            policy. Else offsets may be missing for another reason.
-        errors: Read errors, each with ``error_class`` and ``error``.
-    """
+    """What one partition has of some keys."""
 
     partition: TopicPartition
-    versions: tuple[Version, ...] = ()
-    left_out: int = 0
+    versions: tuple[Version, ...] = ()  # by key and offset; the newest ones where there are many
+    left_out: int = 0  # how many records of the keys were read that none of the versions is of
+    # First offset that a consumer may see; None without a log, and where it cannot be read.
     log_start_offset: int | None = None
-    is_whole: bool = True
+    is_whole: bool = True  # whether the log was read to its end; without a log, all that there is
+    # Just past the newest of the versions, or the log's end without any: what was erased is counted
+    # up to here. None where nothing is known of that.
     end_offset: int | None = None
     erased_offsets: int = 0
-    erased_from_offset: int | None = None
-    cleaned_to: int | None = None
+    erased_from_offset: int | None = None  # None of them lies below; None where there are none
+    cleaned_to: int | None = None  # entry of the cleaner's checkpoint, None without
+    # Whether it is known that compaction worked here: by that, or by the topic's policy. Else
+    # offsets may be missing for another reason.
     is_compacted: bool = False
     errors: tuple[Mapping[str, str | None], ...] = ()
 
@@ -193,44 +164,27 @@ class PartitionHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SegmentFolder:
-    """Segments of a partition that lie together.
+    """Segments of a partition that lie together."""
 
-    Attributes:
-        copy: The place of a version in reports, with the directory's path.
-        location: Its location, as for ``open_store``.
-        files: The segments, by the names that they had in the log.
-        growing: The segment that somebody may append to.
-    """
-
-    copy: Copy
+    copy: Copy  # the place of a version in reports, with the directory's path
     location: str
     files: Mapping[str, FileInfo]
-    growing: str = ""
+    growing: str = ""  # the segment that somebody may append to
 
     @property
     def logs(self) -> dict[int, FileInfo]:
-        """The record files by base offset, in order.
-
-        A name may have a number in another form than Kafka's; opening the file reports it.
-        """
+        """The record files by base offset, in order. A name may have a number in another form
+        than Kafka's; opening the file reports it."""
         return {_base_of(name): self.files[name] for name in sorted_logs(self.files)}
 
 
 @dataclass(slots=True)
 class _PartitionHistory:
-    """What was found of one partition on the way.
-
-    Attributes:
-        partition: The partition.
-        log: Its log, None without.
-        log_bytes: Size of the log's files.
-        others: Other places.
-        errors: Read errors.
-    """
+    """What was found of one partition on the way."""
 
     partition: TopicPartition
-    log: LogStore | None = None
-    log_bytes: int = 0
+    log: LogStore | None = None  # its log, None without
+    log_bytes: int = 0  # size of the log's files
     others: list[_SegmentFolder] = field(default_factory=list)
     errors: list[Mapping[str, str | None]] = field(default_factory=list)
 
@@ -252,14 +206,11 @@ def find_history(  # each argument is a question of its own, most of them by nam
     most: int = MOST_VERSIONS,
     on_read: Callable[[int, int], None] | None = None,
 ) -> Iterator[PartitionHistory]:
-    """Yield each partition's versions of some keys, by partition number.
-
-    A read error belongs to its partition, and hides nothing else.
+    """Yield each partition's versions of some keys, by partition number. A read error belongs to
+    its partition, and hides nothing else.
 
     Args:
         path: Path or URL of a log directory, a managed root or one partition.
-        topic: The topic.
-        keys: At least one.
         now_ms: The reader's clock, epoch milliseconds.
         trash: The folder in which runs keep what they take away.
         numbers: Partition numbers; none for all.
@@ -267,10 +218,6 @@ def find_history(  # each argument is a question of its own, most of them by nam
             least 1.
         on_read: Told before and after each partition how many bytes were read, and how many there
             are to read, about.
-
-    Raises:
-        ConfigError: There is nothing at the path.
-        StorageError: The root or the trash cannot be listed.
     """
     root, names = find_root(path)
 
@@ -347,10 +294,8 @@ def _look_at_log(history: _PartitionHistory, location: str) -> None:
 
 
 def _places_of_generations(store: ManagedStore) -> Iterator[_SegmentFolder]:
-    """Yield segments of former generations missing from all later ones.
-
-    A segment's object never changes.
-    """
+    """Yield segments of former generations missing from all later ones. A segment's object never
+    changes."""
     segments: set[tuple[str, int, int]] = set()
     for manifest in kept_generations(store.objects, store.partition, grace_start_ms=-MAX_OFFSET):
         files = {}
@@ -475,8 +420,6 @@ class _NewestVersions:
     there are too many of them, and what lies below it is let go.
 
     Args:
-        partition: The partition.
-        keys: The keys.
         most: How many versions of each are kept, at least 1.
     """
 
@@ -499,11 +442,7 @@ class _NewestVersions:
         return [version for of_key in self._versions.values() for version in of_key.values()]
 
     def add(self, place: _SegmentFolder) -> None:
-        """Read a place; what comes before damage counts.
-
-        Raises:
-            PylogError: It cannot be read, or not to its end.
-        """
+        """Read a place; what comes before damage counts."""
         tails = {key: _NewestRecords(self._most) for key in self._floors}
         try:
             for batch in _read(self._partition, place, self._floors):
@@ -515,7 +454,6 @@ class _NewestVersions:
                 self._take(key, tail, place)
 
     def _take(self, key: bytes | None, tail: "_NewestRecords", place: _SegmentFolder) -> None:
-        """Take what a place has of a key."""
         versions = self._versions[key]
         floor = max(self._floors[key], tail.floor)
         for version in _versions_in(self._partition, place, tail.batches):
@@ -529,10 +467,8 @@ class _NewestVersions:
         }
 
     def _lowest(self, versions: Iterable[_Identity]) -> int:
-        """Return the offset of the oldest version to keep; 0 for all.
-
-        There is no room for older ones.
-        """
+        """Return the offset of the oldest version to keep; 0 for all. There is no room for older
+        ones."""
         room, lowest = _MOST_BYTES, 0
         newest_first = sorted(versions, key=lambda same: same[0], reverse=True)
         for count, (offset, _, value) in enumerate(newest_first):
@@ -550,7 +486,6 @@ class _NewestRecords:
         most: About how many; never fewer, unless they have more than ``_MOST_BYTES``.
 
     Attributes:
-        batches: The records.
         floor: Offset below which versions were dropped.
     """
 
@@ -585,7 +520,6 @@ def _has_key(batch: pa.RecordBatch, key: bytes | None) -> pa.BooleanArray:
 def _versions_in(
     partition: TopicPartition, place: _SegmentFolder, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Version]:
-    """Yield records of a place as versions."""
     logs = place.logs
     bases = list(logs)
     for batch in batches:
@@ -702,7 +636,6 @@ class _Erasure:
     """Count the offsets without a record, from all batch headers.
 
     Args:
-        start: First offset that counts.
         newest: Last one that counts; None to count to the log's end.
 
     Attributes:
@@ -717,12 +650,7 @@ class _Erasure:
         self._first: int | None = None
 
     def scan(self, store: SettledStore) -> None:
-        """Scan a log's batch headers up to the newest offset that counts.
-
-        Raises:
-            CorruptRecordError: Bytes are no batches.
-            StorageError: The store failed.
-        """
+        """Scan a log's batch headers up to the newest offset that counts."""
         for name in sorted_logs(store.files):
             for batches in scan_batch_tables(store, log_file(_base_of(name))):
                 self._add(batches)

@@ -71,87 +71,54 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """Where a partition is.
-
-    Attributes:
-        root: Its log directory.
-        location: Its own directory, as ``open_store`` takes it.
-    """
+    """Where a partition is."""
 
     root: Root
-    location: str
+    location: str  # its own directory, as ``open_store`` takes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlannedLog:
-    """A partition that is read.
-
-    Attributes:
-        partition: Topic and number.
-        location: Where it was found.
-        has_manifest: Whether its manifest says what checkpoint files say of others.
-        store: Its files.
-        segments: In offset order; at least one.
-        log_start_offset: First offset that a consumer may see.
-        cleaned_to: The entry in its cleaner checkpoint, None without.
-        tier_start: Log start of a tiered topic that lies below the first segment; None where all
-            of the log is here.
-    """
+    """A partition that is read."""
 
     partition: TopicPartition
     location: str
-    has_manifest: bool
+    has_manifest: bool  # whether its manifest says what checkpoint files say of others
     store: SettledStore
-    segments: tuple[ListedSegment, ...]
-    log_start_offset: int
-    cleaned_to: int | None
+    segments: tuple[ListedSegment, ...]  # in offset order; at least one
+    log_start_offset: int  # first offset that a consumer may see
+    cleaned_to: int | None  # the entry in its cleaner checkpoint, None without
+    # Log start of a tiered topic that lies below the first segment; None where all of the log is
+    # here.
     tier_start: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extent:
-    """The offsets of a log that are read.
-
-    Attributes:
-        start: First offset.
-        end: Just past the last one; None for no bound but the files' ends.
-    """
+    """The offsets of a log that are read."""
 
     start: int
-    end: int | None
+    end: int | None  # just past the last one; None for no bound but the files' ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOffsets:
-    """What a reader of a growing log can have of it now.
-
-    Attributes:
-        log_start_offset: First offset that is there.
-        log_end_offset: Just past the last one.
-        start: First offset that was asked for.
-        end: Just past the last one that can be read by now.
-    """
+    """What a reader of a growing log can have of it now."""
 
     log_start_offset: int
     log_end_offset: int
     start: int
-    end: int
+    end: int  # just past the last one that can be read by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RangePart:
-    """Segments that are read in one go, or a piece of one.
+    """Segments that are read in one go, or a piece of one."""
 
-    Attributes:
-        segments: Consecutive ones; a single one where there is an end.
-        size_bytes: About how much of their files is read.
-        start: First offset of a piece, 0 where nothing of the segments lies before.
-        end: Just past the last offset of a piece, None where nothing of the segments lies behind.
-    """
-
-    segments: tuple[ListedSegment, ...]
+    segments: tuple[ListedSegment, ...]  # consecutive ones; a single one where there is an end
     size_bytes: int
-    start: int = 0
+    start: int = 0  # first offset of a piece, 0 where nothing of the segments lies before
+    # Just past the last offset of a piece, None where nothing of the segments lies behind.
     end: int | None = None
 
 
@@ -159,18 +126,7 @@ def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
     """Return the file ranges of a read request; none without records.
 
     Args:
-        request: The request.
         now_ms: The reader's clock, epoch milliseconds.
-
-    Raises:
-        ConfigError: A topic, a partition or a point in time is not there, offsets are said for
-            other partitions than are read, or a partition is there several times.
-        OffsetOutOfRangeError: An offset that was said is not there (any more), and data loss is
-            to be an error.
-        MissingSegmentError: The records of a segment are lost, and that is to be an error.
-        OffsetsInTierError: Records lie in the topic's tier, and that is to be an error.
-        ChangedWhileReadError: A partition was changed again and again while it was looked at.
-        PylogError: A log cannot be read.
     """
     logs = _list_logs(request, now_ms)
     ranges = _look_at_each(logs, lambda planner, log: planner.plan(log, planner.ranges))
@@ -192,9 +148,6 @@ def find_offsets(
 
     Returns:
         The offsets of each partition that has a log, in the order of partitions.
-
-    Raises:
-        PylogError: The errors of ``plan_ranges``.
     """
     logs = _list_logs(request, now_ms)
     offsets_of_logs = _look_at_each(
@@ -236,10 +189,8 @@ def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _Pla
 def _look_at_each(
     items: Sequence[tuple["_Planner", T]], look: Callable[["_Planner", T], R]
 ) -> list[R]:
-    """Apply a function to each item; return the results in order.
-
-    On an object store several calls run at once.
-    """
+    """Apply a function to each item; return the results in order. On an object store several
+    calls run at once."""
     roots = [planner.root for planner, _ in items]
     slowest = next((root for root in roots if root.has_requests), None)
     if slowest is None:
@@ -252,9 +203,6 @@ class _Planner:
 
     Checkpoints are read after the listings that they are for: whoever removes segments raises the
     log start first, so that no listing with some of them left is taken for the whole log.
-
-    Attributes:
-        root: The partitions' root.
     """
 
     def __init__(self, root: Root, request: ReadRequest, now_ms: int) -> None:
@@ -268,11 +216,7 @@ class _Planner:
         self._checkpoints = read_checkpoints(self.root, [LOG_START_FILE, CLEANER_FILE])
 
     def plan(self, listed: _PlannedLog, work: Callable[[_PlannedLog], T]) -> T | None:
-        """Run work on a log's plan, again after changes; None if vanished.
-
-        Raises:
-            ChangedWhileReadError: It was changed again and again.
-        """
+        """Run work on a log's plan, again after changes; None if vanished."""
         for pause in _PAUSES:
             try:
                 return work(listed)
@@ -327,10 +271,8 @@ class _Planner:
         )
 
     def _tier_start(self, log: _PlannedLog, own: PartitionCheckpoints) -> int | None:
-        """Return a log start in a tier, None where there is none.
-
-        A tiered log has an entry in the checkpoint; without one, the log may begin anywhere.
-        """
+        """Return a log start in a tier, None where there is none. A tiered log has an entry in
+        the checkpoint; without one, the log may begin anywhere."""
         base = log.segments[0].base_offset
         start = own.start_in_tier(base)
         if start is None and own.log_start_offset is None and base and self._has_tier:
@@ -350,12 +292,7 @@ class _Planner:
 
 
 def choose_places(request: ReadRequest) -> dict[TopicPartition, LogPlace]:
-    """Return the place of each requested partition, in order of partitions.
-
-    Raises:
-        ConfigError: A topic or partition is not there, or a partition is there several times.
-        StorageError: A directory cannot be listed.
-    """
+    """Return the place of each requested partition, in order of partitions."""
     places = find_places(request.paths)
     return {
         partition: _only_place(partition, places[partition])
@@ -364,16 +301,11 @@ def choose_places(request: ReadRequest) -> dict[TopicPartition, LogPlace]:
 
 
 def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[LogPlace]]:
-    """Return the places of each partition below some paths.
-
-    A partition's own directory has only that partition.
+    """Return the places of each partition below some paths. A partition's own directory has only
+    that partition.
 
     Args:
         paths: Paths or URLs of log directories or of single partition directories.
-
-    Raises:
-        ConfigError: There is nothing at one of them.
-        StorageError: A directory cannot be listed.
     """
     roots: dict[str, Root] = {}
     places: dict[TopicPartition, list[LogPlace]] = {}
@@ -488,10 +420,8 @@ def _find_bounds(log: _PlannedLog, request: ReadRequest, now_ms: int) -> LogOffs
 
 
 def _find_hole_on_its_way(log: _PlannedLog, reached: int, now_ms: int) -> int | None:
-    """Return the end before an early segment, None without one.
-
-    A copy brought the segment before those that precede it.
-    """
+    """Return the end before an early segment, None without one. A copy brought the segment
+    before those that precede it."""
     # A name may have its number in another form than Kafka's.
     arrived = {
         offset_of(file.name): file.modified_ms
@@ -564,11 +494,7 @@ def _offset_for_time(log: _PlannedLog, target_ms: int) -> int | None:
 
 
 def _check_tier(log: _PlannedLog, request: ReadRequest) -> None:
-    """Report offsets that are asked for and lie in the topic's tier.
-
-    Raises:
-        OffsetsInTierError: Data loss is an error.
-    """
+    """Report offsets that are asked for and lie in the topic's tier."""
     local = log.segments[0].base_offset
     if log.tier_start is None or log.tier_start >= local:
         return
@@ -670,8 +596,6 @@ def _parts(
     """Yield consecutive small segments together, and large ones in pieces.
 
     Args:
-        store: The partition.
-        segments: The segments to read.
         following: By base offset, that of the next segment; the last one has none.
         part_bytes: How large a part may be.
     """
@@ -697,7 +621,6 @@ def _parts(
 def _find_cuts(
     store: LogStore, segment: ListedSegment, next_base_offset: int | None, part_bytes: int
 ) -> list[int]:
-    """Return where a segment is cut: at offsets that it may have."""
     cuts = find_cut_offsets(store, segment, part_bytes=part_bytes)
     if cuts and next_base_offset is None:
         # Bytes behind the last whole batch belong to the last piece alone.

@@ -1,7 +1,5 @@
-"""Read a range of a partition's segments into Arrow batches.
-
-Memory is bounded by a window of the file and one run of its batches, expanded.
-"""
+"""Read a range of a partition's segments into Arrow batches. Memory is bounded by a window of
+the file and one run of its batches, expanded."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,48 +88,33 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange:
-    """What is read in one go.
+    """What is read in one go."""
 
-    Attributes:
-        directory: Where the partition is; of a managed one, the generation that is read.
-        partition: Topic and partition.
-        segments: Consecutive segments, in offset order.
-        files: Their files by the names that they have in a settled log, as they were listed.
-        growing: The log of the partition that somebody may append to.
-        next_base_offset: Base offset of the next segment; None at the log's end, with a tail that
-            may be torn.
-        start_offset: First offset that counts.
-        end_offset: Just past the last one, None for no bound but the files' ends. Where records of
-            aborted transactions are left out, a range without an end is of the whole log: it ends
-            where the oldest transaction begins that is open.
-        is_cut: Whether another range goes on in the last segment: bytes before the end that are no
-            batch are damage then, not the tail that a writer left when he died.
-        size_bytes: About how much of the files is read.
-        is_committed: Whether records of aborted transactions are left out.
-        cleaned_to: Up to where the log is known to be compacted, so that gaps are normal; None
-            where nothing beside the partition says so.
-        fail_on_data_loss: Whether missing offsets are an error; else a warning.
-        columns: Names of the columns, in order.
-        keys: Only records with one of these keys are read; None for all.
-        limits: Bounds on a batch's decompressed size.
-    """
-
-    directory: str
+    directory: str  # where the partition is; of a managed one, the generation that is read
     partition: TopicPartition
-    segments: tuple[ListedSegment, ...]
+    segments: tuple[ListedSegment, ...]  # consecutive segments, in offset order
     files: Mapping[str, FileInfo]
-    growing: str
+    growing: str  # the log of the partition that somebody may append to
+    # Base offset of the next segment; None at the log's end, with a tail that may be torn.
     next_base_offset: int | None
     start_offset: int
+    # Just past the last one, None for no bound but the files' ends. Where records of aborted
+    # transactions are left out, a range without an end is of the whole log: it ends where the
+    # oldest transaction begins that is open.
     end_offset: int | None
+    # Whether another range goes on in the last segment: bytes before the end that are no batch are
+    # damage then, not the tail that a writer left when he died.
     is_cut: bool
     size_bytes: int
-    is_committed: bool
+    is_committed: bool  # whether records of aborted transactions are left out
+    # Up to where the log is known to be compacted, so that gaps are normal; None where nothing
+    # beside the partition says so.
     cleaned_to: int | None
-    fail_on_data_loss: bool
-    columns: tuple[str, ...]
+    fail_on_data_loss: bool  # whether missing offsets are an error; else a warning
+    columns: tuple[str, ...]  # names of the columns, in order
+    # Only records with one of these keys are read; None for all.
     keys: frozenset[bytes | None] | None
-    limits: Limits
+    limits: Limits  # bounds on a batch's decompressed size
 
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:
@@ -141,36 +124,21 @@ def schema_of(columns: Iterable[str]) -> pa.Schema:
 
 
 def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range, in offset order.
-
-    Errors are those of ``read_on``.
-    """
+    """Yield the records of a range, in offset order. Errors are those of ``read_on``."""
     for _, batch in read_on(wanted):
         yield batch
 
 
 def read_on(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield a range's record batches by offset, each with its next offset.
-
-    What lies before damage comes first.
-
-    Raises:
-        BadBytesError: A batch is corrupt, or its offsets do not rise; the text says which file and
-            where.
-        ChangedWhileReadError: A file is not any more the one that the query was planned with.
-        MissingSegmentError: Offsets are missing between segments, and that is to be an error.
-        StorageError: The disk failed.
-    """
+    """Yield a range's record batches by offset, each with its next offset. What lies before
+    damage comes first."""
     with _place_named(wanted.directory):
         yield from _read_records(wanted)
 
 
 @contextmanager
 def _place_named(directory: str) -> Iterator[None]:
-    """Add the directory to errors with only a file name.
-
-    A reader of a file knows only its name.
-    """
+    """Add the directory to errors with only a file name. A reader of a file knows only its name."""
     try:
         yield
     except PylogError as error:
@@ -182,7 +150,6 @@ def _place_named(directory: str) -> Iterator[None]:
 
 
 def _read_records(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the records, as of ``read_on``."""
     store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
     isolation = _Committed(store, wanted) if wanted.is_committed else None
     watch = GapWatch(wanted.cleaned_to or 0)
@@ -213,24 +180,15 @@ def _read_records(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def read_batches(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
-    """Yield the batch headers of a range in file order as columns.
-
-    Control batches are included.
+    """Yield the batch headers of a range in file order as columns. Control batches are included.
 
     A batch that reaches into the range from below is part of it.
-
-    Raises:
-        BadBytesError: A batch is corrupt.
-        ChangedWhileReadError: A file is not any more the one that the query was planned with.
-        MissingSegmentError: Offsets are missing between segments, and that is to be an error.
-        StorageError: The disk failed.
     """
     with _place_named(wanted.directory):
         yield from _read_headers(wanted)
 
 
 def _read_headers(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, as of ``read_batches``."""
     store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
     watch = GapWatch(wanted.cleaned_to or 0)
     for number, segment in enumerate(wanted.segments):
@@ -260,11 +218,7 @@ def _read_headers(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
 
 
 def report_gap(gap: Gap, directory: str, *, is_error: bool) -> None:
-    """Refuse to read over offsets that are missing, or warn of them.
-
-    Raises:
-        MissingSegmentError: It is an error.
-    """
+    """Refuse to read over offsets that are missing, or warn of them."""
     error = MissingSegmentError(directory, gap.first_offset, gap.end_offset, gap.evidence)
     if is_error:
         raise error
@@ -358,7 +312,6 @@ def _find_damage(window: Window, lowest: int) -> CorruptRecordError | None:
     """Return the error of a window's first bad batch, else None.
 
     Args:
-        window: The window.
         lowest: No batch has a smaller offset: what comes before has those. No checksum covers the
             offset of a batch.
     """
@@ -410,9 +363,8 @@ def _decode(window: Window, wanted: NDArray[np.bool_], limits: Limits) -> Iterat
 
 
 class _Committed:
-    """Filter out records of aborted transactions, by their markers.
-
-    Markers in the range and behind it count.
+    """Filter out records of aborted transactions, by their markers. Markers in the range and behind
+    it count.
 
     Nothing is read ahead before the first batch of a transaction comes.
 
@@ -441,10 +393,8 @@ class _Committed:
         return self._filter.visible(batches)
 
     def _tables_from(self, number: int, position: int) -> Iterator[BatchTable]:
-        """Yield the batch headers from a batch's position to the log's end.
-
-        The batch is one of the range.
-        """
+        """Yield the batch headers from a batch's position to the log's end. The batch is one of
+        the range."""
         for segment in self.wanted.segments[number:]:
             yield from scan_batch_tables(
                 self._store,

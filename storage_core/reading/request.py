@@ -18,20 +18,13 @@ DEFAULT_RANGE_BYTES: Final = 128 << 20  # as Spark reads files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChoice:
-    """Which partitions are read; without any of them, all.
+    """Which partitions are read; without any of them, all."""
 
-    Attributes:
-        names: Topics by name; None where another way was chosen.
-        pattern: Regular expression that a topic's whole name has to match; None likewise.
-        assigned: Partitions one by one; None likewise.
-        option: The reader's name for this choice, for messages.
-        may_be_missing: Whether it is no error that a topic or partition is not there.
-    """
-
-    names: frozenset[str] | None = None
+    names: frozenset[str] | None = None  # topics by name; None where another way was chosen
+    # Regular expression that a topic's whole name has to match; None likewise.
     pattern: re.Pattern[str] | None = None
-    assigned: frozenset[TopicPartition] | None = None
-    option: str = ""
+    assigned: frozenset[TopicPartition] | None = None  # partitions one by one; None likewise
+    option: str = ""  # the reader's name for this choice, for messages
     may_be_missing: bool = False
 
     @property
@@ -50,17 +43,8 @@ class TopicChoice:
     def choose(
         self, present: Collection[TopicPartition], paths: Sequence[str]
     ) -> list[TopicPartition]:
-        """Return the partitions that are read, in their order.
-
-        Without a choice of topics the cluster's metadata log is left out.
-
-        Args:
-            present: All partitions that are there.
-            paths: Where that is, for messages.
-
-        Raises:
-            ConfigError: A topic or partition is not there, and that is an error.
-        """
+        """Return the partitions that are read, in their order. Without a choice of topics the
+        cluster's metadata log is left out."""
         if not self.may_be_missing:
             self._check_presence(present, ", ".join(paths))
         return sorted(
@@ -85,22 +69,18 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One end of the range of offsets.
+    """One end of the range of offsets."""
 
-    Attributes:
-        timestamps_ms: The first record at or after this time: one for all partitions, or one for
-            each of them; None if it is not said by time. It wins over offsets, as in Spark.
-        offsets: Offset, LATEST or EARLIEST: one for all partitions, or one for each of them; None
-            for the log's own end.
-        is_past_end_allowed: Whether a log without a record at or after the time is read from its
-            end, which is no record, in place of an error.
-        option: The reader's name for this bound, for messages.
-    """
-
+    # The first record at or after this time: one for all partitions, or one for each of them; None
+    # if it is not said by time. It wins over offsets, as in Spark.
     timestamps_ms: Mapping[TopicPartition, int] | int | None = None
+    # Offset, LATEST or EARLIEST: one for all partitions, or one for each of them; None for the
+    # log's own end.
     offsets: Mapping[TopicPartition, int] | int | None = None
+    # Whether a log without a record at or after the time is read from its end, which is no record,
+    # in place of an error.
     is_past_end_allowed: bool = False
-    option: str = ""
+    option: str = ""  # the reader's name for this bound, for messages
 
     @property
     def is_log_end(self) -> bool:
@@ -109,10 +89,7 @@ class Bound:
 
     @property
     def partitions(self) -> Collection[TopicPartition] | None:
-        """The partitions with an offset or time of their own.
-
-        None if all have the same one.
-        """
+        """The partitions with an offset or time of their own. None if all have the same one."""
         positions = self.offsets if self.timestamps_ms is None else self.timestamps_ms
         return positions.keys() if isinstance(positions, Mapping) else None
 
@@ -128,31 +105,21 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """What a reader asks for.
+    """What a reader asks for."""
 
-    Attributes:
-        paths: Paths or URLs of log directories or of single partition directories, at least one.
-        choice: The partitions.
-        starting: Where to start, inclusive.
-        ending: Where to end, exclusive.
-        columns: Names of the columns, in order.
-        keys: Only records with one of these keys, None being the null key; None for all records.
-        fail_on_data_loss: Whether offsets that are not there (any more) are an error.
-        is_committed: Whether records of aborted and open transactions are left out.
-        range_bytes: How much of the files a range is about, unless one batch is more.
-        range_offsets: How many offsets a range has at most; None for no such bound.
-    """
-
+    # Paths or URLs of log directories or of single partition directories, at least one.
     paths: tuple[str, ...]
     choice: TopicChoice
     starting: Bound
     ending: Bound
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names of the columns, in order
+    # Only records with one of these keys, None being the null key; None for all records.
     keys: frozenset[bytes | None] | None = None
-    fail_on_data_loss: bool = True
-    is_committed: bool = False
+    fail_on_data_loss: bool = True  # whether offsets that are not there (any more) are an error
+    is_committed: bool = False  # whether records of aborted and open transactions are left out
+    # How much of the files a range is about, unless one batch is more.
     range_bytes: int = DEFAULT_RANGE_BYTES
-    range_offsets: int | None = None
+    range_offsets: int | None = None  # how many offsets a range has at most; None for no such bound
 
     @property
     def is_of_whole_logs(self) -> bool:

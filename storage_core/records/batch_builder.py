@@ -53,39 +53,25 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """Settings that all batches of a builder share.
+    """Settings that all batches of a builder share."""
 
-    Attributes:
-        magic: Message format, 0 to 2; formats before 2 have no headers, producers or epochs.
-        codec: How records are compressed; formats before 2 have no zstd.
-        level: Of the codec; None for Kafka's default.
-        timestamp_type: With log append time, max_timestamp is the append time.
-        append_time_ms: The broker's clock, for log append time.
-        base_offset: Offset of the first record; the others follow without gaps.
-        offsets: int64[n], the offsets themselves, rising, in place of base_offset; None for none.
-        leader_epoch: -1 for unknown.
-        producer_id: -1 for none, as for the two below.
-        producer_epoch: See above.
-        base_sequence: Of the first record; the batches count on.
-        is_transactional: Belongs to a transaction.
-        is_control: Holds control records.
-        max_batch_bytes: Limit of a batch before compression; a larger record stands alone.
-        max_batch_records: Limit of a batch.
-    """
-
+    # Message format, 0 to 2; formats before 2 have no headers, producers or epochs.
     magic: int = MAGIC_V2
-    codec: Codec = Codec.NONE
-    level: int | None = None
+    codec: Codec = Codec.NONE  # how records are compressed; formats before 2 have no zstd
+    level: int | None = None  # of the codec; None for Kafka's default
+    # With log append time, max_timestamp is the append time.
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    append_time_ms: int = NO_TIMESTAMP
-    base_offset: int = 0
+    append_time_ms: int = NO_TIMESTAMP  # the broker's clock, for log append time
+    base_offset: int = 0  # offset of the first record; the others follow without gaps
+    # int64[n], the offsets themselves, rising, in place of base_offset; None for none.
     offsets: NDArray[np.int64] | None = field(default=None, compare=False)
-    leader_epoch: int = NO_LEADER_EPOCH
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_PRODUCER_EPOCH
-    base_sequence: int = NO_SEQUENCE
-    is_transactional: bool = False
+    leader_epoch: int = NO_LEADER_EPOCH  # -1 for unknown
+    producer_id: int = NO_PRODUCER_ID  # -1 for none, as for the two below
+    producer_epoch: int = NO_PRODUCER_EPOCH  # see above
+    base_sequence: int = NO_SEQUENCE  # of the first record; the batches count on
+    is_transactional: bool = False  # belongs to a transaction
     is_control: bool = False
+    # Limit of a batch before compression; a larger record stands alone.
     max_batch_bytes: int = DEFAULT_BATCH_BYTES
     max_batch_records: int = 2**31 - 1
 
@@ -117,12 +103,7 @@ class BatchSettings:
         )
 
     def validate(self) -> None:
-        """Raise what Kafka's builder raises for settings that contradict each other.
-
-        Raises:
-            InvalidColumnError: A transaction or a sequence without a producer, or the reverse.
-            UnsupportedForMessageFormatError: The format has no place for what is asked.
-        """
+        """Raise what Kafka's builder raises for settings that contradict each other."""
         if self.is_transactional and self.producer_id == NO_PRODUCER_ID:
             raise InvalidColumnError("producer_id", "a transactional batch needs a producer id")
         if self.producer_id != NO_PRODUCER_ID:
@@ -148,25 +129,14 @@ class BatchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltBatches:
-    """Whole batches, end to end.
+    """Whole batches, end to end."""
 
-    Attributes:
-        data: uint8[].
-        batches: One row a batch; positions count from data[0].
-    """
-
-    data: NDArray[np.uint8]
-    batches: BatchTable
+    data: NDArray[np.uint8]  # uint8[]
+    batches: BatchTable  # one row a batch; positions count from data[0]
 
 
 def build_batches(records: NewRecords, settings: BatchSettings) -> Iterator[BuiltBatches]:
-    """Yield the batches of records, in blocks of about BLOCK_BYTES.
-
-    Raises:
-        InvalidColumnError: A timestamp is negative and not -1, offsets do not rise, or the settings
-            contradict each other.
-        UnsupportedForMessageFormatError: The message format has no place for what is asked.
-    """
+    """Yield the batches of records, in blocks of about BLOCK_BYTES."""
     settings.validate()
     if settings.offsets is not None and settings.offsets.size != len(records):
         raise InvalidColumnError(
@@ -316,11 +286,8 @@ def end_txn_marker(
     """Return the batch with the marker that ends a transaction.
 
     Args:
-        producer_id: Whose transaction it is.
         producer_epoch: Its epoch; with transaction version 2 one more than its last batch had.
         is_abort: Whether it aborts; else it commits.
-        timestamp: Epoch milliseconds.
-        coordinator_epoch: Of the transaction coordinator.
         base_offset: Its offset; a leader gives it another.
         leader_epoch: Of the partition; a leader writes its own.
     """

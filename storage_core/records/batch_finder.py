@@ -23,7 +23,6 @@ class BatchFinder:
     """Searches a segment for v2 batches, byte by byte.
 
     Args:
-        reader: The open .log file.
         stop: Nothing counts that does not end before.
     """
 
@@ -37,12 +36,7 @@ class BatchFinder:
         """Return where the next batch begins, None without one.
 
         Args:
-            position: Where to begin.
-            first_offset: Its first offset is not below this.
             end_offset: Nor is it this, or above.
-
-        Raises:
-            StorageError: The file cannot be read.
         """
         while position + HEADER_BYTES <= self._stop:
             rest = self._stop - position
@@ -69,11 +63,7 @@ class BatchFinder:
         """Tell whether a batch with a right checksum begins at a position.
 
         Args:
-            start: The position.
             end: Where it ends at most; None for the finder's own end.
-
-        Raises:
-            StorageError: The file cannot be read.
         """
         try:
             windows = scan_windows(

@@ -42,10 +42,7 @@ def codec_name(codec: int) -> str:
 
 
 def control_name(control_type: int) -> str | None:
-    """Return the type of a control record, None without one.
-
-    A batch may have none.
-    """
+    """Return the type of a control record, None without one. A batch may have none."""
     if control_type in {batch_scan.NOT_CONTROL, NO_CONTROL_RECORD}:
         return None
     is_named = control_type in _CONTROL_TYPES
@@ -70,13 +67,10 @@ def _has_bit(attributes: NDArray[np.int64], bit: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class BatchTable:
-    """One row a batch, in file order.
+    """One row a batch, in file order."""
 
-    Attributes:
-        columns: int64[batch_scan.COLUMN_COUNT, n]; the properties name its rows. ``position`` is
-            relative to the window that the batches were read from.
-    """
-
+    # int64[batch_scan.COLUMN_COUNT, n]; the properties name its rows. ``position`` is relative to
+    # the window that the batches were read from.
     columns: NDArray[np.int64]
 
     position = _TableColumn(batch_scan.POSITION)
@@ -111,10 +105,7 @@ class BatchTable:
 
     @property
     def are_plain(self) -> bool:
-        """Whether all batches are uncompressed and of format v2.
-
-        They can be read as they lie.
-        """
+        """Whether all batches are uncompressed and of format v2. They can be read as they lie."""
         return not self.kinds & _NOT_PLAIN
 
     @property
@@ -125,27 +116,21 @@ class BatchTable:
 
     @property
     def is_message_set(self) -> NDArray[np.bool_]:
-        """Which entries of a format before v2 are compressed.
-
-        Their headers tell neither the first offset inside nor how many messages there are.
-        """
+        """Which entries of a format before v2 are compressed. Their headers tell neither the
+        first offset inside nor how many messages there are."""
         compressed: NDArray[np.bool_] = self.is_legacy & (self.codec != 0)
         return compressed
 
     @property
     def counted_records(self) -> NDArray[np.int64]:
-        """Number of records by the headers; legacy entries count as one.
-
-        Legacy are the formats before v2.
-        """
+        """Number of records by the headers; legacy entries count as one. Legacy are the formats
+        before v2."""
         counted: NDArray[np.int64] = np.where(self.is_legacy, 1, np.maximum(self.record_count, 0))
         return counted
 
     def may_reach_below(self, offset: int) -> NDArray[np.bool_]:
-        """Return which batches may hold a record below an offset.
-
-        A compressed legacy message tells the first offset inside only when it is opened.
-        """
+        """Return which batches may hold a record below an offset. A compressed legacy message
+        tells the first offset inside only when it is opened."""
         below: NDArray[np.bool_] = (self.base_offset < offset) | self.is_message_set
         return below
 
@@ -193,10 +178,7 @@ class BatchTable:
 
     @property
     def has_negative_timestamp(self) -> NDArray[np.bool_]:
-        """Whether the first record's or largest timestamp is below -1.
-
-        The header tells it.
-        """
+        """Whether the first record's or largest timestamp is below -1. The header tells it."""
         is_append_time = _has_bit(self.attributes, TIMESTAMP_TYPE_BIT)
         tells_first = ~is_append_time & ~self.has_delete_horizon & ~self.is_control
         is_negative = (self.base_timestamp < NO_TIMESTAMP) & tells_first
@@ -204,10 +186,7 @@ class BatchTable:
 
     @property
     def has_producer_id(self) -> NDArray[np.bool_]:
-        """Whether an idempotent producer wrote the batch.
-
-        Any id but -1 counts, as in Kafka.
-        """
+        """Whether an idempotent producer wrote the batch. Any id but -1 counts, as in Kafka."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -220,15 +199,11 @@ class BatchTable:
 
 @dataclass(frozen=True, slots=True)
 class BatchNotes:
-    """Columns added to a window's batch headers by a pass.
+    """Columns added to a window's batch headers by a pass. There is one row a batch, as in
+    BatchTable."""
 
-    There is one row a batch, as in BatchTable.
-
-    Attributes:
-        columns: int64[batch_notes.NOTE_COUNT, n]; the properties name its rows. Each means nothing
-            before the step that fills it.
-    """
-
+    # int64[batch_notes.NOTE_COUNT, n]; the properties name its rows. Each means nothing before the
+    # step that fills it.
     columns: NDArray[np.int64]
 
     place = _TableColumn(batch_notes.PLACE)

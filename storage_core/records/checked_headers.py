@@ -1,6 +1,5 @@
-"""Read a segment's batch headers and check all CRCs, fast.
-
-It takes no longer than to read the bytes.
+"""Read a segment's batch headers and check all CRCs, fast. It takes no longer than to read the
+bytes.
 
 Recovery and verification look at each byte once, for its checksum. So the bytes are read in pieces
 that stay in a core's own cache until that is done, and the next piece takes their place. What is
@@ -53,16 +52,11 @@ _NO_BYTES: Final = np.empty(0, np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class _FilePart:
-    """A part of a file that a thread looks at.
-
-    Attributes:
-        start: Position where it begins.
-        end: Where it ends, and the next one begins.
-        windows: What was found from start on; it may end before the stretch does.
-    """
+    """A part of a file that a thread looks at."""
 
     start: int
     end: int
+    # What was found from start on; it may end before the stretch does.
     windows: tuple[Window, ...] = ()
 
 
@@ -78,20 +72,13 @@ def scan_checked_headers(
     """Read batches between two positions, check CRCs, keep only the headers.
 
     Args:
-        reader: The open .log file.
-        start: Position of a batch.
         end: Where to stop reading, the end of the file if None.
         window_bytes: How much of the file to hold at a time, at most; of each thread.
-        large: What to read of a batch that is larger than others are.
         threads: How many to use; of a file that threads cannot share, one reads.
 
     Yields:
         Windows with at least one batch and no records, in file order, up to a torn tail; a wrong
         CRC is told by the column ``crc_ok``. Where windows end may depend on the threads.
-
-    Raises:
-        CorruptRecordError: A batch's length is impossible; all before it have been yielded.
-        StorageError: The file cannot be read; likewise.
     """
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
     scan = partial(_scan, reader, window_bytes=window_bytes, large=large)
@@ -114,10 +101,8 @@ def scan_checked_headers(
 
 
 def _cut(reader: FileReader, start: int, stop: int) -> Generator[_FilePart]:
-    """Yield adjacent parts of a file with likely batch starts.
-
-    It ends at a place where no batch seems to begin.
-    """
+    """Yield adjacent parts of a file with likely batch starts. It ends at a place where no batch
+    seems to begin."""
     for place in range(start + _STRETCH_BYTES, stop, _STRETCH_BYTES):
         if place <= start:
             continue

@@ -22,19 +22,13 @@ _NEVER_UTF_8: Final = b"\xff"
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a column that is asked for again is kept
 class RecordColumns:
-    """Records of a window's batches as columns, in file order.
-
-    There is one row a record.
+    """Records of a window's batches as columns, in file order. There is one row a record.
 
     Valid as long as the window is.
-
-    Attributes:
-        payload: The batches that the records were read from.
-        table: int64[record_scan.RECORD_COLUMN_COUNT, n].
     """
 
     payload: Payload
-    table: NDArray[np.int64]
+    table: NDArray[np.int64]  # int64[record_scan.RECORD_COLUMN_COUNT, n]
 
     def __len__(self) -> int:
         return int(self.table.shape[1])
@@ -176,9 +170,7 @@ def _as_text(names: pa.BinaryArray) -> pa.StringArray:
 
 
 def decode_header_key(key: bytes) -> str:
-    """Return a header's key as text; bad UTF-8 becomes U+FFFD.
-
-    Java decodes it so.
+    """Return a header's key as text; bad UTF-8 becomes U+FFFD. Java decodes it so.
 
     Java takes an encoded surrogate for one error, Python for one error a byte.
     """
@@ -191,14 +183,8 @@ def decode_records(
     """Decode the wanted batches of a window, piece by piece within memory.
 
     Args:
-        window: The window.
         wanted: bool[batches].
         limits: What a batch may expand to.
-
-    Raises:
-        CorruptRecordError: A wanted batch has a magic that does not exist.
-        InvalidRecordError: A batch cannot be decompressed, or a record is malformed.
-        UnsupportedCompressionError: A wanted batch names a codec that does not exist.
     """
     row = 0
     while row < len(window.batches):

@@ -1,6 +1,5 @@
-"""Guess where a v2 batch begins in the middle of a segment.
-
-Nobody has read the segment's beginning.
+"""Guess where a v2 batch begins in the middle of a segment. Nobody has read the segment's
+beginning.
 
 Only whoever goes from batch to batch knows where the next one begins; what looks like a header may
 lie in a record's value. So what is found here is a guess, and who uses it has to prove it.
@@ -65,21 +64,15 @@ def read_numbers(
 
 
 def guess_batch_start(reader: FileReader, position: int, stop: int) -> int | None:
-    """Return the likely start of a batch near a position.
-
-    It is at the position or a little behind it.
+    """Return the likely start of a batch near a position. It is at the position or a little behind
+    it.
 
     Args:
-        reader: The open .log file.
-        position: Where to look.
         stop: Nothing counts that does not end before.
 
     Returns:
         A position from which whole batches with rising offsets follow each other; None where none
         was found near by, as among batches of old formats or of many megabytes.
-
-    Raises:
-        StorageError: The file cannot be read.
     """
     table = np.empty((COLUMN_COUNT, _IN_A_ROW), np.int64)
     for look_bytes in _LOOKS_BYTES:

@@ -1,6 +1,5 @@
-"""Build entries of message formats v0 and v1 out of columns.
-
-The bytes are those of Kafka's builder.
+"""Build entries of message formats v0 and v1 out of columns. The bytes are those of Kafka's
+builder.
 
 An uncompressed record is an entry of its own. Compressed ones share a wrapper: its value is the
 set of them, its offset that of the last. Inside a v1 wrapper offsets count from the set's base.
@@ -37,9 +36,8 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
     max_batch_bytes: int,
     max_batch_records: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return records as legacy entries, and their batch table's columns.
-
-    The entries lie end to end.
+    """Return records as legacy entries, and their batch table's columns. The entries lie end to
+    end.
 
     Args:
         records: Without headers.
@@ -51,11 +49,6 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
         first_offset: Offset of record 0, where offsets is None.
         offsets: int64[n], None for one after the other.
         max_batch_bytes: Limit of the set inside a wrapper.
-        max_batch_records: The same in records.
-
-    Raises:
-        InvalidColumnError: A timestamp is negative and not -1, or offsets do not rise.
-        UnsupportedForMessageFormatError: A record has headers.
     """
     _check(records, offsets)
     attributes = TIMESTAMP_TYPE_BIT if is_append_time and magic > MAGIC_V0 else 0

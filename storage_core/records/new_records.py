@@ -51,17 +51,11 @@ _NO_OFFSETS: Final = as_numbers(np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteColumn:
-    """Byte strings, some of them null.
+    """Byte strings, some of them null."""
 
-    Attributes:
-        data: uint8[], contiguous and read only.
-        start: int64[n], where each string begins in data.
-        length: int64[n], its bytes, NULL_LENGTH for null.
-    """
-
-    data: NDArray[np.uint8]
-    start: NDArray[np.int64]
-    length: NDArray[np.int64]
+    data: NDArray[np.uint8]  # uint8[], contiguous and read only
+    start: NDArray[np.int64]  # int64[n], where each string begins in data
+    length: NDArray[np.int64]  # int64[n], its bytes, NULL_LENGTH for null
 
     def __len__(self) -> int:
         return int(self.length.size)
@@ -70,13 +64,7 @@ class ByteColumn:
     def of_spans(
         cls, data: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
     ) -> "ByteColumn":
-        """Return a column of strings at any places in data.
-
-        They may be in any order.
-
-        Raises:
-            InvalidColumnError: The arrays differ in length, or a string lies outside of data.
-        """
+        """Return a column of strings at any places in data. They may be in any order."""
         if start.shape != length.shape or start.ndim != 1:
             raise InvalidColumnError(
                 "start, length",
@@ -108,9 +96,6 @@ class ByteColumn:
             data: uint8[].
             offsets: n + 1 positions in data, not falling.
             is_null: bool[n], which are null; None for none.
-
-        Raises:
-            InvalidColumnError: The offsets fall or leave data.
         """
         if offsets.size == 0:
             raise InvalidColumnError("offsets", "expected one more than there are strings, found 0")
@@ -137,15 +122,7 @@ class ByteColumn:
     def from_arrow(
         cls, array: pa.Array | pa.ChunkedArray, *, column: str = "array"
     ) -> "ByteColumn":
-        """Return an Arrow binary or string array as a column, without copying.
-
-        Args:
-            array: The array.
-            column: Its name, for messages.
-
-        Raises:
-            InvalidColumnError: It is an array of something else.
-        """
+        """Return an Arrow binary or string array as a column, without copying."""
         array = _one_array(array, column)
         kind = array.type
         if pa.types.is_null(kind):
@@ -180,25 +157,15 @@ class ByteColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderColumn:
-    """The headers of records; record i has rows [first[i], first[i + 1]).
+    """The headers of records; record i has rows [first[i], first[i + 1])."""
 
-    Attributes:
-        first: int64[n + 1], not falling.
-        keys: UTF-8, never null.
-        values: May be null.
-    """
-
-    first: NDArray[np.int64]
-    keys: ByteColumn
+    first: NDArray[np.int64]  # int64[n + 1], not falling
+    keys: ByteColumn  # UTF-8, never null
     values: ByteColumn
 
     @classmethod
     def of(cls, first: NDArray[np.int64], keys: ByteColumn, values: ByteColumn) -> "HeaderColumn":
-        """Return the column.
-
-        Raises:
-            InvalidColumnError: The parts contradict each other, or a key is null.
-        """
+        """Return the column."""
         first = as_numbers(first)
         if len(keys) != len(values) or first.size == 0 or first[0] < 0 or first[-1] > len(keys):
             raise InvalidColumnError("headers", "keys, values and row limits contradict each other")
@@ -216,11 +183,7 @@ class HeaderColumn:
 
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> "HeaderColumn":
-        """Return a list<struct<key, value>> array, as Spark's Kafka source has headers.
-
-        Raises:
-            InvalidColumnError: It is an array of something else, or a key is null.
-        """
+        """Return a list<struct<key, value>> array, as Spark's Kafka source has headers."""
         array = _one_array(array, "headers")
         if pa.types.is_null(array.type):
             return cls.none(len(array))
@@ -245,18 +208,11 @@ class HeaderColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecords:
-    """Records to be written, one row a record.
+    """Records to be written, one row a record."""
 
-    Attributes:
-        keys: Null for a record without a key.
-        values: Null for a tombstone.
-        timestamps: int64[n], epoch milliseconds, or -1 for none.
-        headers: Of each record.
-    """
-
-    keys: ByteColumn
-    values: ByteColumn
-    timestamps: NDArray[np.int64]
+    keys: ByteColumn  # null for a record without a key
+    values: ByteColumn  # null for a tombstone
+    timestamps: NDArray[np.int64]  # int64[n], epoch milliseconds, or -1 for none
     headers: HeaderColumn
 
     def __len__(self) -> int:
@@ -271,11 +227,7 @@ class NewRecords:
         timestamps: NDArray[np.int64],
         headers: HeaderColumn | None = None,
     ) -> "NewRecords":
-        """Return the records of these columns.
-
-        Raises:
-            InvalidColumnError: The columns differ in length.
-        """
+        """Return the records of these columns."""
         timestamps = as_numbers(timestamps)
         if headers is None:
             headers = HeaderColumn.none(timestamps.size)
@@ -293,9 +245,6 @@ class NewRecords:
 
         Only ``value`` has to be there: no ``key`` is none in any record, no ``headers`` likewise,
         no ``timestamp`` (int64 milliseconds, or an Arrow timestamp) is -1.
-
-        Raises:
-            InvalidColumnError: A column is missing or of another type.
         """
         names = set(table.schema.names)
         if "value" not in names:

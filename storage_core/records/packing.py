@@ -21,10 +21,8 @@ def pack_arrays(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) ->
 
 
 def unpack_arrays(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the facts and arrays of pack_arrays, without running any code.
-
-    Nothing in the bytes is ever run as code.
-    """
+    """Return the facts and arrays of pack_arrays, without running any code. Nothing in the bytes
+    is ever run as code."""
     with np.load(io.BytesIO(data), allow_pickle=False) as packed:
         arrays = {name: packed[name] for name in packed.files}
     facts = json.loads(arrays.pop(_FACTS).tobytes())

@@ -1,7 +1,5 @@
-"""The records of batches, decompressed where needed, within a budget of memory.
-
-Entries of formats before v2 become v2 records (``kernels.legacy_scan``).
-"""
+"""The records of batches, decompressed where needed, within a budget of memory. Entries of
+formats before v2 become v2 records (``kernels.legacy_scan``)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -73,15 +71,8 @@ class LegacySets:
         self._sets: dict[int, bytes | bytearray] = {}
 
     def expand(self, row: int) -> int:
-        """Expand a compressed entry's message set and keep it; return its bytes.
-
-        It returns how many there are.
-
-        Raises:
-            InvalidRecordError: There is no set, its codec is none of its format, or it cannot be
-                expanded within the limits.
-            UnsupportedCompressionError: The codec does not exist.
-        """
+        """Expand a compressed entry's message set and keep it; return its bytes. It returns how
+        many there are."""
         window, batches = self._window, self._window.batches
         number = int(batches.codec[row])
         if number not in _CODECS:
@@ -114,20 +105,14 @@ class LegacySets:
         return len(self._sets[row])
 
     def transcode(self, rows: NDArray[np.int64], notes: BatchNotes, arena: Arena) -> BatchTable:
-        """Add the records of legacy entries to an arena as v2 records.
-
-        The compressed ones of them have been expanded.
+        """Add the records of legacy entries to an arena as v2 records. The compressed ones of them
+        have been expanded.
 
         Args:
-            rows: Which entries.
-            notes: Those of the window, which get the places of the records.
             arena: Where the messages of all entries go as v2 records, end to end.
 
         Returns:
             The window's table, with what a v2 header would say of these entries.
-
-        Raises:
-            InvalidRecordError: A message is malformed.
         """
         batches = BatchTable(self._window.batches.columns.copy())
         wrappers = rows[batches.codec[rows] != Codec.NONE]
@@ -171,16 +156,11 @@ class LegacySets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds for the size of decompressed batches and records.
+    """Bounds for the size of decompressed batches and records."""
 
-    Attributes:
-        max_record_bytes: Largest body of a record of a compressed batch
-            (``max.decompressed.message.bytes``).
-        max_batch_bytes: Largest decompressed batch (``max.decompressed.batch.bytes``).
-    """
-
+    # Largest body of a record of a compressed batch (``max.decompressed.message.bytes``).
     max_record_bytes: int
-    max_batch_bytes: int
+    max_batch_bytes: int  # largest decompressed batch (``max.decompressed.batch.bytes``)
 
 
 # Where nobody has a config: the largest record that Kafka can hold, and the cleaner's limit.
@@ -196,22 +176,15 @@ class Payload:
 
     Tables have one row a batch of the whole window; those outside of the range, and those that
     were not opened, mean nothing.
-
-    Attributes:
-        window: The window.
-        batches: The window's batches. Of opened legacy ones base offset, base timestamp and record
-            count are what a v2 header would have; the window's own table does not know them.
-        first_row: First batch.
-        end_row: Just past the last batch.
-        arena: uint8[n], records that are not in the window as they are, end to end.
-        notes: Where the records of each begin and end, there or in the window.
     """
 
     window: Window
+    # The window's batches. Of opened legacy ones base offset, base timestamp and record count are
+    # what a v2 header would have; the window's own table does not know them.
     batches: BatchTable
     first_row: int
     end_row: int
-    arena: NDArray[np.uint8]
+    arena: NDArray[np.uint8]  # uint8[n], records that are not in the window as they are, end to end
     notes: BatchNotes
 
     @property
@@ -220,11 +193,7 @@ class Payload:
         return self.notes.place.astype(np.uint8)
 
     def check_counts(self, wanted: NDArray[np.bool_]) -> None:
-        """Refuse record counts of wanted batches that cannot be true.
-
-        Raises:
-            InvalidRecordError: There is one.
-        """
+        """Refuse record counts of wanted batches that cannot be true."""
         first, end = self.first_row, self.end_row
         batches, notes = self.batches.rows(first, end), self.notes.rows(first, end)
         _, row = check_counts(batches.record_count, notes.columns, wanted[first:end].view(np.uint8))
@@ -266,19 +235,11 @@ def open_batches(
     with the returned end_row until that is the number of batches.
 
     Args:
-        window: The window.
         wanted: bool[batches].
-        first_row: The batch to begin with.
         limits: What a batch may expand to.
         arena: Room to use again, and then the payload is valid until that is used the next time;
             None for new room.
         notes: Those of the window, to which the places of the records are added; None for new ones.
-
-    Raises:
-        CorruptRecordError: A wanted batch has a magic that does not exist.
-        UnsupportedCompressionError: A wanted batch names a codec that does not exist.
-        InvalidRecordError: A batch cannot be decompressed, or not within the limits, or its
-            record count cannot be true.
     """
     batches = window.batches
     if notes is None:
@@ -337,10 +298,8 @@ class _Expansion:
         self._notes = notes
 
     def expand(self, rows: NDArray[np.int64]) -> int:
-        """Expand compressed batches within the budget; return the end row.
-
-        All rows before it are held by the budget.
-        """
+        """Expand compressed batches within the budget; return the end row. All rows before it
+        are held by the budget."""
         batches = self._window.batches
         kinds = np.where(batches.is_legacy[rows], _LEGACY, batches.codec[rows])
         ends = [*(np.flatnonzero(np.diff(kinds)) + 1).tolist(), rows.size]
@@ -442,9 +401,6 @@ def count_records_in(window: Window) -> int:
 
     Headers tell it; but before message format v2 a compressed message does not say how many it
     holds, and is opened.
-
-    Raises:
-        BadBytesError: A compressed message of a format before v2 cannot be opened.
     """
     batches = window.batches
     if not batches.kinds & HAS_LEGACY:

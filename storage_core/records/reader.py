@@ -55,10 +55,7 @@ class Tail(enum.Enum):
 
 
 class CrcCheck(enum.Enum):
-    """The action on each batch's checksum.
-
-    It is CRC-32C, and CRC-32 before format v2.
-    """
+    """The action on each batch's checksum. It is CRC-32C, and CRC-32 before format v2."""
 
     SKIP = "skip"  # it has been checked before
     NOTE = "note"  # set the column crc_ok
@@ -67,9 +64,8 @@ class CrcCheck(enum.Enum):
 
 
 class Large(enum.Enum):
-    """The part to read of a batch above LARGE_BATCH_BYTES.
-
-    A file with holes may have a batch of any length.
+    """The part to read of a batch above LARGE_BATCH_BYTES. A file with holes may have a batch of
+    any length.
 
     Its checksum is found piece by piece first. Of one that is not read whole the window has the
     header, of a control batch the first MiB, and zeros that take no memory as long as nobody looks
@@ -83,21 +79,14 @@ class Large(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a segment that begins and ends with a batch.
-
-    Attributes:
-        file: Name of the file, for messages.
-        file_position: Where in the file ``data[0]`` lies.
-        data: uint8[n], the bytes; valid until the next window is asked for.
-        batches: The batches in it; their positions count from ``data[0]``.
-        is_whole: False where the records are not in ``data``: it is one large batch of which only
-            the header was read, or nothing but headers was asked for.
-    """
+    """A stretch of a segment that begins and ends with a batch."""
 
     file: str
-    file_position: int
-    data: NDArray[np.uint8]
-    batches: BatchTable
+    file_position: int  # where in the file ``data[0]`` lies
+    data: NDArray[np.uint8]  # uint8[n], the bytes; valid until the next window is asked for
+    batches: BatchTable  # the batches in it; their positions count from ``data[0]``
+    # False where the records are not in ``data``: it is one large batch of which only the header
+    # was read, or nothing but headers was asked for.
     is_whole: bool = True
 
     @property
@@ -111,10 +100,8 @@ class Window:
 
 
 class WindowRoom:
-    """The memory reused by the windows of one or several scans.
-
-    The windows lie in it one after the other.
-    """
+    """The memory reused by the windows of one or several scans. The windows lie in it one after
+    the other."""
 
     def __init__(self) -> None:
         self.table = np.empty((COLUMN_COUNT, _FIRST_CAPACITY), np.int64)
@@ -139,33 +126,21 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     large: Large = Large.WHOLE,
     rooms: deque[WindowRoom] | None = None,
 ) -> Generator[Window]:
-    """Read the batches of a segment between two positions.
-
-    Batches are what Kafka's file iterator takes for such, of whatever magic: see
-    ``kernels.batch_scan``.
+    """Read the batches of a segment between two positions. Batches are what Kafka's file iterator
+    takes for such, of whatever magic: see ``kernels.batch_scan``.
 
     Args:
-        reader: The open .log file.
-        start: Position of a batch.
-        end: Where to stop reading, the end of the file if None. A batch that reaches past it is
-            a tail.
+        end: Where to stop reading, the end of the file if None. A batch that reaches past it is a
+            tail.
         window_bytes: How much to hold at a time, unless one batch is larger.
         mapped_bytes: How much to look at at a time where it need not be held, if that is more.
-        crc: What to do about checksums.
         tail: What to do where no whole batch follows.
-        large: What to read of a batch that is larger than others are.
         rooms: Where the windows lie, in turns: as many are valid at the same time, the last one and
             those before it. It is turned to the room of the next window, where another scan may go
             on. One room of the scan's own if there are none.
 
     Yields:
         Windows with at least one batch, in file order.
-
-    Raises:
-        CorruptRecordError: A batch's length is impossible (but Tail.ZEROS at the end), it ends past
-            the file (Tail.RAISE), or its CRC is wrong or it is smaller than its header
-            (CrcCheck.RAISE).
-        StorageError: The file cannot be read.
     """
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
     room_bytes = max(HEADER_BYTES, min(window_bytes, stop - start))
@@ -215,12 +190,7 @@ def _map(reader: FileReader, position: int, size_bytes: int) -> NDArray[np.uint8
 
 
 def _read(reader: FileReader, position: int, target: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Fill a buffer and return it.
-
-    Raises:
-        CorruptRecordError: The file has become shorter.
-        StorageError: It cannot be read.
-    """
+    """Fill a buffer and return it."""
     filled = reader.read_into(position, target)
     if filled < target.size:
         raise CorruptRecordError(
@@ -245,18 +215,11 @@ def scan_headers(
     records after all asks ``read_whole``.
 
     Args:
-        reader: The open .log file.
-        start: Position of a batch.
         end: Where to stop reading, the end of the file if None.
         window_bytes: How much to hold at a time, unless one batch is larger.
-        tail: As for `scan_windows`.
 
     Yields:
         Windows with at least one batch, in file order.
-
-    Raises:
-        CorruptRecordError: A batch's length is impossible.
-        StorageError: The file cannot be read.
     """
     return scan_windows(
         reader,
@@ -274,14 +237,6 @@ def find_zeros(reader: FileReader, start: int, end: int) -> int:
 
     A hole at the end of the file is not read, where the store knows of it. The rest is read from
     its end on, up to the last byte that is none.
-
-    Args:
-        reader: The open file.
-        start: Where the stretch begins.
-        end: Where it ends.
-
-    Raises:
-        StorageError: The file cannot be read.
     """
     zeros_start = (
         max(start, min(end, reader.data_end())) if isinstance(reader, HoledReader) else end
@@ -298,17 +253,11 @@ def find_zeros(reader: FileReader, start: int, end: int) -> int:
 
 
 def read_whole(reader: FileReader, window: Window) -> Window:
-    """Return a window with its records, if it has only headers.
-
-    A scan of Large.HEADER leaves the records out.
+    """Return a window with its records, if it has only headers. A scan of Large.HEADER leaves the
+    records out.
 
     Args:
-        reader: The open .log file.
         window: What the scan gave.
-
-    Raises:
-        CorruptRecordError: The batch is large, and its CRC is wrong.
-        StorageError: The file cannot be read.
     """
     if window.is_whole:
         return window
@@ -320,12 +269,7 @@ def read_whole(reader: FileReader, window: Window) -> Window:
 def _read_header(
     reader: FileReader, position: int, size_bytes: int, crc: CrcCheck, large: Large
 ) -> Window | None:
-    """Return a large batch's window without records; None to read all.
-
-    Raises:
-        CorruptRecordError: Its CRC is wrong (CrcCheck.RAISE).
-        StorageError: The file cannot be read.
-    """
+    """Return a large batch's window without records; None to read all."""
     data = np.zeros(size_bytes, np.uint8)  # pages that nobody touches take no memory
     if reader.read_into(position, data[:HEADER_BYTES]) < HEADER_BYTES:
         return None
@@ -371,10 +315,8 @@ def _has_right_crc(reader: FileReader, position: int, batches: BatchTable) -> bo
 def _bytes_of_first_batch(
     reader: FileReader, position: int, data: NDArray[np.uint8], stop: int, tail: Tail
 ) -> int | None:
-    """Return the window size to hold the first batch; None to stop.
-
-    The batch did not fit into the window.
-    """
+    """Return the window size to hold the first batch; None to stop. The batch did not fit into
+    the window."""
     remaining_bytes = stop - position
     if tail is Tail.ZEROS and not data.any() and find_zeros(reader, position, stop) == position:
         return None
@@ -398,11 +340,7 @@ def _bytes_of_first_batch(
 
 
 def check_crc(window: Window) -> None:
-    """Check the checksums of a window's batches, in any thread.
-
-    Raises:
-        CorruptRecordError: One is wrong, or a batch is smaller than its header.
-    """
+    """Check the checksums of a window's batches, in any thread."""
     batches = window.batches
     row = check_crcs(window.data, batches.columns, len(batches))
     if row >= 0:

@@ -1,4 +1,2 @@
-"""Roots of logs: broker directories, mirrors and managed roots behind one interface.
-
-They are read, held and changed alike.
-"""
+"""Roots of logs: broker directories, mirrors and managed roots behind one interface. They are
+read, held and changed alike."""

@@ -143,19 +143,13 @@ class BrokerRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAccess:
-    """The log directory of a stopped broker, under its lock.
-
-    Attributes:
-        run_id: The run.
-        lock: Proof of the lock.
-        shared: The run's scratch folder, None where partitions hold their own.
-        trash: The run's folder in the trash, which keeps what its commits take out of
-            directories; None for none.
-    """
+    """The log directory of a stopped broker, under its lock."""
 
     run_id: str
     lock: LockProof
-    shared: str | None
+    shared: str | None  # the run's scratch folder, None where partitions hold their own
+    # The run's folder in the trash, which keeps what its commits take out of directories; None for
+    # none.
     trash: Path | None = None
 
     def validate(self) -> None:
@@ -168,10 +162,7 @@ class BrokerAccess:
 
     @contextmanager
     def scratch(self, location: str) -> Iterator[Path]:
-        """Return a scratch folder on the log directory's filesystem.
-
-        The run's end sweeps it.
-        """
+        """Return a scratch folder on the log directory's filesystem. The run's end sweeps it."""
         yield self.shared_folder(location)
 
     def shared_folder(self, location: str) -> Path:
@@ -186,10 +177,7 @@ class BrokerAccess:
         files: Mapping[str, str],
         gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
-        """Return the files unchanged: a rename can promote them from there.
-
-        They have no gaps.
-        """
+        """Return the files unchanged: a rename can promote them from there. They have no gaps."""
         del location, attempt, base_offset, gaps
         return files
 
@@ -220,9 +208,6 @@ class BrokerAccess:
 
         For what may be done again, from wherever another attempt has left it: the claim says who
         goes on, and nothing is written down in it.
-
-        Raises:
-            GuardRefusedError: The run is over, the lock is lost, or this is another host.
         """
         path = claim_path(self.shared, Path(location), self.run_id)
         with share_lock(self.lock) as share:
@@ -268,10 +253,8 @@ def _may_have_begun(path: Path) -> bool:
 def _unless_failed(
     method: "Callable[Concatenate[HeldBrokerRoot, _P], None]",
 ) -> "Callable[Concatenate[HeldBrokerRoot, _P], None]":
-    """Skip the method after a disk failure; note a new failure.
-
-    What the method does is refused where the lock is lost.
-    """
+    """Skip the method after a disk failure; note a new failure. What the method does is refused
+    where the lock is lost."""
 
     @wraps(method)
     def guarded(self: "HeldBrokerRoot", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -290,16 +273,11 @@ class HeldBrokerRoot:
     """One log directory under Kafka's lock; a context manager.
 
     Args:
-        location: Path of the log directory.
-        run_id: The run.
         mark_clean: Whether the marker of a clean shutdown is written back at all.
-        is_alone: Whether the run has no other root: then it ends where the disk fails.
         trash: The run's folder in the trash, which keeps what commits take out of partitions; None
             for none.
 
     Attributes:
-        location: As given.
-        is_alone: As given.
         failure: What the disk failed with; None as long as it did not.
     """
 
@@ -360,11 +338,7 @@ class HeldBrokerRoot:
             self._give_back()
 
     def give_up(self, error: StorageError) -> None:
-        """Note a disk failure: leave the directory alone from now on.
-
-        Raises:
-            StorageError: The same, where the run has no other root.
-        """
+        """Note a disk failure: leave the directory alone from now on."""
         if self.is_alone:
             raise error
         if self.failure is None:
@@ -393,13 +367,8 @@ class HeldBrokerRoot:
         )
 
     def free_bytes(self) -> int:
-        """Return the free bytes of its filesystem; 0 after a disk failure.
-
-        It is 0 as well where the disk fails now.
-
-        Raises:
-            StorageError: The disk fails, and the run has no other root.
-        """
+        """Return the free bytes of its filesystem; 0 after a disk failure. It is 0 as well where
+        the disk fails now."""
         if self.failure is not None:
             return 0
         try:
@@ -409,29 +378,21 @@ class HeldBrokerRoot:
             return 0
 
     def undo_of(self, run_id: str, folder: Path | None) -> BrokerUndo:
-        """Return the undo of a run from its folder in the trash.
-
-        Raises:
-            PylogError: The trash cannot be understood or read.
-        """
+        """Return the undo of a run from its folder in the trash."""
         if folder is None:
             raise ConfigError("--trash", None, f"say where the trash of run {run_id} is")
         return BrokerUndo(self, self._files, folder)
 
     @property
     def scratch(self) -> str | None:
-        """The run's scratch folder; None if files lie in partition directories.
-
-        These are the scratch files.
-        """
+        """The run's scratch folder; None if files lie in partition directories. These are the
+        scratch files."""
         return self._scratch
 
     @_unless_failed
     def begin_writing(self) -> None:
-        """Remove the clean shutdown marker and create the scratch folder once.
-
-        The second time, nothing is done.
-        """
+        """Remove the clean shutdown marker and create the scratch folder once. The second time,
+        nothing is done."""
         if self._writes:
             return
         scratch = create_scratch(Path(self.location), self._run_id)
@@ -444,10 +405,8 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
-        """Let tasks commit these partitions; a crash now needs a recovery.
-
-        From here on it leaves the directory unclean.
-        """
+        """Let tasks commit these partitions; a crash now needs a recovery. From here on it
+        leaves the directory unclean."""
         self._is_settled = False
         for directory in directories:
             path = claim_path(self._scratch, Path(directory), self._run_id)
@@ -472,10 +431,8 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
-        """Put entries into the cleaner checkpoint; drop those of deleted partitions.
-
-        As Kafka's cleaner does it: a rewrite keeps what has a directory here.
-        """
+        """Put entries into the cleaner checkpoint; drop those of deleted partitions. As Kafka's
+        cleaner does it: a rewrite keeps what has a directory here."""
         if not points:
             return
         checkpoint = read_checkpoints(self._files, [CLEANER_FILE]).entries.get(CLEANER_FILE, {})
@@ -501,10 +458,8 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
-        """Raise cleaner checkpoint entries to the new log starts.
-
-        Those that lie below where the logs start now are raised.
-        """
+        """Raise cleaner checkpoint entries to the new log starts. Those that lie below where the
+        logs start now are raised."""
         read = read_checkpoints(self._files, [CLEANER_FILE], strict=False)
         entries = read.entries.get(CLEANER_FILE, {})
         self.write_cleaner_points(
@@ -545,20 +500,16 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def disown_marker(self) -> None:
-        """Let the marker written at the end name no broker epoch.
-
-        What is removed may have been more than other replicas have.
-        """
+        """Let the marker written at the end name no broker epoch. What is removed may have been
+        more than other replicas have."""
         if self.was_clean:
             self._marker = CleanShutdown(broker_epoch=UNKNOWN_BROKER_EPOCH)
             self._remember()
 
     @_unless_failed
     def own_marker(self) -> None:
-        """Let the marker name the broker's epoch again.
-
-        After all nothing was removed since it was disowned.
-        """
+        """Let the marker name the broker's epoch again. After all nothing was removed since it
+        was disowned."""
         if self.was_clean:
             self._marker = self._brokers_own
             self._remember()
@@ -582,9 +533,8 @@ class HeldBrokerRoot:
 
     @_unless_failed
     def attest_marker(self, broker_epoch: int) -> None:
-        """Write the broker's last epoch into the clean shutdown marker.
-
-        The controller knows that epoch.
+        """Write the broker's last epoch into the clean shutdown marker. The controller knows that
+        epoch.
 
         No record that another replica has may be missing: then the broker is as it was when it
         ended. One rename does it, so that a crash leaves the old marker or the new one.
@@ -625,25 +575,19 @@ class HeldBrokerRoot:
 
     @property
     def _inside(self) -> tuple[()] | None:
-        """This run's files inside partitions: none with a scratch folder beside.
-
-        None: every partition has to be asked.
-        """
+        """This run's files inside partitions: none with a scratch folder beside. None: every
+        partition has to be asked."""
         return None if self._scratch is None or is_elsewhere(self._scratch) else ()
 
     def _observe_all(self) -> None:
-        """Record digests of all partitions, for a run after a kill.
-
-        It finds what this run has left.
-        """
+        """Record digests of all partitions, for a run after a kill. It finds what this run has
+        left."""
         if self._scratch is not None and self._marker is not None:
             self._partitions = observe_partitions(self._store.directory)
 
     def _observe_changed(self) -> None:
-        """Update the digests of partitions possibly changed by commits.
-
-        Afterwards no claim tells of these changes any more.
-        """
+        """Update the digests of partitions possibly changed by commits. Afterwards no claim
+        tells of these changes any more."""
         for name in self._changing:
             self._partitions.pop(name, None)
             if is_there(self._store.directory / name, may_be_link=True):
@@ -652,10 +596,8 @@ class HeldBrokerRoot:
         self._remember()
 
     def _remember(self) -> None:
-        """Write down the marker to restore if this run is killed.
-
-        The directory may have it then.
-        """
+        """Write down the marker to restore if this run is killed. The directory may have it
+        then."""
         if not self._writes or self._scratch is None:
             return
         scratch = LocalStore(Path(self._scratch))
@@ -698,9 +640,8 @@ class HeldBrokerRoot:
         self._claims.clear()
 
     def _set_claims_aside(self) -> None:
-        """Set unfinished commits' claims aside, so that no late task commits.
-
-        This run could not bring these commits to their end.
+        """Set unfinished commits' claims aside, so that no late task commits. This run could not
+        bring these commits to their end.
 
         Where the lock is lost no task commits anyhow: the next run finishes what one has begun.
         """

@@ -1,7 +1,5 @@
-"""Purge a broker's log directory of deleted files and partitions.
-
-The broker has put them aside to remove them itself.
-"""
+"""Purge a broker's log directory of deleted files and partitions. The broker has put them aside
+to remove them itself."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -36,14 +34,9 @@ _KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryPurge(PartitionPurge):
-    """A sub-directory in which there may be something to purge.
+    """A sub-directory in which there may be something to purge."""
 
-    Attributes:
-        kind: What it is; None for the log directory that cannot be listed.
-        problem: Why that is so.
-    """
-
-    kind: DirectoryKind | None
+    kind: DirectoryKind | None  # what it is; None for the log directory that cannot be listed
     problem: OSError | None = None
 
 
@@ -51,8 +44,6 @@ class BrokerPurge:
     """The purge of one log directory.
 
     Args:
-        location: Its path.
-        request: What is to go.
         held: The directory under its lock; None to look only.
     """
 
@@ -122,13 +113,7 @@ class BrokerPurge:
         return apply_purge(purge, dry_run=self._held is None, fence=fence)
 
     def _plan(self, directory: DirectoryPurge) -> Purge:
-        """Return what goes of a directory.
-
-        Raises:
-            GuardRefusedError: There is something to remove, and the owner said no; or it is not
-                what it seems.
-            StorageError: It cannot be listed, or what the owner said cannot be read.
-        """
+        """Return what goes of a directory."""
         path, now_ms = Path(directory.location), self._request.now_ms
         if directory.kind is DirectoryKind.DELETE:
             # The topic is gone, and its config with it.
@@ -154,9 +139,6 @@ class BrokerPurge:
         entries of a partition that is created again would count for the new one. Those of all
         directories that this purge removes go together, for each time every checkpoint is read
         whole, and the log directory listed. Whoever comes meanwhile waits for that.
-
-        Raises:
-            StorageError: The disk has failed.
         """
         with self._forgetting:
             if held.failure is None and partition not in self._forgotten:
@@ -168,10 +150,8 @@ class BrokerPurge:
 
     @cached_property
     def _due(self) -> frozenset[TopicPartition]:
-        """The partitions with deleted directories that go in this purge.
-
-        The plans are made again when it is their turn: together they name every file.
-        """
+        """The partitions with deleted directories that go in this purge. The plans are made
+        again when it is their turn: together they name every file."""
         return frozenset(
             each.partition
             for each in self._directories

@@ -84,14 +84,10 @@ _TRUNCATE: Final = "truncate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SeenMarker:
-    """The marker of a log directory as an undo saw it first.
-
-    Attributes:
-        is_clean: Whether it was there.
-        partitions: What ``observe_partitions`` said then; older versions did not say.
-    """
+    """The marker of a log directory as an undo saw it first."""
 
     is_clean: bool
+    # What ``observe_partitions`` said then; older versions did not say.
     partitions: Annotated[Mapping[str, Word] | None, OMITTED] = None
 
 
@@ -100,19 +96,12 @@ _MARKER: Final = JsonFile(_SeenMarker, layout=ONE_LINE, is_open=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaisedStart:
-    """A log start possibly left raised by a killed run.
-
-    The run raised it before its commit began.
-
-    Attributes:
-        raised: To what the run raised it.
-        before: What it was, None without an entry in the checkpoint.
-        now: What it is, None without an entry.
-    """
+    """A log start possibly left raised by a killed run. The run raised it before its commit
+    began."""
 
     raised: int
-    before: int | None
-    now: int | None
+    before: int | None  # what it was, None without an entry in the checkpoint
+    now: int | None  # what it is, None without an entry
 
     @property
     def is_left(self) -> bool:
@@ -120,11 +109,7 @@ class RaisedStart:
         return self.now == self.raised != self.before
 
     def verify(self) -> None:
-        """Check that the log start is as raised, or as before.
-
-        Raises:
-            ChangedWhileReadError: Somebody else has moved it.
-        """
+        """Check that the log start is as raised, or as before."""
         if self.now not in {self.raised, self.before}:
             raise ChangedWhileReadError(
                 LOG_START_FILE, f"the entry {self.raised} or {self.before}", str(self.now)
@@ -133,19 +118,15 @@ class RaisedStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPartitionUndo(PartitionUndo):
-    """The undo of a run in one partition directory.
+    """The undo of a run in one partition directory."""
 
-    Attributes:
-        commits: The trash of the run's commits on it, oldest first; none where the run was killed
-            before it began with one.
-        actions: What these commits did.
-        start: Its log start, where the run may have raised it for a commit that did not end.
-        malformed: What is wrong with a checkpoint in which its entries would be put back.
-    """
-
+    # The trash of the run's commits on it, oldest first; none where the run was killed before it
+    # began with one.
     commits: tuple[Path, ...]
     actions: frozenset[str] = frozenset()
+    # Its log start, where the run may have raised it for a commit that did not end.
     start: RaisedStart | None = None
+    # What is wrong with a checkpoint in which its entries would be put back.
     malformed: CheckpointError | None = None
 
     @property
@@ -160,10 +141,7 @@ class BrokerPartitionUndo(PartitionUndo):
         return names | {LOG_START_FILE} if self.has_raised_start else names
 
     def is_undone(self) -> bool:
-        """Return whether the partition is exactly as before the run.
-
-        It is not if it is gone.
-        """
+        """Return whether the partition is exactly as before the run. It is not if it is gone."""
         if self.has_raised_start:
             return False
         try:
@@ -172,12 +150,7 @@ class BrokerPartitionUndo(PartitionUndo):
             return False
 
     def verify(self) -> None:
-        """Refuse a switched-off directory or a log start moved since.
-
-        Raises:
-            GuardRefusedError: The owner has switched it off.
-            ChangedWhileReadError: Somebody has moved the log start.
-        """
+        """Refuse a switched-off directory or a log start moved since."""
         if is_switched_off(self.location):
             raise GuardRefusedError("SWITCHED_OFF", f"{self.location}: {OFF_SWITCH_FILE}")
         if self.start is not None and not self.commits:
@@ -198,8 +171,6 @@ class BrokerUndo:
     """The undo of a run in one log directory.
 
     Args:
-        root: The directory as the undo holds it.
-        files: Its checkpoint files.
         folder: The trash of the run that is undone.
     """
 
@@ -327,10 +298,8 @@ class BrokerUndo:
         return self._notes
 
     def _raised_starts(self) -> dict[TopicPartition, RaisedStart]:
-        """Return the log starts raised by the run, by partition.
-
-        A run that was killed may have left them raised.
-        """
+        """Return the log starts raised by the run, by partition. A run that was killed may have
+        left them raised."""
         raised = read_raised(self._folder, self._root.location)
         if not raised:
             return {}
@@ -352,9 +321,8 @@ class BrokerUndo:
         return Checkpoints()
 
     def _finish_marker(self, part: Sequence[BrokerPartitionUndo]) -> None:
-        """Write the marker of an undo killed just before it.
-
-        It is written only if nothing else was left to do.
+        """Write the marker of an undo killed just before it. It is written only if nothing else was
+        left to do.
 
         Not if anything has changed since: then a broker may have removed it.
         """
@@ -389,11 +357,7 @@ def _undo(undo: BrokerPartitionUndo, access: "BrokerAccess") -> Undone:
 
 @contextmanager
 def _changed_since_run() -> Iterator[None]:
-    """Refuse a partition that is not as the run left it.
-
-    Raises:
-        GuardRefusedError: Somebody else has changed it.
-    """
+    """Refuse a partition that is not as the run left it."""
     try:
         yield
     except (
@@ -409,15 +373,8 @@ def _entries_before(
     due: Iterable[BrokerPartitionUndo],
     names_of: Callable[[BrokerPartitionUndo], set[str]],
 ) -> dict[str, dict[TopicPartition, int | None]]:
-    """Return the checkpoint entries from before the run, by file.
-
-    A file that was malformed then has no former entries.
-
-    Args:
-        root: The log directory before the run.
-        due: The partitions.
-        names_of: Which files are meant.
-    """
+    """Return the checkpoint entries from before the run, by file. A file that was malformed then
+    has no former entries."""
     entries: dict[str, dict[TopicPartition, int | None]] = {}
     for undo in due:
         for name in names_of(undo) & root.checkpoints.keys():
@@ -427,19 +384,15 @@ def _entries_before(
 
 
 def _not_above(undo: BrokerPartitionUndo) -> set[str]:
-    """Return the checkpoints that are put back before the files.
-
-    With these former points the log is in order as the run left it, too.
-    """
+    """Return the checkpoints that are put back before the files. With these former points the
+    log is in order as the run left it, too."""
     names = undo.moved_checkpoints
     return names & {LOG_START_FILE} if _TRUNCATE in undo.actions else names
 
 
 def _above(undo: BrokerPartitionUndo) -> set[str]:
-    """Return the checkpoints put back after the files.
-
-    Their former points may lie above the log as the run left it.
-    """
+    """Return the checkpoints put back after the files. Their former points may lie above the log
+    as the run left it."""
     return undo.moved_checkpoints - _not_above(undo)
 
 
@@ -450,11 +403,6 @@ def remember_marker(path: Path, held: "HeldBrokerRoot", *, verified: Collection[
     changes until the last one is as it was, and after a kill only this file tells of it.
 
     Not if somebody else has changed a partition since: a broker that left no marker, above all.
-
-    Args:
-        path: Where that is written down.
-        held: The log directory.
-        verified: The partitions that are, file by file, what the run or its undo left.
     """
     directory = Path(held.location)
     if path.is_file():

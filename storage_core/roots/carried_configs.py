@@ -28,11 +28,6 @@ def read_carried_configs(location: str) -> TopicDump | None:
 
     Args:
         location: Path or URL of the managed root.
-
-    Raises:
-        CheckpointError: The object breaks its format.
-        StorageError: The store failed, or, in a local folder, the file is somebody else's: who may
-            write there must not decide what is deleted.
     """
     objects = open_object_store(location)
     return _read(objects)[0]
@@ -47,18 +42,10 @@ def carry_configs(
     carried of them before; the time of the file is then as old as theirs may be.
 
     Args:
-        objects: The managed root.
         catalog: What an ingest knows of the mirror's topics.
-        topics: The topics of the root.
-        now_ms: The run's clock, epoch milliseconds.
 
     Returns:
         (known, unknown): how many topics the root carries a config of now, and of how many not.
-
-    Raises:
-        ConditionFailedError: Somebody else writes there at this moment.
-        CheckpointError: What the root carried breaks its format.
-        StorageError: The store failed.
     """
     names = set(topics)
     before, etag = _read(objects)
@@ -79,10 +66,7 @@ def carry_configs(
 
 
 def _in_force(catalog: TopicCatalog, topic: str) -> Mapping[str, str] | None:
-    """Return a topic's settings and its brokers'; None if unknown.
-
-    A managed root has no broker.
-    """
+    """Return a topic's settings and its brokers'; None if unknown. A managed root has no broker."""
     entry = catalog.find(topic)
     if entry is None or entry.source is TopicConfigSource.ASSUMED:
         return None

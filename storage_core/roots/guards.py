@@ -24,14 +24,7 @@ def check_local_directory(location: str, overrides: frozenset[str]) -> None:
     """Refuse a directory unsafe to change, or not by this process.
 
     Args:
-        location: Path of a log directory, or of a managed root.
         overrides: Codes of the refusals that somebody overrode.
-
-    Raises:
-        GuardRefusedError: Its owner switched this program off; it is another system's; it lies on
-            a filesystem that does not keep its promises, or that is not known; this process is
-            neither its owner nor root.
-        StorageError: It cannot be looked at.
     """
     path = Path(location)
     check_off_switch(path)
@@ -41,24 +34,14 @@ def check_local_directory(location: str, overrides: frozenset[str]) -> None:
 
 
 def check_off_switch(path: Path) -> None:
-    """Refuse a directory with its owner's off switch; nothing overrides that.
-
-    Raises:
-        GuardRefusedError: It is there.
-        StorageError: It cannot be read.
-    """
+    """Refuse a directory with its owner's off switch; nothing overrides that."""
     why = read_off_switch(path)
     if why is not None:
         raise _switched_off(str(path / OFF_SWITCH_FILE), why)
 
 
 def check_off_object(url: str) -> None:
-    """Refuse a root on object storage with its owner's off switch.
-
-    Raises:
-        GuardRefusedError: It is there.
-        StorageError: The store cannot be asked.
-    """
+    """Refuse a root on object storage with its owner's off switch."""
     store = open_object_store(url)
     try:
         content = store.get(OFF_SWITCH_FILE)

@@ -49,14 +49,11 @@ _UNSEEN: Final = "unseen"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What became of the work of killed runs.
+    """What became of the work of killed runs."""
 
-    Attributes:
-        points: Where the next round begins in partitions whose compaction was finished.
-        marker: The marker that the directory had and may have again, None for none.
-    """
-
+    # Where the next round begins in partitions whose compaction was finished.
     points: Mapping[TopicPartition, int] = field(default_factory=dict)
+    # The marker that the directory had and may have again, None for none.
     marker: CleanShutdown | None = None
 
 
@@ -66,18 +63,12 @@ def resume_killed_runs(
     inside: Iterable[Path] | None = None,
     fence: Callable[[], None] | None = None,
 ) -> Resumed:
-    """Finish what killed runs began in a log directory.
-
-    Its lock is held, and nothing has been swept yet.
+    """Finish what killed runs began in a log directory. Its lock is held, and nothing has been
+    swept yet.
 
     Args:
-        log_directory: The directory.
         inside: What ``find_inside`` says of it; None to ask it.
         fence: Asked right before each change whether the lock is still held.
-
-    Raises:
-        GuardRefusedError: It is not.
-        StorageError: The directory of scratch files cannot be listed.
     """
     points: dict[TopicPartition, int] = {}
     finished_here: set[str] = set()
@@ -109,13 +100,8 @@ def resume_killed_runs(
 
 
 def foresee_marker(log_directory: Path) -> bool:
-    """Tell whether the next run will put the marker back.
-
-    Nothing is written, and no lock is asked for: what a look can say.
-
-    Raises:
-        StorageError: A partition cannot be listed.
-    """
+    """Tell whether the next run will put the marker back. Nothing is written, and no lock is
+    asked for: what a look can say."""
     if scratch_home(log_directory) is None:
         return False
     try:
@@ -133,9 +119,6 @@ def find_unfinished_commits(log_directory: Path) -> set[str]:
 
     The next run finishes these commits before it does anything else. Where scratch files lie inside
     the partition directories, none is returned.
-
-    Raises:
-        StorageError: The log directory cannot be listed.
     """
     home = scratch_home(log_directory)
     if home is None:
@@ -173,16 +156,11 @@ def _drop(claim: Path, log_directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RememberedMarker:
-    """The marker of a clean shutdown that a run took away.
+    """The marker of a clean shutdown that a run took away."""
 
-    Attributes:
-        boot: What names the time since the machine was started, None if nothing does.
-        broker_epoch: Of the marker.
-        partitions: What ``observe_partitions`` said of every partition as the run left it.
-    """
-
-    boot: Word | None
+    boot: Word | None  # what names the time since the machine was started, None if nothing does
     broker_epoch: Annotated[int, whole(UNKNOWN_BROKER_EPOCH)]
+    # What ``observe_partitions`` said of every partition as the run left it.
     partitions: Mapping[str, Word]
 
 
@@ -204,13 +182,8 @@ def encode_remembered(marker: CleanShutdown, partitions: Mapping[str, str]) -> b
 
 
 def observe_partitions(log_directory: Path) -> dict[str, str]:
-    """Return a digest of the files of each directory loaded by brokers.
-
-    Any change of the files would change it.
-
-    Raises:
-        StorageError: One of them cannot be listed.
-    """
+    """Return a digest of the files of each directory loaded by brokers. Any change of the files
+    would change it."""
     with storage_errors(log_directory):
         entries = scan_folder(log_directory, may_be_link=True)
     return {
@@ -227,11 +200,7 @@ def changed_partitions(
 
     Args:
         remembered: What ``observe_partitions`` said once.
-        log_directory: Where they are.
         verified: Those of which it is known otherwise that nobody has.
-
-    Raises:
-        StorageError: One of them cannot be listed.
     """
     present = observe_partitions(log_directory)
     return sorted(
@@ -245,9 +214,6 @@ def observe_partition(directory: Path) -> str:
     """Return what any change of the files of a partition would change.
 
     But for files that only wait for their end: a purge removes them, and nobody reads them.
-
-    Raises:
-        StorageError: The disk failed.
     """
     try:
         return digest_versions(directory, left_out=DELETED_SUFFIX)
@@ -272,8 +238,6 @@ def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> Clea
     """Return the marker removed by a killed run, None if not believed.
 
     Args:
-        path: Where it was written down.
-        log_directory: Whose marker it was.
         finished: The partitions of which a commit was finished just now: they are as they should
             be, whatever they were when this was written.
     """

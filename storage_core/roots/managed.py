@@ -127,12 +127,7 @@ class ManagedRoot:
         return MANAGED_PREFIX + join_location(self.location, directory)
 
     def newest_write_ms(self) -> int:
-        """Return when a run last took the lease; 0 if never.
-
-        Raises:
-            ManifestError: The lease is malformed.
-            StorageError: The store failed.
-        """
+        """Return when a run last took the lease; 0 if never."""
         lease = read_lease(self.store)
         return 0 if lease is None else lease[0].acquired_ms
 
@@ -144,43 +139,27 @@ class ManagedRoot:
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
     ) -> "HeldManagedRoot":
-        """Return the root as a run holds it, under a lease.
-
-        Nothing else concerns it.
-        """
+        """Return the root as a run holds it, under a lease. Nothing else concerns it."""
         del mark_clean, is_alone, trash
         return HeldManagedRoot(self.location, run_id=run_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedAccess:
-    """A managed root, under its lease.
-
-    Attributes:
-        run_id: The run.
-        root: Path or URL of the root.
-        lease: What tells the run's lease from another's.
-    """
+    """A managed root, under its lease."""
 
     run_id: str
     root: str
-    lease: LeaseProof
+    lease: LeaseProof  # what tells the run's lease from another's
 
     def validate(self) -> None:
-        """Check that the lease is still this run's.
-
-        Raises:
-            LeaseLostError: It ran out, or another run has it.
-            StorageError: The store failed.
-        """
+        """Check that the lease is still this run's."""
         now_ms = SystemClock().now_ms()
         require_lease(open_object_store(self.root), self.lease, now_ms=now_ms)
 
     def open(self, location: str) -> LogStore:
-        """Open a generation of a partition for reading.
-
-        A plan names its generation, which never changes: the tasks of one process share it.
-        """
+        """Open a generation of a partition for reading. A plan names its generation, which never
+        changes: the tasks of one process share it."""
         return _open_pinned(location) if GENERATION_MARK in location else open_managed(location)
 
     def scratch(self, location: str) -> AbstractContextManager[Path]:
@@ -200,10 +179,7 @@ class ManagedAccess:
         files: Mapping[str, str],
         gaps: Sequence[CopiedRange] = (),
     ) -> Mapping[str, str]:
-        """Upload a segment's files: its log, and the others as one object.
-
-        There may be none.
-        """
+        """Upload a segment's files: its log, and the others as one object. There may be none."""
         if not files:
             return files
         store = open_managed(location)
@@ -253,13 +229,7 @@ class ManagedAccess:
         """Commit the next generation of a partition, fenced by the lease.
 
         Args:
-            store: The partition, as it is to be.
             result: What the commit came to, for whoever asks later.
-
-        Raises:
-            LeaseLostError: The lease ran out, or another run has it.
-            ConditionFailedError: Somebody else commits there, who has no lease, or another attempt.
-            StorageError: The store failed.
         """
         store.publish(
             run_id=self.run_id,
@@ -285,13 +255,8 @@ class ManagedAccess:
         return prepared.result
 
     def _find_done(self, store: ManagedStore, location: str, work: str) -> dict[str, Any] | None:
-        """Return the row of this work if its commit happened, else None.
-
-        Then the store goes on with the generation that was found here.
-
-        Raises:
-            ChangedWhileReadError: Another commit replaced what the work was planned from.
-        """
+        """Return the row of this work if its commit happened, else None. Then the store goes on
+        with the generation that was found here."""
         current = read_head(store.objects, store.partition)
         head = current.manifest
         _, is_pinned, generation = location.partition(GENERATION_MARK)
@@ -323,10 +288,8 @@ class HeldManagedRoot:
     """One managed root under its lease; a context manager.
 
     Args:
-        location: Path or URL of the root.
         run_id: The run; its name, with host and process, is what others are told.
         ttl_ms: How long the lease outlives a run that died, milliseconds.
-        clock: For the lease.
     """
 
     def __init__(
@@ -389,11 +352,7 @@ class HeldManagedRoot:
         return ManagedAccess(run_id=self._run_id, root=self._location, lease=self._lease.proof)
 
     def validate(self) -> None:
-        """Check that the lease is still held.
-
-        Raises:
-            LeaseLostError: It ran out, or another run has it.
-        """
+        """Check that the lease is still held."""
         self._lease.require_current()
 
     def begin_writing(self) -> None:
@@ -414,39 +373,25 @@ class HeldManagedRoot:
         return ManagedUndo(root=self, run_id=run_id)
 
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
-        """Check that the lease is still held.
-
-        Each commit will check it again.
-        """
+        """Check that the lease is still held. Each commit will check it again."""
         del directories
         self.validate()
 
     def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
-        """Do nothing: each commit wrote its own cleaner point.
-
-        It did so, or did not happen.
-        """
+        """Do nothing: each commit wrote its own cleaner point. It did so, or did not happen."""
         del points, is_whole
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
-        """Write the cleaner points of some partitions, one commit each.
-
-        Several are written at once: each waits for the store.
+        """Write the cleaner points of some partitions, one commit each. Several are written at
+        once: each waits for the store.
 
         Several at once: each waits for the store.
-
-        Raises:
-            LeaseLostError: The lease ran out, or another run has it.
-            ConditionFailedError: Somebody else commits there, who has no lease.
-            StorageError: The store failed.
         """
         self._each(points, self._write_cleaner_point)
 
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
-        """Raise cleaner points below the log starts up to them.
-
-        Errors are those of write_cleaner_points.
-        """
+        """Raise cleaner points below the log starts up to them. Errors are those of
+        write_cleaner_points."""
         self._each(log_starts, self._raise_cleaner_point)
 
     def _each(
@@ -497,25 +442,12 @@ class HeldManagedRoot:
         """Do nothing: there is no marker."""
 
     def publish(self, store: ManagedStore) -> None:
-        """Commit the next generation of a partition, fenced by the lease.
-
-        Args:
-            store: The partition, as it is to be.
-
-        Raises:
-            LeaseLostError: The lease ran out, or another run has it.
-            ConditionFailedError: Somebody else commits there, who has no lease.
-            StorageError: The store failed.
-        """
+        """Commit the next generation of a partition, fenced by the lease."""
         store.publish(run_id=self._run_id, fencing_token=self._lease.token, fence=self.validate)
 
     @property
     def fencing_token(self) -> int:
-        """What tells this run's lease from former ones.
-
-        Raises:
-            GuardRefusedError: The lease was not taken.
-        """
+        """What tells this run's lease from former ones."""
         return self._lease.token
 
     @property
@@ -526,10 +458,7 @@ class HeldManagedRoot:
 
 
 def holder_name(run_id: str) -> str:
-    """Return a lease holder's name: its run, host and process.
-
-    Others are told it.
-    """
+    """Return a lease holder's name: its run, host and process. Others are told it."""
     return f"run {run_id} on {socket.gethostname()}, process {os.getpid()}"
 
 
@@ -539,10 +468,7 @@ def _open_pinned(location: str) -> ManagedStore:
 
 
 def _shortened(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row for a manifest, without a long list of operations.
-
-    The ledger has that.
-    """
+    """Return a row for a manifest, without a long list of operations. The ledger has that."""
     if len(row.get(_OPERATIONS) or "") <= _MOST_OPERATIONS:
         return row
     return row | {_OPERATIONS: None}
@@ -559,20 +485,15 @@ def _with_gaps(objects: ObjectStore, gaps: Sequence[CopiedRange]) -> Callable[[s
 
 
 def _read_with_time(path: Path) -> tuple[bytes, int]:
-    """Return a scratch file's content and modification time.
-
-    The time is in epoch milliseconds.
-    """
+    """Return a scratch file's content and modification time. The time is in epoch milliseconds."""
     with os.fdopen(open_file(path), "rb") as file:
         return file.read(), os.fstat(file.fileno()).st_mtime_ns // 1_000_000
 
 
 @contextmanager
 def _local_scratch() -> Iterator[Path]:
-    """Return a temporary folder on this executor's disks for the block.
-
-    Of the directories that Spark was given it is the one with the most room.
-    """
+    """Return a temporary folder on this executor's disks for the block. Of the directories that
+    Spark was given it is the one with the most room."""
     named = os.environ.get(_SPARK_LOCAL_DIRECTORIES, "").split(",")
     places = [Path(name) for name in named if name and Path(name).is_dir()]
     parent = max(places, key=lambda place: shutil.disk_usage(place).free, default=None)

@@ -1,7 +1,5 @@
-"""Purge a managed root of unneeded generations and objects.
-
-No reader and no undo needs them any more.
-"""
+"""Purge a managed root of unneeded generations and objects. No reader and no undo needs them any
+more."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,27 +38,18 @@ class ManagedPartitionPurge(PartitionPurge):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TaskFacts:
-    """The facts that tasks need.
-
-    Attributes:
-        root: Path or URL of the managed root.
-        grace_start_ms: What is needed since then is kept, epoch milliseconds.
-        seen_ms: What was written before has been looked at by a former purge, epoch milliseconds.
-        access: The root under the run's lease; None to look only.
-    """
+    """The facts that tasks need."""
 
     root: str
-    grace_start_ms: int
-    seen_ms: int
-    access: "ManagedAccess | None"
+    grace_start_ms: int  # what is needed since then is kept, epoch milliseconds
+    seen_ms: int  # what was written before has been looked at by a former purge, epoch milliseconds
+    access: "ManagedAccess | None"  # the root under the run's lease; None to look only
 
 
 class ManagedPurge:
     """The purge of one managed root.
 
     Args:
-        location: Its path or URL.
-        request: What is to go.
         held: The root under its lease; None to look only.
     """
 
@@ -81,10 +70,8 @@ class ManagedPurge:
 
     @property
     def is_here(self) -> bool:
-        """Whether the files to purge lie on this host's disks.
-
-        They do not: tasks reach them from anywhere.
-        """
+        """Whether the files to purge lie on this host's disks. They do not: tasks reach them
+        from anywhere."""
         return False
 
     @property
@@ -100,10 +87,7 @@ class ManagedPurge:
         return partial(_purge, facts=self._facts)
 
     def begin(self) -> None:
-        """Forget the results of the last purge.
-
-        This purge may not come to its end.
-        """
+        """Forget the results of the last purge. This purge may not come to its end."""
         if self._held is not None:
             self._held.begin_writing()
             forget_purged(self._objects)

@@ -36,17 +36,11 @@ _UNDOES: Final = "undoes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedPartitionUndo(PartitionUndo):
-    """The undo of a run in one partition of a managed root.
-
-    Attributes:
-        root: Path or URL of the managed root.
-        run_id: The run that is undone.
-        began_ms: It had committed nothing before, by whatever clock, epoch milliseconds.
-    """
+    """The undo of a run in one partition of a managed root."""
 
     root: str
     run_id: str
-    began_ms: int
+    began_ms: int  # it had committed nothing before, by whatever clock, epoch milliseconds
 
     def is_in(self, manifest: Manifest) -> bool:
         """Return whether an undo of the run made a generation."""
@@ -55,12 +49,7 @@ class ManagedPartitionUndo(PartitionUndo):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedUndo:
-    """The undo of a run in one managed root.
-
-    Attributes:
-        root: The root.
-        run_id: The run that is undone.
-    """
+    """The undo of a run in one managed root."""
 
     root: "HeldManagedRoot"
     run_id: str
@@ -128,13 +117,7 @@ def _undo(undo: ManagedPartitionUndo, access: "ManagedAccess | None" = None) -> 
     """Undo one partition, or foretell it; None where the run changed nothing.
 
     Args:
-        undo: The partition.
         access: The root under the lease of the run that undoes; None to foretell.
-
-    Raises:
-        GuardRefusedError: It was changed since, or what would be restored is gone.
-        ConditionFailedError: Somebody else commits there, who has no lease.
-        StorageError: The store failed.
     """
     objects = open_object_store(undo.root)
     try:
@@ -186,10 +169,8 @@ def _publish(
     undo: ManagedPartitionUndo,
     access: "ManagedAccess",
 ) -> None:
-    """Publish the generation before the run as the next one.
-
-    It is published once, whoever else is about it.
-    """
+    """Publish the generation before the run as the next one. It is published once, whoever else
+    is about it."""
     store = ManagedStore(objects, undo.partition)
     store.go_on_with(head)
     store.restore(before)
@@ -203,11 +184,7 @@ def _publish(
 
 
 def _check_unchanged(objects: ObjectStore, undo: ManagedPartitionUndo, head: Manifest) -> None:
-    """Refuse a partition with changes later than the run's.
-
-    Raises:
-        GuardRefusedError: The run has changed it, and somebody else has since.
-    """
+    """Refuse a partition with changes later than the run's."""
     manifest = head
     while manifest.generation > 1 and manifest.committed_ms >= undo.began_ms:
         try:

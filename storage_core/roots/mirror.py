@@ -59,11 +59,7 @@ class MirrorRoot:
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
     ) -> HeldRoot:
-        """Refuse: somebody else's sync owns its objects.
-
-        Raises:
-            GuardRefusedError: Always.
-        """
+        """Refuse: somebody else's sync owns its objects."""
         del run_id, mark_clean, is_alone, trash
         self._refuse()
 

@@ -25,16 +25,7 @@ from storage_core.roots.root import Root
 
 
 def observe_root(root: Root, names: Sequence[str]) -> LogDirectoryState:
-    """Read what lies in a root, wherever it is.
-
-    Args:
-        root: The root.
-        names: Its sub-directories.
-
-    Raises:
-        StorageError: A file of it cannot be read.
-        CheckpointError: Its ``meta.properties`` is malformed.
-    """
+    """Read what lies in a root, wherever it is."""
     meta = root.read(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
     file = f"{root.location}/{META_PROPERTIES_FILE}"
     return LogDirectoryState(

@@ -1,7 +1,4 @@
-"""Open the root of a path or URL, or of a partition's.
-
-A person names it.
-"""
+"""Open the root of a path or URL, or of a partition's. A person names it."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -54,36 +51,20 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRoot:
-    """A root that a run is given.
+    """A root that a run is given."""
 
-    Attributes:
-        location: Its path, absolute and without ``..``, or its URL.
-        role: What may be done to it.
-        is_said: Whether the role was said; a guessed one serves reading only.
-    """
-
-    location: str
-    role: Role
-    is_said: bool
+    location: str  # its path, absolute and without ``..``, or its URL
+    role: Role  # what may be done to it
+    is_said: bool  # whether the role was said; a guessed one serves reading only
 
     def open(self) -> Root:
-        """Return what is there, as anybody reads it.
-
-        Raises:
-            StorageError: The store cannot be reached.
-            MissingDriverError: The package that reaches such a URL is not installed.
-        """
+        """Return what is there, as anybody reads it."""
         return open_root(self.location, role=self.role)
 
 
 def kept_roots(folder: Path) -> list[LogRoot]:
-    """Return the log directories of a run by its trash.
-
-    Only what runs take out of a broker's directory is kept there.
-
-    Raises:
-        PylogError: The trash cannot be understood or read.
-    """
+    """Return the log directories of a run by its trash. Only what runs take out of a broker's
+    directory is kept there."""
     return [
         LogRoot(location=root.location, role=Role.BROKER, is_said=True)
         for root in read_run(folder).roots
@@ -96,10 +77,6 @@ def open_root(root: str | Path, *, role: Role | None = None) -> Root:
     Args:
         root: A path, a URL, or either behind ``managed+``.
         role: What it is; None to look.
-
-    Raises:
-        StorageError: The store cannot be reached.
-        MissingDriverError: The package that reaches such a URL is not installed.
     """
     text = str(root)
     place = text.removeprefix(MANAGED_PREFIX)
@@ -115,24 +92,17 @@ def root_checkpoints(
     """Return what the checkpoint files of a root say; as ``read_checkpoints``.
 
     Args:
-        location: Path or URL of the root.
-        files: Which of them.
         strict: Whether a malformed file is an error.
     """
     return read_checkpoints(open_root(location), files, strict=strict)
 
 
 def find_root(path: str | Path) -> tuple[Root, list[str]]:
-    """Return a root and its directory names; for a partition, only its.
-
-    The root is the partition's own then, and the name the partition's.
+    """Return a root and its directory names; for a partition, only its. The root is the partition's
+    own then, and the name the partition's.
 
     Args:
         path: Path or URL of either.
-
-    Raises:
-        ConfigError: There is nothing there.
-        StorageError: It cannot be listed.
     """
     text = str(path)
     local = local_path(text.removeprefix(MANAGED_PREFIX))
@@ -160,16 +130,7 @@ def find_root(path: str | Path) -> tuple[Root, list[str]]:
 
 
 def check_not_above(root: str | Path, path: Path) -> None:
-    """Refuse the folder above log directories: it holds no partitions.
-
-    Args:
-        root: As it was given, for the message.
-        path: Where it is.
-
-    Raises:
-        ConfigError: It is one.
-        StorageError: It cannot be listed.
-    """
+    """Refuse the folder above log directories: it holds no partitions."""
     if os.path.lexists(path / META_PROPERTIES_FILE) or os.path.lexists(path / MANAGED_ROOT_FILE):
         return
     with storage_errors(path):
@@ -182,20 +143,11 @@ def check_not_above(root: str | Path, path: Path) -> None:
 
 
 def check_log_directory(root: str | Path, path: Path) -> None:
-    """Refuse a local directory other than a whole log directory.
-
-    It may be a part of one, or nothing of one.
+    """Refuse a local directory other than a whole log directory. It may be a part of one, or
+    nothing of one.
 
     A log directory may be named as a partition is (``kafka-1``); it has no segments itself. An
     empty folder is what a disk that was not mounted looks like.
-
-    Args:
-        root: As it was given, for the message.
-        path: Where it is.
-
-    Raises:
-        ConfigError: It is one partition's directory, or nothing of a log directory is in it.
-        StorageError: It cannot be listed.
     """
     check_not_above(root, path)
     with storage_errors(path):
@@ -226,9 +178,6 @@ def locate_directory(path: str | Path) -> str:
 
     Args:
         path: Path or URL of a directory; one inside a managed root need not say so.
-
-    Raises:
-        StorageError: The store cannot be reached.
     """
     text = str(path)
     if names_manifest(text):
@@ -245,10 +194,8 @@ def locate_directory(path: str | Path) -> str:
 
 
 def map_over_root(root: Root, look: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Apply a function to parts of a root; return results in order.
-
-    Of an object store several parts are asked for at once: each answer takes its time.
-    """
+    """Apply a function to parts of a root; return results in order. Of an object store several
+    parts are asked for at once: each answer takes its time."""
     several = tuple(items)
     # In this thread, where a signal is heard, unless others can ask meanwhile.
     if not root.has_requests or len(several) == 1:
@@ -278,10 +225,8 @@ def map_over_root(root: Root, look: Callable[[T], R], items: Iterable[T]) -> lis
 
 
 def _answer(look: Callable[[T], R], asked: SimpleQueue[tuple[Future[R], T]]) -> None:
-    """Answer queued items until none is left.
-
-    Several threads do so; each item is looked at once.
-    """
+    """Answer queued items until none is left. Several threads do so; each item is looked at
+    once."""
     while True:
         try:
             answer, item = asked.get_nowait()
@@ -296,10 +241,8 @@ def _answer(look: Callable[[T], R], asked: SimpleQueue[tuple[Future[R], T]]) -> 
 
 
 def _find_partition(name: str) -> TopicPartition | None:
-    """Return a directory's partition by its name, renamed by Kafka or not.
-
-    None if the name is no partition's.
-    """
+    """Return a directory's partition by its name, renamed by Kafka or not. None if the name is
+    no partition's."""
     try:
         renamed = parse_renamed_directory(name)
         return renamed[0] if renamed is not None else parse_partition_directory(name)

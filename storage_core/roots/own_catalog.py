@@ -37,11 +37,7 @@ def read_own_catalog(root: Root, *, node_id: int | None = None) -> TopicCatalog:
     """Return the topics that a root itself knows.
 
     Args:
-        root: The log directory.
         node_id: Whose settings count beside those of all nodes; None for nobody's.
-
-    Raises:
-        PylogError: The metadata, or what a managed root carries, cannot be read.
     """
     if root.has_manifests:
         carried = read_carried_configs(root.location)
@@ -53,13 +49,8 @@ def read_own_catalog(root: Root, *, node_id: int | None = None) -> TopicCatalog:
 
 
 def read_own_metadata(root: Root) -> ClusterMetadata | None:
-    """Return a root's own copy of the cluster's metadata, else None.
-
-    Of a copy at a URL the files that count are fetched first.
-
-    Raises:
-        PylogError: The metadata cannot be read.
-    """
+    """Return a root's own copy of the cluster's metadata, else None. Of a copy at a URL the
+    files that count are fetched first."""
     metadata = metadata_of(root)
     if metadata is not None:
         return read_cluster_metadata(metadata)

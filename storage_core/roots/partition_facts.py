@@ -18,10 +18,6 @@ def manifest_checkpoints(store: LogStore) -> PartitionCheckpoints | None:
 
     A commit writes them along with its files. Their recovery point says how far the partition was
     taken, not how much of it was ever verified: it is left out.
-
-    Raises:
-        ManifestError: What is there is no manifest.
-        StorageError: The store failed.
     """
     if isinstance(store, ManagedStore):
         return replace(store.manifest.checkpoints, recovery_point=None)
@@ -34,23 +30,15 @@ def partition_checkpoints(
     """Return the checkpointed offsets of a partition.
 
     Args:
-        store: The partition.
-        partition: Its name.
         root: Returns what the files of its root say; not called where a manifest says it.
-
-    Raises:
-        ManifestError: What is there is no manifest.
-        StorageError: The store failed.
     """
     checkpoints = manifest_checkpoints(store)
     return root().of(partition) if checkpoints is None else checkpoints
 
 
 def manifest_recovery_point(store: LogStore) -> int | None:
-    """Return the recovery point of a partition's manifest, or None.
-
-    The log has surely reached that offset. None says that no such offset is known.
-    """
+    """Return the recovery point of a partition's manifest, or None. The log has surely reached
+    that offset. None says that no such offset is known."""
     return store.manifest.checkpoints.recovery_point if isinstance(store, ManagedStore) else None
 
 
@@ -64,10 +52,6 @@ def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:
 
     The catalogue's id is that of the topic that it knows by this name. A partition without an id,
     or a catalogue without one, contradicts nothing.
-
-    Raises:
-        CheckpointError: Its ``partition.metadata`` is malformed.
-        StorageError: The store failed.
     """
     if expected is None:
         return True

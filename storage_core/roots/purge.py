@@ -12,36 +12,22 @@ from storage_core.filenames import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeRequest:
-    """What a purge is asked to remove from a root.
-
-    Attributes:
-        topics: Which topics are meant.
-        catalog: What is known of them.
-        now_ms: The run's clock, epoch milliseconds.
-        grace_ms: How long former generations stay.
-        names: Sub-directories of a log directory in which there may be something; None to list it.
-    """
+    """What a purge is asked to remove from a root."""
 
     topics: TopicFilter
     catalog: TopicCatalog
     now_ms: int
-    grace_ms: int
+    grace_ms: int  # how long former generations stay
+    # Sub-directories of a log directory in which there may be something; None to list it.
     names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPurge:
-    """A directory to search for files to purge.
-
-    The object pickles where tasks do the purge.
-
-    Attributes:
-        location: Where it is, as rows name it.
-        partition: Whose it is, None for nobody's.
-    """
+    """A directory to search for files to purge. The object pickles where tasks do the purge."""
 
     location: str
-    partition: TopicPartition | None
+    partition: TopicPartition | None  # whose it is, None for nobody's
 
 
 PurgeT = TypeVar("PurgeT", bound=PartitionPurge)
@@ -50,51 +36,32 @@ Stretch = Sequence[PurgeT]
 
 
 class RootPurge(Protocol[PurgeT]):
-    """The purge of one root.
-
-    A purge writes only if the root is held.
-    """
+    """The purge of one root. A purge writes only if the root is held."""
 
     @property
     def is_here(self) -> bool:
-        """Whether the files to purge lie on this host's disks.
-
-        Such files are purged from here.
-        """
+        """Whether the files to purge lie on this host's disks. Such files are purged from here."""
         ...
 
     @property
     def find_due(self) -> Callable[[Stretch[PurgeT]], Stretch[PurgeT]]:
-        """Filter of a stretch: its directories with something to purge.
-
-        The filter runs in a task.
-        """
+        """Filter of a stretch: its directories with something to purge. The filter runs in a
+        task."""
         ...
 
     @property
     def apply(self) -> Callable[[PurgeT], Purged]:
-        """The purge of one directory, to run in a task.
-
-        It removes what goes, or only looks where the root is not held.
-        """
+        """The purge of one directory, to run in a task. It removes what goes, or only looks
+        where the root is not held."""
         ...
 
     def begin(self) -> None:
-        """Get ready for removals.
-
-        Raises:
-            StorageError: The store failed.
-        """
+        """Get ready for removals."""
         ...
 
     def parts(self) -> Iterator[Sequence[Stretch[PurgeT]]]:
-        """Yield what is to be looked at.
-
-        What was done in one part is on record before the next one is begun.
-
-        Raises:
-            StorageError: The root cannot be listed.
-        """
+        """Yield what is to be looked at. What was done in one part is on record before the next
+        one is begun."""
         ...
 
     def end(self, *, is_whole: bool, now_ms: int) -> Sequence[str]:
@@ -102,9 +69,5 @@ class RootPurge(Protocol[PurgeT]):
 
         Args:
             is_whole: Whether all partitions that were looked at are purged.
-            now_ms: The clock of the ledger, epoch milliseconds.
-
-        Raises:
-            StorageError: The store failed.
         """
         ...

@@ -39,17 +39,13 @@ TOUCHED: Final = "touched"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What an attempt is about to commit.
+    """What an attempt is about to commit."""
 
-    Attributes:
-        result: The partition's row as it is once that is done; plain values.
-        plan: The operations; None where there is nothing to do, and the row says why.
-        checkpoints: The offsets that move with them; None leaves one as it is. In a broker's
-            directory they stand in files of the whole directory, which the holder alone writes.
-    """
-
-    result: dict[str, Any]
+    result: dict[str, Any]  # the partition's row as it is once that is done; plain values
+    # The operations; None where there is nothing to do, and the row says why.
     plan: CommitPlan | None
+    # The offsets that move with them; None leaves one as it is. In a broker's directory they stand
+    # in files of the whole directory, which the holder alone writes.
     checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
 
 
@@ -67,10 +63,7 @@ class Root(SmallFiles, Protocol):
 
     @property
     def has_requests(self) -> bool:
-        """Whether each look is a request to a store.
-
-        Several looks wait at once then.
-        """
+        """Whether each look is a request to a store. Several looks wait at once then."""
         ...
 
     def directories(self) -> list[str]:
@@ -97,7 +90,6 @@ class Root(SmallFiles, Protocol):
         """Return the purge of the root.
 
         Args:
-            request: What is to go.
             held: The root as the run holds it; None to look only.
 
         Raises:
@@ -109,12 +101,9 @@ class Root(SmallFiles, Protocol):
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
     ) -> "HeldRoot":
-        """Return the root as a run holds it; entering it locks.
-
-        Nothing is locked before.
+        """Return the root as a run holds it; entering it locks. Nothing is locked before.
 
         Args:
-            run_id: The run.
             mark_clean: Whether a broker's directory gets its marker of a clean shutdown back.
             is_alone: Whether it is the only root of the run.
             trash: The run's folder in the trash, None for none.
@@ -137,11 +126,7 @@ class RootAccess(Protocol):
         ...
 
     def open(self, location: str) -> LogStore:
-        """Open a partition for reading.
-
-        Args:
-            location: As a plan names it.
-        """
+        """Open a partition for reading."""
         ...
 
     def scratch(self, location: str) -> AbstractContextManager[Path]:
@@ -167,9 +152,7 @@ class RootAccess(Protocol):
         """Move a segment's files within reach of another task's promotion.
 
         Args:
-            location: The partition.
             attempt: Name of the attempt that wrote them; no other has it.
-            base_offset: Of the segment.
             files: Where they are in the scratch folder, by suffix.
             gaps: Those that the log has, in order; where it is now it has none any more.
 
@@ -179,12 +162,10 @@ class RootAccess(Protocol):
         ...
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
-        """Commit a piece of work once, however often this is called.
-
-        It may be called from anywhere.
+        """Commit a piece of work once, however often this is called. It may be called from
+        anywhere.
 
         Args:
-            location: The partition, as it was planned from.
             work: Name of the work; a run does not do two of one name on a partition.
             prepare: Called unless a former attempt of the same work has begun.
 
@@ -214,10 +195,7 @@ class HeldRoot(Protocol):
 
     @property
     def failure(self) -> StorageError | None:
-        """The failure of its disk, None while the disk works.
-
-        Nothing is done in the root since.
-        """
+        """The failure of its disk, None while the disk works. Nothing is done in the root since."""
         ...
 
     @property
@@ -248,9 +226,8 @@ class HeldRoot(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Return the bytes free for tasks; 0 in a failed root.
-
-        It is 0 as well in a root that fails now.
+        """Return the bytes free for tasks; 0 in a failed root. It is 0 as well in a root that fails
+        now.
 
         Raises:
             StorageError: The disk fails, and the run has no other root.
@@ -269,7 +246,6 @@ class HeldRoot(Protocol):
         """Return the undo of a run in this root.
 
         Args:
-            run_id: The run.
             folder: What it kept of local directories; None where there is no trash.
 
         Raises:
@@ -325,17 +301,13 @@ class HeldRoot(Protocol):
         ...
 
     def disown_marker(self) -> None:
-        """Let the marker written at the end name no broker epoch.
-
-        What is removed may have been more than other replicas have.
-        """
+        """Let the marker written at the end name no broker epoch. What is removed may have been
+        more than other replicas have."""
         ...
 
     def own_marker(self) -> None:
-        """Let the marker name the broker's epoch again.
-
-        After all nothing was removed since it was disowned.
-        """
+        """Let the marker name the broker's epoch again. After all nothing was removed since it
+        was disowned."""
         ...
 
     def claim_clean(self) -> None:
@@ -353,8 +325,5 @@ def root_of(location: str) -> str:
 
 
 def failures_of(roots: Mapping[str, HeldRoot]) -> dict[str, StorageError]:
-    """Return disk failures by the root dropped from the run.
-
-    The run went on without that root.
-    """
+    """Return disk failures by the root dropped from the run. The run went on without that root."""
     return {place: root.failure for place, root in roots.items() if root.failure is not None}

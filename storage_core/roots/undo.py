@@ -10,12 +10,7 @@ from storage_core.filenames import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionUndo:
-    """A partition in which a run is to be undone; pickles.
-
-    Attributes:
-        location: Where it is, as rows name it.
-        partition: Its name.
-    """
+    """A partition in which a run is to be undone; pickles."""
 
     location: str
     partition: TopicPartition
@@ -23,21 +18,14 @@ class PartitionUndo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """The undo of a run in one partition, done or foretold.
+    """The undo of a run in one partition, done or foretold."""
 
-    Attributes:
-        is_needed: Whether anything was left to undo.
-        steps: The applied operations, described; none of one foretold.
-        bytes_before: Bytes of its ``.log`` files before the undo; None if nobody has looked.
-        bytes_after: The same afterwards.
-        segments_before: How many ``.log`` files there were.
-        segments_after: How many there are.
-    """
-
-    is_needed: bool
+    is_needed: bool  # whether anything was left to undo
+    # The applied operations, described; none of one foretold.
     steps: Sequence[Mapping[str, Any]] = ()
+    # Bytes of its ``.log`` files before the undo; None if nobody has looked.
     bytes_before: int | None = None
-    bytes_after: int | None = None
+    bytes_after: int | None = None  # the same afterwards
     segments_before: int | None = None
     segments_after: int | None = None
 
@@ -56,10 +44,8 @@ class RootUndo(Protocol[UndoT]):
 
     @property
     def moves_files(self) -> bool:
-        """Whether files of log directories are put back, and checkpoints before them.
-
-        Then all partitions are compared before the first of them is touched.
-        """
+        """Whether files of log directories are put back, and checkpoints before them. Then all
+        partitions are compared before the first of them is touched."""
         ...
 
     @property
@@ -73,39 +59,19 @@ class RootUndo(Protocol[UndoT]):
         ...
 
     def parts(self, topics: TopicFilter) -> Iterator[Sequence[UndoT]]:
-        """Yield the partitions that the run may have changed, in order.
-
-        What was done to one part is on record before the next one is begun.
-
-        Args:
-            topics: Which topics are meant.
-
-        Raises:
-            PylogError: What the run has left cannot be read.
-        """
+        """Yield the partitions that the run may have changed, in order. What was done to one
+        part is on record before the next one is begun."""
         ...
 
     def begin(self, part: Sequence[UndoT], due: Sequence[UndoT]) -> None:
-        """Get ready to undo a part of the partitions.
-
-        Args:
-            part: All of the part.
-            due: Those that are undone next.
-        """
+        """Get ready to undo a part of the partitions."""
         ...
 
     def settle(self, due: Sequence[UndoT], done: Sequence[UndoT]) -> None:
-        """Take note which partitions of a part were undone.
-
-        Args:
-            due: As in ``begin``.
-            done: Those of them that are as they were before the run.
-        """
+        """Take note which partitions of a part were undone."""
         ...
 
     def end(self) -> Sequence[str]:
-        """Forget what a second attempt would need; return notes for the report.
-
-        The root was given back before: it has its marker again, if it may have it.
-        """
+        """Forget what a second attempt would need; return notes for the report. The root was
+        given back before: it has its marker again, if it may have it."""
         ...

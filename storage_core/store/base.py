@@ -19,19 +19,13 @@ _PIECE_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileInfo:
-    """One file of a listing.
-
-    Attributes:
-        name: Plain file name.
-        size_bytes: Length at the time of the listing.
-        modified_ms: Time of the last modification, epoch milliseconds.
-        identity: The file's identity, independent of its name: an inode number, or an object's
-            version; empty if the store cannot tell.
-    """
+    """One file of a listing."""
 
     name: str
-    size_bytes: int
-    modified_ms: int
+    size_bytes: int  # length at the time of the listing
+    modified_ms: int  # time of the last modification, epoch milliseconds
+    # The file's identity, independent of its name: an inode number, or an object's version; empty
+    # if the store cannot tell.
     identity: str = field(default="", compare=False)
 
 
@@ -42,10 +36,8 @@ class FileReader(Protocol):
     size_bytes: int
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
-        """Fill target from a position on; return the number of bytes.
-
-        At the end of the file they are fewer than target holds.
-        """
+        """Fill target from a position on; return the number of bytes. At the end of the file
+        they are fewer than target holds."""
         ...
 
     def close(self) -> None:
@@ -59,10 +51,8 @@ class VersionedReader(FileReader, Protocol):
 
     @property
     def version(self) -> str:
-        """An opaque tag; differs for another file and after any change.
-
-        It is "" if the store has none.
-        """
+        """An opaque tag; differs for another file and after any change. It is "" if the store
+        has none."""
         ...
 
 
@@ -73,13 +63,9 @@ def version_of(reader: FileReader) -> str:
 
 @runtime_checkable
 class SharedReader(FileReader, Protocol):
-    """One open file for concurrent reads at any position.
+    """One open file for concurrent reads at any position."""
 
-    Attributes:
-        is_shared: True; readers of objects, which read ahead of one caller, do not say it.
-    """
-
-    is_shared: bool
+    is_shared: bool  # True; readers of objects, which read ahead of one caller, do not say it
 
 
 class MappedReader(ABC):
@@ -90,17 +76,12 @@ class MappedReader(ABC):
 
     @abstractmethod
     def map(self, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
-        """Return uint8[size_bytes] from a position on; None if not mapped.
-
-        The array may be written to without changing the file.
-        """
+        """Return uint8[size_bytes] from a position on; None if not mapped. The array may be
+        written to without changing the file."""
 
 
 class HoledReader(ABC):
-    """One open file with a known hole at its end.
-
-    Readers derive from it, as from MappedReader.
-    """
+    """One open file with a known hole at its end. Readers derive from it, as from MappedReader."""
 
     @abstractmethod
     def data_end(self) -> int:
@@ -114,11 +95,6 @@ def data_end_of(reader: FileReader) -> int:
 
 def read_range(reader: FileReader, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes between two positions, piece by piece.
-
-    Args:
-        reader: The open file.
-        start: Where they begin.
-        end: Where they end.
 
     Yields:
         uint8[n], valid until the next one is asked for.
@@ -169,13 +145,10 @@ class LogStore(Protocol):
         ...
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
-        """Create or replace a small file durably and atomically.
-
-        So is all that happened to the directory's entries before.
+        """Create or replace a small file durably and atomically. So is all that happened to the
+        directory's entries before.
 
         Args:
-            name: Name of the file.
-            content: All of it.
             modified_ms: Its modification time, epoch milliseconds; None for now.
         """
         ...
@@ -186,9 +159,6 @@ class LogStore(Protocol):
         """Copy a byte range of a file to a new, synced file.
 
         Args:
-            source: Name of the file that holds the bytes.
-            start: Where in it they begin.
-            size_bytes: How many there are.
             target: Name of the new file; one that is there is replaced.
             modified_ms: Its modification time, epoch milliseconds.
 
@@ -227,15 +197,9 @@ class LogStore(Protocol):
 
 
 class UnsharedStore:
-    """A store with knowledge of other writers to its files.
+    """A store with knowledge of other writers to its files. Stores derive from it."""
 
-    Stores derive from it.
-
-    Attributes:
-        is_ours: Whether nobody does: then its readers are ``MappedReader``s.
-    """
-
-    is_ours: bool
+    is_ours: bool  # whether nobody does: then its readers are ``MappedReader``s
 
 
 def is_mapped(store: LogStore) -> bool:
@@ -248,10 +212,6 @@ class IdentifyingStore(LogStore, Protocol):
 
     def open_identified(self, name: str, identity: str) -> FileReader | None:
         """Open a file if it still has this identity, else return None.
-
-        Args:
-            name: Name of the file.
-            identity: The identity in a listing.
 
         Raises:
             StorageError: It cannot be opened, for another reason than not being there.
@@ -266,10 +226,6 @@ class OwnedFiles(ABC):
     def hand_on_ownership(self, descriptor: int, name: str) -> None:
         """Give an open file elsewhere owner, group and mode of one here.
 
-        Args:
-            descriptor: The other one.
-            name: Name of a file here, or of a future one.
-
         Raises:
             StorageError: The disk failed.
         """
@@ -278,10 +234,8 @@ class OwnedFiles(ABC):
 
 @runtime_checkable
 class DirectoryStore(LogStore, Protocol):
-    """A partition directory on a disk, beside which files can be kept.
-
-    Each method may be called again after a crash in its middle.
-    """
+    """A partition directory on a disk, beside which files can be kept. Each method may be called
+    again after a crash in its middle."""
 
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:
         """Keep a file under a second path, outside of the directory.
@@ -292,8 +246,6 @@ class DirectoryStore(LogStore, Protocol):
         while its path is there was kept by one.
 
         Args:
-            name: Name of the file.
-            path: Its path outside.
             is_copy: Whether the bytes are copied.
 
         Raises:
@@ -306,8 +258,6 @@ class DirectoryStore(LogStore, Protocol):
         """Put a kept file into the directory, replacing its namesake.
 
         Args:
-            path: Path of the file.
-            name: In the directory.
             is_copy: Whether the bytes are copied.
 
         Raises:

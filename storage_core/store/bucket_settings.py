@@ -1,6 +1,4 @@
-"""Warn of an S3 bucket's settings with costs, deletions or retention.
-
-A plan shows the remarks.
+"""Warn of an S3 bucket's settings with costs, deletions or retention. A plan shows the remarks.
 
 Asked before the first write and put into the plan; nothing here refuses.
 """
@@ -49,25 +47,16 @@ class RemarkCode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRemark:
-    """A setting that a person should know before the first write.
-
-    Attributes:
-        code: The subject.
-        message: The fact, and what follows from it.
-    """
+    """A setting that a person should know before the first write."""
 
     code: RemarkCode
-    message: str
+    message: str  # the fact, and what follows from it
 
 
 def inspect_bucket(url: str) -> list[BucketRemark]:
     """Return remarks on a bucket's settings; none for other stores.
 
     It costs six requests and one page of the listing. A forbidden request gives a remark, too.
-
-    Raises:
-        MissingDriverError: The package that reaches such a URL is not installed.
-        StorageError: The store was not reached.
     """
     objects = open_object_store(url)
     call = getattr(objects, "call", None)

@@ -1,6 +1,5 @@
-"""Copy an object to another key, by the store itself if possible.
-
-It is possible if both keys are on the same store.
+"""Copy an object to another key, by the store itself if possible. It is possible if both keys are
+on the same store.
 
 A copy is of the version that was planned, or it is refused: S3 is told to compare the tag as it
 copies. Not every server obeys; where the copy's own tag does not show that it has the same bytes,
@@ -31,16 +30,8 @@ def copy_object(
     """Copy one version of an object and return the copy's tag.
 
     Args:
-        source: Where the object is.
-        key: Key of the object.
         etag: Tag of the version; empty where its store gives none.
         target: Where the copy goes; may be the same store.
-        target_key: Key of the copy.
-
-    Raises:
-        ChangedWhileReadError: The object has another version now.
-        InvalidNameError: A key is not one.
-        StorageError: A store failed.
     """
     if is_server_side(source, target):
         tag = _copy_on_s3(source, key, etag, target, target_key)
@@ -80,10 +71,8 @@ def _download(source: ObjectStore, key: str, etag: str, path: Path) -> None:
 def _copy_on_s3(
     source: ObjectStore, key: str, etag: str, target: ObjectStore, target_key: str
 ) -> str:
-    """Copy an object by one CopyObject request.
-
-    Kafka's segments have at most 2 GiB; one request copies up to 5.
-    """
+    """Copy an object by one CopyObject request. Kafka's segments have at most 2 GiB; one request
+    copies up to 5."""
     from storage_core.store.s3_objects import S3ObjectStore  # noqa: PLC0415  # of an extra
     from storage_core.store.s3_transfer import error_code, tag_of  # noqa: PLC0415  # likewise
 

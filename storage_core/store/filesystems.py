@@ -90,10 +90,7 @@ def find_filesystem(path: Path) -> str | None:
 
 
 def _filesystem_by_number(path: Path) -> str | None:
-    """Return the filesystem type of a path by statfs(2).
-
-    An unknown type is its number.
-    """
+    """Return the filesystem type of a path by statfs(2). An unknown type is its number."""
     words = (ctypes.c_long * _STATFS_WORDS)()
     if ctypes.CDLL(None).statfs(os.fsencode(path), words) != 0:
         return None
@@ -120,13 +117,11 @@ def filesystem_of(path: Path, mount_table: str) -> str | None:
 
 
 def is_mount_point(path: Path, mount_table: str) -> bool:
-    """Tell whether something is mounted at a path.
-
-    The mount may be a folder of the same filesystem (``--bind``).
+    """Tell whether something is mounted at a path. The mount may be a folder of the same filesystem
+    (``--bind``).
 
     Args:
         path: Absolute, without symbolic links.
-        mount_table: Content of the mount table.
     """
     return path in (place for place, _ in _mounts(mount_table))
 

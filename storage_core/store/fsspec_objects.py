@@ -1,8 +1,5 @@
-"""Objects behind any filesystem that fsspec knows, for reading and plain writes.
-
-fsspec cannot replace objects conditionally, so mirrors can be read, but managed roots cannot be
-here.
-"""
+"""Objects behind any filesystem that fsspec knows, for reading and plain writes. fsspec cannot
+replace objects conditionally, so mirrors can be read, but managed roots cannot be here."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,10 +27,8 @@ from storage_core.store.object_store import (
 
 
 class FsspecObjectStore:
-    """The objects below a URL of an fsspec filesystem.
-
-    An object's tag is the store's own, or made of time and size.
-    """
+    """The objects below a URL of an fsspec filesystem. An object's tag is the store's own, or
+    made of time and size."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -189,10 +184,7 @@ class FsspecObjectStore:
 
 
 def _is_local(filesystem: Any) -> bool:
-    """Tell whether a filesystem is local, or a layer over one.
-
-    A cache is such a layer.
-    """
+    """Tell whether a filesystem is local, or a layer over one. A cache is such a layer."""
     while filesystem is not None:
         if isinstance(filesystem, LocalFileSystem):
             return True

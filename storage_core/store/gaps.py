@@ -17,15 +17,10 @@ LEAST_GAP_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedRange:
-    """A range left out of a file; it reads as zeros.
-
-    Attributes:
-        position: Where in the file it begins.
-        source: The stretch of an object whose bytes belong there.
-    """
+    """A range left out of a file; it reads as zeros."""
 
     position: int
-    source: FileEntry
+    source: FileEntry  # the stretch of an object whose bytes belong there
 
     @property
     def end_position(self) -> int:
@@ -41,16 +36,12 @@ class CopiesStretches(Protocol):
         """Return the location of a range; None if it cannot be copied.
 
         Args:
-            name: Name of the file.
-            start: Where in the file the stretch begins.
             size_bytes: Its length; the file is no shorter.
         """
         ...
 
 
 def may_be_gap(objects: ObjectStore, size_bytes: int) -> bool:
-    """Tell whether a range is worth a copy by the store itself.
-
-    Some stores copy no parts of objects.
-    """
+    """Tell whether a range is worth a copy by the store itself. Some stores copy no parts of
+    objects."""
     return size_bytes >= LEAST_GAP_BYTES and is_server_side(objects, objects)

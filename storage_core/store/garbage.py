@@ -1,6 +1,4 @@
-"""Find and delete garbage: objects and manifests not needed by any manifest.
-
-A purge deletes it.
+"""Find and delete garbage: objects and manifests not needed by any manifest. A purge deletes it.
 
 Kept is what the current generation names, and what each generation names that was current at some
 time within the grace period: readers that began then read on, and an undo goes back to it. The
@@ -46,28 +44,18 @@ _HISTORY_NAME: Final = re.compile(r"(?P<generation>[0-9]{20})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionGarbage:
-    """The objects of one partition that a purge may delete.
-
-    Attributes:
-        partition: The partition.
-        generation: The current one; 0 where there is no manifest, and so no garbage.
-        oldest_generation: The oldest one that is kept, for readers and undo.
-        histories: Superseded manifests that may go; they have to go before the data that only
-            they name.
-        data: Data objects that may go.
-        adopted: Adopted objects that may go: the entries of superseded manifests, by URL.
-        kept_bytes: Bytes of all other data objects.
-        head: The current generation, None without one.
-    """
+    """The objects of one partition that a purge may delete."""
 
     partition: TopicPartition
-    generation: int
-    oldest_generation: int
+    generation: int  # the current one; 0 where there is no manifest, and so no garbage
+    oldest_generation: int  # the oldest one that is kept, for readers and undo
+    # Superseded manifests that may go; they have to go before the data that only they name.
     histories: tuple[ObjectInfo, ...]
-    data: tuple[ObjectInfo, ...]
+    data: tuple[ObjectInfo, ...]  # data objects that may go
+    # Adopted objects that may go: the entries of superseded manifests, by URL.
     adopted: Mapping[str, FileEntry] = field(default_factory=dict)
-    kept_bytes: int
-    head: Manifest | None = None
+    kept_bytes: int  # bytes of all other data objects
+    head: Manifest | None = None  # the current generation, None without one
 
     @property
     def size_bytes(self) -> int:
@@ -86,15 +74,8 @@ def kept_generations(
     """Yield the current generation, then those within the grace period.
 
     Args:
-        objects: The managed root.
-        partition: The partition.
         grace_start_ms: When the grace period began, epoch milliseconds; a generation that was
             superseded before is not kept.
-
-    Raises:
-        PartitionNotFoundError: There is no manifest.
-        ManifestError: A manifest is not what its format allows.
-        StorageError: The store failed.
     """
     manifest = read_head(objects, partition).manifest
     yield manifest
@@ -109,9 +90,8 @@ def kept_generations(
 def find_garbage(
     objects: ObjectStore, partition: TopicPartition, *, grace_start_ms: int
 ) -> PartitionGarbage:
-    """Find one partition's objects and manifests for a purge to delete.
-
-    It costs one GET for each generation, and one listing.
+    """Find one partition's objects and manifests for a purge to delete. It costs one GET for each
+    generation, and one listing.
 
     Whoever deletes it has to hold the root's lease from before this call on.
 
@@ -172,16 +152,8 @@ def delete_garbage(
     names them, data when none does any more.
 
     Args:
-        objects: The root.
-        garbage: The garbage to delete.
-        fencing_token: Token of the lease.
         fence: Called before every request that changes something; raises if the lease is not held
             any more: its next holder may bring back a generation that needs what is still to go.
-
-    Raises:
-        ChangedWhileReadError: Another generation is current than when garbage was looked for.
-        LeaseLostError: Somebody with a newer lease was here.
-        StorageError: A store failed.
     """
     if garbage.head is not None and (garbage.data or garbage.adopted):
         fence()
@@ -202,10 +174,8 @@ def delete_garbage(
 
 
 def _folder_of(url: str, root: str) -> tuple[ObjectStore, str]:
-    """Return the folder of an adopted object, and its name.
-
-    Nothing above that folder is ours to remove.
-    """
+    """Return the folder of an adopted object, and its name. Nothing above that folder is ours to
+    remove."""
     store, key = split_adopted(url, root)
     folder, _, name = key.rpartition("/")
     is_path = URL_MARK not in root
@@ -235,13 +205,8 @@ def _adopted_only_by(
 
 
 def _require_adopted(objects: ObjectStore, partition: TopicPartition, urls: Iterable[str]) -> None:
-    """Check that a partition's objects elsewhere are adopted ones.
-
-    They must be in a folder of the partition, in a place of adopted objects.
-
-    Raises:
-        ManifestError: One is not; nothing of the partition is to be deleted then.
-    """
+    """Check that a partition's objects elsewhere are adopted ones. They must be in a folder of
+    the partition, in a place of adopted objects."""
     places = own_places(objects, find_root(objects))
     for url in urls:
         folder = url.rpartition("/")[0]

@@ -34,25 +34,18 @@ GENERATION_MARK: Final = "#generation="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A generation as it was read.
-
-    Attributes:
-        manifest: Its content.
-        etag: Tag of the current manifest's object; empty for a generation that is not the current
-            one, and for a partition that has none yet.
-        content: The manifest's bytes; empty as the tag is.
-    """
+    """A generation as it was read."""
 
     manifest: Manifest
+    # Tag of the current manifest's object; empty for a generation that is not the current one, and
+    # for a partition that has none yet.
     etag: str = ""
-    content: bytes = b""
+    content: bytes = b""  # the manifest's bytes; empty as the tag is
 
     @property
     def is_replaceable(self) -> bool:
-        """Tell whether the next generation may follow this one.
-
-        It may if this one is current, or if there is none.
-        """
+        """Tell whether the next generation may follow this one. It may if this one is current,
+        or if there is none."""
         return bool(self.etag) or self.manifest.generation == 0
 
 
@@ -75,13 +68,7 @@ def current_location(location: str) -> str:
 
 
 def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
-    """Return the current generation, by one GET.
-
-    Raises:
-        PartitionNotFoundError: The partition has none.
-        ManifestError: The object is no manifest.
-        StorageError: The store failed.
-    """
+    """Return the current generation, by one GET."""
     key = manifest_key(partition)
     try:
         content, etag = objects.get_with_etag(key, limit_bytes=MAX_MANIFEST_BYTES)
@@ -95,15 +82,8 @@ def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
 
 
 def require_no_remains(objects: ObjectStore, partition: TopicPartition) -> None:
-    """Check by one LIST that a partition without manifest has no objects.
-
-    The cluster's metadata, where a copy of a broker's directory was adopted, never gets a manifest.
-
-    Raises:
-        ManifestError: It has. Its manifest was lost, or it was never committed: only a person can
-            say, and to go on as if there were no such partition would lose its records silently.
-        StorageError: The store failed.
-    """
+    """Check by one LIST that a partition without manifest has no objects. The cluster's
+    metadata, where a copy of a broker's directory was adopted, never gets a manifest."""
     if partition.topic == CLUSTER_METADATA_TOPIC:
         return
     remainder = next(iter(objects.list(f"{partition}/")), None)
@@ -118,13 +98,7 @@ def require_no_remains(objects: ObjectStore, partition: TopicPartition) -> None:
 
 
 def read_generation(objects: ObjectStore, partition: TopicPartition, generation: int) -> Head:
-    """Return one generation of a partition, from the history if superseded.
-
-    Raises:
-        PartitionNotFoundError: There is no such generation, or not any more.
-        ManifestError: The object is no manifest.
-        StorageError: The store failed.
-    """
+    """Return one generation of a partition, from the history if superseded."""
     head = read_head(objects, partition)
     if head.manifest.generation == generation:
         return head
@@ -148,15 +122,7 @@ def commit_generation(
     """Make a manifest the partition's current one.
 
     Args:
-        objects: The managed root.
-        head: The head to replace.
-        manifest: The next generation.
         fence: Called right before the one PUT that counts; raises to stop it.
-
-    Raises:
-        ConditionFailedError: Somebody else has replaced head.
-        ManifestError: This program would refuse to read the manifest back.
-        StorageError: The store failed; whether the commit happened, the next reader sees.
     """
     partition = manifest.partition
     key = manifest_key(partition)
@@ -180,24 +146,15 @@ def commit_generation(
 def raise_fence(
     objects: ObjectStore, partition: TopicPartition, head: Manifest, token: int
 ) -> None:
-    """Refuse commits of any lower token, by raising the manifest's fencing token.
-
-    Readers of the current generation can then replace it only under this token.
+    """Refuse commits of any lower token, by raising the manifest's fencing token. Readers of the
+    current generation can then replace it only under this token.
 
     Whoever lost the lease after he asked for it may still be about to write. He replaces what he
     has read, and that is not there any more: the same generation, under a higher token, is.
 
     Args:
-        objects: The managed root.
-        partition: The partition.
         head: Its current generation, as it was read under the lease.
         token: Token of the lease held now.
-
-    Raises:
-        ChangedWhileReadError: Another generation is the current one.
-        LeaseLostError: Somebody with a newer lease was here.
-        ConditionFailedError: Somebody replaces it at this moment.
-        StorageError: The store failed.
     """
     current = read_head(objects, partition)
     if current.manifest.generation != head.generation:
@@ -218,10 +175,8 @@ def raise_fence(
 
 
 def _keep_history(objects: ObjectStore, head: Head) -> None:
-    """Copy the current manifest into the history.
-
-    The history may already have a copy under a lower token.
-    """
+    """Copy the current manifest into the history. The history may already have a copy under a
+    lower token."""
     manifest = head.manifest
     try:
         objects.put_if_absent(history_key(manifest.partition, manifest.generation), head.content)

@@ -1,6 +1,4 @@
-"""The lease of a managed root: only its holder commits.
-
-Fencing tokens tell runs apart.
+"""The lease of a managed root: only its holder commits. Fencing tokens tell runs apart.
 
 ``lease.json`` names the holder, when the lease ends, and the fencing token, which rises by one with
 every acquisition and is never reset. All changes are conditional PUTs. A thread renews the lease
@@ -35,16 +33,11 @@ _MARGIN_PARTS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseProof:
-    """Identifies the lease of a run, for its tasks.
-
-    Attributes:
-        holder: Name of the run, for people.
-        token: The fencing token, at least 1.
-        nonce: 32 hexadecimal digits; tells two acquisitions apart whatever the token says.
-    """
+    """Identifies the lease of a run, for its tasks."""
 
     holder: Word
-    token: Annotated[int, whole(1)]
+    token: Annotated[int, whole(1)]  # the fencing token, at least 1
+    # 32 hexadecimal digits; tells two acquisitions apart whatever the token says.
     nonce: Annotated[str, word(r"[0-9a-f]{32}")]
 
 
@@ -72,12 +65,7 @@ _LEASE: Final = JsonFile(LeaseFacts, "pylog-lease")
 
 
 def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
-    """Return the lease and its object's tag; None without a lease.
-
-    Raises:
-        ManifestError: The object is no lease.
-        StorageError: The store failed.
-    """
+    """Return the lease and its object's tag; None without a lease."""
     try:
         content, etag = objects.get_with_etag(LEASE_FILE, limit_bytes=MAX_LEASE_BYTES)
     except ObjectNotFoundError:
@@ -86,12 +74,7 @@ def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
 
 
 def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> None:
-    """Check by one GET, before commits, that a run holds its lease.
-
-    Raises:
-        LeaseLostError: It ended, was released, or somebody else has it.
-        StorageError: The store failed.
-    """
+    """Check by one GET, before commits, that a run holds its lease."""
     lease = read_lease(objects)
     if lease is None:
         raise LeaseLostError(objects.url, proof.holder, "is gone")
@@ -107,10 +90,8 @@ def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> No
 
 
 class Lease:
-    """The lease of a managed root, held and renewed by a thread.
-
-    Made by ``acquire_lease``; a context manager releases it at the end.
-    """
+    """The lease of a managed root, held and renewed by a thread. Made by ``acquire_lease``; a
+    context manager releases it at the end."""
 
     def __init__(self, objects: ObjectStore, facts: LeaseFacts, etag: str, clock: Clock) -> None:
         self._objects = objects
@@ -150,12 +131,7 @@ class Lease:
         require_lease(self._objects, self.proof, now_ms=self._clock.now_ms())
 
     def renew(self) -> None:
-        """Make it last for its whole duration from now on.
-
-        Raises:
-            LeaseLostError: It had ended, or somebody else has it.
-            StorageError: The store failed; the lease may be renewed again until it ends.
-        """
+        """Make it last for its whole duration from now on."""
         with self._changing:
             now_ms = self._clock.now_ms()
             # An ended lease may be another run's: taking it back would be an acquisition.
@@ -175,13 +151,8 @@ class Lease:
             self._thread.start()
 
     def release(self) -> None:
-        """End the lease at once, so that the next run can start.
-
-        The token stays. A lost lease is left alone.
-
-        Raises:
-            StorageError: The store failed; the lease ends by itself.
-        """
+        """End the lease at once, so that the next run can start. The token stays. A lost lease
+        is left alone."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -226,15 +197,9 @@ def acquire_lease(
     """Take the lease of a managed root.
 
     Args:
-        objects: The root.
         holder: Name of the new holder, for people: at most 1,024 printable ASCII characters.
         ttl_ms: How long it lasts unless it is renewed, milliseconds.
         clock: The clock, by default this machine's.
-
-    Raises:
-        LeaseHeldError: Another run has it, or was quicker.
-        ManifestError: The object is no lease, or the holder is no such text.
-        StorageError: The store failed.
     """
     clock = clock or SystemClock()
     now_ms = clock.now_ms()

@@ -1,6 +1,4 @@
-"""List a root on an object store: directories, and some directories' files.
-
-Listings come by pages.
+"""List a root on an object store: directories, and some directories' files. Listings come by pages.
 
 A listing is what an object store charges for and what takes its time: 1,000 keys a request. The
 directories of a root come from pages with a delimiter. The files of neighbouring directories come
@@ -29,31 +27,21 @@ _UNSAFE: Final = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True, order=True)
 class ListedFile:
-    """One file of a partition directory, from a listing or an inventory.
+    """One file of a partition directory, from a listing or an inventory."""
 
-    Attributes:
-        name: Plain file name; see ``is_plain_name``.
-        size_bytes: Length.
-        modified_ms: Time of the last modification, epoch milliseconds. Two that differ in nothing
-            else are equal: an inventory rounds it.
-        etag: The store's tag of the content, without quotes; empty where it gives none.
-    """
-
-    name: str
+    name: str  # plain file name; see ``is_plain_name``
     size_bytes: int
+    # Time of the last modification, epoch milliseconds. Two that differ in nothing else are equal:
+    # an inventory rounds it.
     modified_ms: int = field(compare=False)
-    etag: str
+    etag: str  # the store's tag of the content, without quotes; empty where it gives none
 
 
 class RootListing(Protocol):
     """The listing of one root."""
 
     def directories(self) -> Iterator[str]:
-        """Yield the names of the root's directories, in any order.
-
-        Raises:
-            StorageError: The store failed.
-        """
+        """Yield the names of the root's directories, in any order."""
         ...
 
     def files(self, directories: Sequence[str]) -> Iterator[tuple[str, list[ListedFile]]]:
@@ -62,9 +50,6 @@ class RootListing(Protocol):
         Args:
             directories: At least one, sorted by ``key_order``; on a store that lists from the
                 middle, with no other directory between them that has many files.
-
-        Raises:
-            StorageError: The store failed.
         """
         ...
 
@@ -84,10 +69,6 @@ def open_listing(root: str) -> RootListing:
 
     Args:
         root: URL of any kind that fsspec knows, or a path.
-
-    Raises:
-        MissingDriverError: The package behind this kind of URL is not installed.
-        StorageError: There is no such kind of store, or it cannot be reached.
     """
     store = open_object_store(root)
     return S3Listing(store) if store.url.startswith(_S3) else FolderListing(store)
@@ -152,13 +133,7 @@ class S3Listing:
 
 
 class FolderListing:
-    """The listing of a root on a store other than S3.
-
-    It costs one request for each directory.
-
-    Args:
-        store: The root.
-    """
+    """The listing of a root on a store other than S3. It costs one request for each directory."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

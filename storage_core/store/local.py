@@ -71,7 +71,6 @@ class storage_errors:  # noqa: N801  # reads like the context managers of contex
     All calls of a store are in such a block, so paths are joined only for errors.
 
     Args:
-        path: The path, or a folder.
         name: Name of a file in it; without one the error is about the path itself.
     """
 
@@ -160,13 +159,9 @@ _ITSELF: Final = "."
 
 
 class LocalFileReader(MappedReader, HoledReader):
-    """Ranged reads of one local file.
-
-    If the file shrinks, a read fails; the process does not.
+    """Ranged reads of one local file. If the file shrinks, a read fails; the process does not.
 
     Args:
-        directory: Directory of the file, for messages.
-        name: Name of the file.
         descriptor: The file, open; this object closes it.
         may_map: Whether ``map`` may have the file to itself.
 
@@ -270,12 +265,11 @@ class LocalStore(UnsharedStore, OwnedFiles):
     """The files of one local directory: a partition's or a root's own.
 
     Args:
-        directory: Its path.
         may_be_link: Whether its last name may be a link: a person named it, as they name a log
             directory. A partition of one may not: it could lead into another log directory, whose
             lock nobody holds.
-        is_ours: Whether nobody else has to write there meanwhile: a run holds its lock, or a
-            person cleans or recovers this one directory. Then files may be mapped.
+        is_ours: Whether nobody else has to write there meanwhile: a run holds its lock, or a person
+            cleans or recovers this one directory. Then files may be mapped.
         fence: Asked right before each change: raises where the directory is not ours any more.
     """
 
@@ -300,9 +294,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the directory open for the block's calls.
-
-        Otherwise each call would open it.
+        """Keep the directory open for the block's calls. Otherwise each call would open it.
 
         One that cannot be opened is no error of this call; each of those in the block says so.
         """
@@ -316,9 +308,6 @@ class LocalStore(UnsharedStore, OwnedFiles):
         """Return the regular files visible to a broker, sorted by name.
 
         ``is_text`` tells which names a broker sees.
-
-        Raises:
-            StorageError: A file of Kafka's is a link: without it the log would be another one.
         """
         try:
             with storage_errors(self.directory), self._folder() as folder:
@@ -346,10 +335,8 @@ class LocalStore(UnsharedStore, OwnedFiles):
         return self._facts_of(name) is not None
 
     def has_file(self, name: str) -> bool:
-        """Tell whether a name is a regular file or a link.
-
-        FIFOs, folders and devices are something else.
-        """
+        """Tell whether a name is a regular file or a link. FIFOs, folders and devices are
+        something else."""
         facts = self._facts_of(name)
         return facts is not None and (stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode))
 
@@ -431,10 +418,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def copy_range(
         self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
     ) -> None:
-        """Copy a byte range of a file to a new file.
-
-        The kernel copies if the filesystem can.
-        """
+        """Copy a byte range of a file to a new file. The kernel copies if the filesystem can."""
         with (
             storage_errors(self.directory, target),
             self._folder_to_change() as folder,
@@ -686,11 +670,7 @@ def make_folder_like(home: LocalStore, folder: Path) -> None:
     """Create a folder with owner, group and mode of a directory; durable.
 
     Args:
-        home: The directory.
         folder: Stays where it is there, but gets these as well.
-
-    Raises:
-        StorageError: The disk failed.
     """
     with storage_errors(folder):
         make_folder(folder)
@@ -699,13 +679,8 @@ def make_folder_like(home: LocalStore, folder: Path) -> None:
 
 
 def write_record(path: Path, content: bytes) -> None:
-    """Create or replace a small file and its folders; all durable.
-
-    The folder's entries are durable, too.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Create or replace a small file and its folders; all durable. The folder's entries are
+    durable, too."""
     temporary = path.name + TEMPORARY_SUFFIX
     with storage_errors(path):
         make_folder(path.parent)
@@ -729,10 +704,8 @@ _NO_LINK: Final = frozenset(
 def _duplicate(
     source_folder: int, source: str, target_folder: int, target: str, *, is_copy: bool
 ) -> None:
-    """Link or copy a file to another name, replacing its namesake.
-
-    A copy has the original's times, owner, mode and extended attributes.
-    """
+    """Link or copy a file to another name, replacing its namesake. A copy has the original's
+    times, owner, mode and extended attributes."""
     temporary = target + TEMPORARY_SUFFIX
     with _Opened(open_in(source_folder, source)) as file:
         facts = os.fstat(file)
@@ -808,8 +781,6 @@ def _adopt_ownership(descriptor: int, folder: int, kin: str) -> bool:
     """Give an open file its kin's owner, group, mode and extended attributes.
 
     Args:
-        descriptor: The file.
-        folder: Where its kin is.
         kin: Name of what it is like in there; ``.`` for the folder.
 
     Returns:

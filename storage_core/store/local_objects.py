@@ -228,9 +228,7 @@ class LocalObjectStore:
             yield file
 
     def _walk(self, folder: str) -> Iterator[ObjectInfo]:
-        """Yield all files below a folder, in order of keys.
-
-        A folder is sorted with its slash.
+        """Yield all files below a folder, in order of keys. A folder is sorted with its slash.
 
         Links are no objects: what a purge finds here, it deletes.
         """
@@ -285,10 +283,8 @@ class LocalObjectStore:
             return None
 
     def _in_folder(self, path: Path, action: Callable[[int], T]) -> T:
-        """Run an action in a path's folder; make the folder if missing.
-
-        If another process removes it meanwhile, it is made again.
-        """
+        """Run an action in a path's folder; make the folder if missing. If another process
+        removes it meanwhile, it is made again."""
         for _ in range(_ATTEMPTS):
             try:
                 with self._folder_of(path) as folder:
@@ -311,26 +307,17 @@ class LocalObjectStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Temporary:
-    """A file that is going to be given a name.
-
-    Attributes:
-        folder: The open folder that it is in.
-        name: Its name there.
-        etag: The tag that it has under any name.
-    """
+    """A file that is going to be given a name."""
 
     folder: int
     name: str
-    etag: str
+    etag: str  # the tag that it has under any name
 
 
 def _write(
     source: bytes | Path, folder: int, name: str, modified_ns: int, owner: os.stat_result | None
 ) -> str:
-    """Write a new, durable file and return its tag.
-
-    It is given to the owner, if there is one.
-    """
+    """Write a new, durable file and return its tag. It is given to the owner, if there is one."""
     with os.fdopen(create_in(folder, name, mode=PUBLIC_FILE_MODE), "wb") as file:
         if owner is not None:
             with suppress(PermissionError):  # root of a container may lack the right

@@ -22,28 +22,18 @@ from storage_core.store.local import LocalStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogIdentity:
-    """The ids of a log; None where no file says one.
-
-    Attributes:
-        topic_id: The id in ``partition.metadata``.
-        cluster_id: The id in the log directory's ``meta.properties``.
-    """
+    """The ids of a log; None where no file says one."""
 
     topic_id: Annotated[Word | None, OMITTED] = None
+    # The id in the log directory's ``meta.properties``.
     cluster_id: Annotated[Word | None, OMITTED] = None
 
     def require(self, expected: "LogIdentity", location: str) -> None:
-        """Check that a partition directory still holds the same log.
-
-        An id that only one side has contradicts nothing.
+        """Check that a partition directory still holds the same log. An id that only one side has
+        contradicts nothing.
 
         Args:
             expected: The ids as they were written down; these are those that are there.
-            location: The partition directory.
-
-        Raises:
-            InconsistentClusterIdError: The log directory is another cluster's.
-            InconsistentTopicIdError: The log is another topic's.
         """
         if None not in {expected.cluster_id, self.cluster_id} and (
             expected.cluster_id != self.cluster_id
@@ -56,12 +46,7 @@ class LogIdentity:
 
 
 def topic_id_of(store: LogStore) -> str | None:
-    """Return the topic id in ``partition.metadata``, None without the file.
-
-    Raises:
-        CheckpointError: The file is malformed.
-        StorageError: The partition cannot be read.
-    """
+    """Return the topic id in ``partition.metadata``, None without the file."""
     if isinstance(store, LocalStore):
         # Ask the disk for this one file: a listing costs as much as the partition has files.
         # Anything of that name but a file is refused, as by a broker.
@@ -76,12 +61,7 @@ def topic_id_of(store: LogStore) -> str | None:
 
 
 def read_identity(store: LogStore) -> LogIdentity:
-    """Return the ids of the log in a partition directory.
-
-    Raises:
-        CheckpointError: A file is malformed.
-        StorageError: A file cannot be read.
-    """
+    """Return the ids of the log in a partition directory."""
     if not isinstance(store, LocalStore):
         return LogIdentity(topic_id=topic_id_of(store))
     cluster_id, root = None, LocalStore(Path(store.location).parent, may_be_link=True)

@@ -18,18 +18,14 @@ MAX_ROOT_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootFacts:
-    """What ``pylog-root.json`` says.
+    """What ``pylog-root.json`` says."""
 
-    Attributes:
-        root_id: 32 hexadecimal digits; two roots never share one.
-        created_ms: Epoch milliseconds.
-        adopted: URLs of the mirrors whose objects were adopted where they lie (``ingest
-            --in-place``), beside the root's own place. A purge deletes nowhere else.
-    """
-
+    # 32 hexadecimal digits; two roots never share one.
     root_id: Annotated[str, word(r"[0-9a-f]{32}")]
     created_ms: Count
     # A root without adopted mirrors has no such field: older versions of this program read it.
+    # URLs of the mirrors whose objects were adopted where they lie (``ingest --in-place``), beside
+    # the root's own place. A purge deletes nowhere else.
     adopted: Annotated[tuple[SystemText, ...], OMITTED] = ()
 
 
@@ -37,12 +33,7 @@ _ROOT: Final = JsonFile(RootFacts, FORMAT, VERSION)
 
 
 def find_root(objects: ObjectStore) -> RootFacts | None:
-    """Read the marker file of a managed root; None without one.
-
-    Raises:
-        ManifestError: The object breaks its format.
-        StorageError: The store failed.
-    """
+    """Read the marker file of a managed root; None without one."""
     try:
         content = objects.get(MANAGED_ROOT_FILE, limit_bytes=MAX_ROOT_BYTES)
     except ObjectNotFoundError:
@@ -51,13 +42,7 @@ def find_root(objects: ObjectStore) -> RootFacts | None:
 
 
 def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
-    """Make a tested place a managed root, unless it is one.
-
-    Raises:
-        UnsafeStoreError: The store ignores conditions on writes.
-        ConditionFailedError: Somebody else makes one of it at this moment.
-        StorageError: The store failed.
-    """
+    """Make a tested place a managed root, unless it is one."""
     root = find_root(objects)
     if root is not None:
         return root
@@ -72,12 +57,6 @@ def record_adopted(objects: ObjectStore, mirror: str) -> None:
 
     Args:
         objects: The managed root; it is there.
-        mirror: Path or URL of the mirror.
-
-    Raises:
-        ConditionFailedError: Somebody else writes the record at this moment.
-        ManifestError: The object breaks its format.
-        StorageError: The store failed.
     """
     _, etag = objects.get_with_etag(MANAGED_ROOT_FILE, limit_bytes=MAX_ROOT_BYTES)
     facts = find_root(objects)
@@ -89,10 +68,8 @@ def record_adopted(objects: ObjectStore, mirror: str) -> None:
 
 
 def own_places(objects: ObjectStore, facts: RootFacts | None) -> tuple[str, ...]:
-    """Return the URLs open to deletion by a purge of a root.
-
-    They are the root's and those of the mirrors with adopted objects.
-    """
+    """Return the URLs open to deletion by a purge of a root. They are the root's and those of
+    the mirrors with adopted objects."""
     return (place_url(objects.url), *(facts.adopted if facts is not None else ()))
 
 
@@ -102,10 +79,8 @@ def place_url(location: str) -> str:
 
 
 def list_partitions(objects: ObjectStore) -> Iterator[TopicPartition]:
-    """Yield all partitions with a folder in the root, by pages.
-
-    A folder without a manifest counts: its ingest may have been stopped before the first commit.
-    """
+    """Yield all partitions with a folder in the root, by pages. A folder without a manifest
+    counts: its ingest may have been stopped before the first commit."""
     for name in objects.list_folders():
         try:
             yield parse_partition_directory(name)

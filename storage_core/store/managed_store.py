@@ -70,8 +70,6 @@ class ManagedStore:
     """The files of one partition of a managed root.
 
     Args:
-        objects: The root.
-        partition: The partition.
         generation: The one to read; None for the current one when it is first needed.
         attempt_id: Names what is uploaded; None for a new name that nobody else has.
         is_new: Whether a partition without a manifest is an empty one that a publish creates.
@@ -116,13 +114,7 @@ class ManagedStore:
 
     @property
     def manifest(self) -> Manifest:
-        """The generation that is read, without the changes since.
-
-        Raises:
-            PartitionNotFoundError: The partition, or that generation of it, does not exist.
-            ManifestError: The object is no manifest.
-            StorageError: The store failed.
-        """
+        """The generation that is read, without the changes since."""
         return self._head().manifest
 
     @property
@@ -148,10 +140,8 @@ class ManagedStore:
         return file if isinstance(file, FileEntry) else None
 
     def stretch_to_copy(self, name: str, start: int, size_bytes: int) -> FileEntry | None:
-        """Return the location of a range; None if it cannot be copied.
-
-        Some object stores copy no ranges, or no short ones.
-        """
+        """Return the location of a range; None if it cannot be copied. Some object stores copy
+        no ranges, or no short ones."""
         entry = self.entry_of(name)
         if entry is None or not may_be_gap(self.objects, size_bytes):
             return None
@@ -209,13 +199,8 @@ class ManagedStore:
             self._set(name, cut_file(WaitingFile(b"", 0), 0, 0, self._time(None)))
 
     def promote(self, scratch_path: str, name: str) -> None:
-        """Add a finished file: a local one or an object of ``uploads``.
-
-        A local file is uploaded now, or by the publish if small, which then removes it.
-
-        Raises:
-            StorageError: It does not exist, was taken in before, or the store failed.
-        """
+        """Add a finished file: a local one or an object of ``uploads``. A local file is uploaded
+        now, or by the publish if small, which then removes it."""
         if scratch_path.startswith(UPLOADED_PREFIX):
             entry = parse_location(scratch_path)
             self._require_uploaded(entry)
@@ -247,11 +232,7 @@ class ManagedStore:
         self._moved[scratch_path] = None
 
     def adopt(self, name: str, entry: FileEntry) -> None:
-        """Add an object of any place by its URL, without a copy.
-
-        Raises:
-            InvalidNameError: It is not in the same kind of store as the root.
-        """
+        """Add an object of any place by its URL, without a copy."""
         split_adopted(entry.key, self.objects.url)
         self._set(name, entry)
 
@@ -299,13 +280,8 @@ class ManagedStore:
                 self._files[name] = replace(file, largest_timestamp=timestamp)
 
     def restore(self, manifest: Manifest) -> None:
-        """Make the next generation a copy of another one, its checkpoints included.
-
-        Each object missing from the present generation is checked by one HEAD.
-
-        Raises:
-            StorageError: An object of it is gone or another one, or the store failed.
-        """
+        """Make the next generation a copy of another one, its checkpoints included. Each object
+        missing from the present generation is checked by one HEAD."""
         self._seen_keys.update(entry.key for entry in self.manifest.files.values())
         for entry in manifest.files.values():
             self._require_uploaded(entry)
@@ -323,23 +299,16 @@ class ManagedStore:
         fence: Callable[[], None] | None = None,
         result: Mapping[str, Any] | None = None,
     ) -> Manifest:
-        """Make the changes the partition's current generation, by one conditional PUT.
-
-        Nothing is written without changes or a result to keep.
+        """Make the changes the partition's current generation, by one conditional PUT. Nothing is
+        written without changes or a result to keep.
 
         Args:
-            run_id: The run that commits.
             fencing_token: Token of its lease; a manifest with a higher one is not replaced.
             fence: Called right before the PUT; raises if the lease is not held any more.
             result: The commit's result, for the manifest.
 
         Returns:
             The manifest that is current now; this store reads it from here on.
-
-        Raises:
-            ConditionFailedError: Somebody else committed since this generation was read.
-            LeaseLostError: Somebody with a newer lease committed.
-            StorageError: The store failed; whether the commit happened, the next reader sees.
         """
         head = self._head()
         before = head.manifest

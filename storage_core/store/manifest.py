@@ -46,12 +46,7 @@ _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 
 
 def validate_file_name(name: str) -> str:
-    """Return a partition file's name after a check that it is plain.
-
-    Raises:
-        InvalidNameError: It is empty, ``.`` or ``..``, longer than 255 characters, or has a
-            character outside ``[A-Za-z0-9._-]``.
-    """
+    """Return a partition file's name after a check that it is plain."""
     if not _NAME.fullmatch(name):
         raise InvalidNameError(name[:80], "expected 1 to 255 of the characters [A-Za-z0-9._-]")
     return name
@@ -70,51 +65,34 @@ _RunId = Annotated[str, word(r"[A-Za-z0-9._:-]{0,128}")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """The object and range that hold the bytes of one file.
+    """The object and range that hold the bytes of one file."""
 
-    Attributes:
-        key: Key of the object, relative to the root; the URL of an adopted one.
-        start: Position of the file's first byte in the object.
-        size_bytes: Length of the file.
-        etag: Tag of the object; empty for a file without bytes, which needs no object.
-        modified_ms: Time of the file's last modification, epoch milliseconds.
-        largest_timestamp: Largest timestamp of a segment's records, of ``.log`` files only; None
-            where it is not known, -1 where no record has one.
-    """
-
-    key: Word
-    start: Count
+    key: Word  # key of the object, relative to the root; the URL of an adopted one
+    start: Count  # position of the file's first byte in the object
     size_bytes: Annotated[Count, Key("size")]
+    # Tag of the object; empty for a file without bytes, which needs no object.
     etag: Annotated[str, word(r"[\x21\x23-\x7e]{0,200}")]
-    modified_ms: Count
+    modified_ms: Count  # time of the file's last modification, epoch milliseconds
+    # Largest timestamp of a segment's records, of ``.log`` files only; None where it is not known,
+    # -1 where no record has one.
     largest_timestamp: Annotated[int, whole(-1)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One generation of a partition.
-
-    Attributes:
-        partition: The partition.
-        topic_id: Kafka's, 22 characters; None where it is not known.
-        generation: 1 for the first manifest, one more with every commit.
-        run_id: The run that committed it.
-        attempt_id: The attempt of that run's task; no two attempts share one.
-        fencing_token: Token of the run's lease.
-        committed_ms: By the run's clock, epoch milliseconds.
-        checkpoints: Checkpoints of the partition.
-        result: The commit's result, for later questions; any JSON object.
-        files: By name.
-    """
+    """One generation of a partition."""
 
     partition: Annotated[TopicPartition, INLINE]
+    # Kafka's, 22 characters; None where it is not known.
     topic_id: Annotated[str, word(r"[A-Za-z0-9_-]{22}")] | None = None
+    # 1 for the first manifest, one more with every commit.
     generation: Annotated[int, whole(1, MAX_INTEGER - 1)] = 0
     run_id: _RunId = ""
-    attempt_id: _RunId = ""
-    fencing_token: Count = 0
+    attempt_id: _RunId = ""  # the attempt of that run's task; no two attempts share one
+    fencing_token: Count = 0  # token of the run's lease
     committed_ms: Count = 0
     checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
+    # The commit's result, for later questions; any JSON object.
     result: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[_PlainName, FileEntry] = field(default_factory=dict)
 
@@ -133,11 +111,7 @@ def history_key(partition: TopicPartition, generation: int) -> str:
 
 
 def data_key(partition: TopicPartition, attempt_id: str, name: str) -> str:
-    """Return the key of a data object.
-
-    Raises:
-        InvalidNameError: The attempt or the name is not plain.
-    """
+    """Return the key of a data object."""
     validate_file_name(name)
     validate_file_name(attempt_id)
     return f"{partition}/{DATA_DIRECTORY}/{attempt_id}/{name}"
@@ -156,13 +130,8 @@ def parse_manifest(content: bytes, partition: TopicPartition, *, root: str, file
     """Parse and check the manifest of a partition.
 
     Args:
-        content: The object's bytes.
-        partition: The expected partition.
         root: URL of the managed root; an adopted object has to be in the same kind of store.
         file: Where the content is from, for messages.
-
-    Raises:
-        ManifestError: It is not a manifest of that partition, with file and field.
     """
     manifest = _MANIFEST.parse(content, file)
     if manifest.partition != partition:
@@ -200,11 +169,7 @@ def _validate_place(entry: FileEntry, partition: TopicPartition, root: str) -> N
 
 
 def split_adopted(url: str, root: str) -> tuple[str, str]:
-    """Split an adopted object's URL into its store's URL and key.
-
-    Raises:
-        InvalidNameError: It is not in the same kind of store as the root.
-    """
+    """Split an adopted object's URL into its store's URL and key."""
     scheme, _, rest = url.partition(URL_MARK)
     root_scheme = root.partition(URL_MARK)[0] if URL_MARK in root else "file"
     if scheme != root_scheme:

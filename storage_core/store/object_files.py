@@ -81,17 +81,10 @@ class ObjectFileReader:
     """One file that is a stretch of one version of an object.
 
     Args:
-        objects: Where the object is.
-        key: Its key.
-        name: Name of the file, for messages.
-        size_bytes: Length of the file.
-        start: Where in the object it begins.
         etag: Version to read; empty for whichever there is.
         cache: Keeps small reads; None for no cache. Without a version nothing is kept.
 
     Attributes:
-        name: Name of the file.
-        size_bytes: Its length.
         version: Identity of its object, the object's version, and the range.
         block_bytes: Size of the ranges of large reads and of reads ahead.
     """
@@ -253,16 +246,7 @@ class EntryReader:
                 self._ends[entry.key] = max(end, self._ends.get(entry.key, 0))
 
     def read(self, name: str, entry: FileEntry) -> bytes:
-        """Return a file whole.
-
-        Args:
-            name: Name of the file, for messages.
-            entry: Where it is.
-
-        Raises:
-            ChangedWhileReadError: The object is not the version that the manifest names.
-            StorageError: The object is gone or too short, or the store failed.
-        """
+        """Return a file whole."""
         if not entry.size_bytes:
             return b""
         own_end = entry.start + entry.size_bytes
@@ -314,16 +298,14 @@ class EntryReader:
 
 
 class ObjectDirectory(ReadOnlyStore):
-    """A folder's objects as the read-only files of a partition.
-
-    Objects in folders below it do not count.
+    """A folder's objects as the read-only files of a partition. Objects in folders below it do not
+    count.
 
     There is one LIST, the first time that something needs it. A file that was listed is read in the
     version that was listed: if the sync replaces it meanwhile, the read fails instead of mixing
     two.
 
     Args:
-        objects: Where the folder is.
         folder: Its key, without a slash at the end; empty for the store's own top.
         listing: Its files, if known from a listing of many folders.
     """
@@ -341,11 +323,7 @@ class ObjectDirectory(ReadOnlyStore):
         return f"{self._objects.url}/{self._prefix}".rstrip("/")
 
     def list_objects(self) -> Mapping[str, ObjectInfo]:
-        """Return the directory's objects by file name.
-
-        Raises:
-            PartitionNotFoundError: There are none.
-        """
+        """Return the directory's objects by file name."""
         if self._listing is None:
             self._listing = self._by_name(self._objects.list_folder(self._prefix))
         if not self._listing:
@@ -373,10 +351,8 @@ class ObjectDirectory(ReadOnlyStore):
         )
 
     def open_identified(self, name: str, identity: str) -> ObjectFileReader | None:
-        """Open a file in one version; None if that version is gone.
-
-        A version from a listing needs no request: reading another version fails.
-        """
+        """Open a file in one version; None if that version is gone. A version from a listing
+        needs no request: reading another version fails."""
         info = self._listing.get(name) if self._listing else None
         if info is None or info.etag != identity:
             try:

@@ -43,22 +43,15 @@ WRITERS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ObjectInfo:
-    """One object of a listing, or of the answer to a write.
+    """One object of a listing, or of the answer to a write."""
 
-    Attributes:
-        key: Relative to the store's URL.
-        size_bytes: Length.
-        etag: Tag of this version, without quotes.
-        modified_ms: When it was written, epoch milliseconds, by the store's clock. An object
-            store cannot keep a file's own time: a manifest does.
-        storage_class: The store's name for it; empty if it has none.
-    """
-
-    key: str
+    key: str  # relative to the store's URL
     size_bytes: int
-    etag: str
+    etag: str  # tag of this version, without quotes
+    # When it was written, epoch milliseconds, by the store's clock. An object store cannot keep a
+    # file's own time: a manifest does.
     modified_ms: int
-    storage_class: str = ""
+    storage_class: str = ""  # the store's name for it; empty if it has none
 
 
 class ObjectStore(Protocol):
@@ -93,8 +86,6 @@ class ObjectStore(Protocol):
         """Return a stretch of an object, shorter where the object ends before.
 
         Args:
-            key: Key of the object.
-            start: Position of the first byte.
             size_bytes: How many to return at most.
             etag: If given, the version that has to be read.
 
@@ -116,10 +107,8 @@ class ObjectStore(Protocol):
         ...
 
     def put_file(self, key: str, path: str) -> str:
-        """Create or replace an object from a local file; return its tag.
-
-        A large file is sent in parts.
-        """
+        """Create or replace an object from a local file; return its tag. A large file is sent in
+        parts."""
         ...
 
     def put_if_absent(self, key: str, content: bytes) -> str:
@@ -134,9 +123,8 @@ class ObjectStore(Protocol):
         ...
 
     def put_if_match(self, key: str, content: bytes, etag: str) -> str:
-        """Replace that version of an object, and return the new one's tag.
-
-        A lost answer is settled as in ``put_if_absent``.
+        """Replace that version of an object, and return the new one's tag. A lost answer is settled
+        as in ``put_if_absent``.
 
         Raises:
             ConditionFailedError: The object has another version, or is gone.
@@ -148,10 +136,7 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield every object below a key prefix, in order of keys.
-
-        Listings come by pages.
-        """
+        """Yield every object below a key prefix, in order of keys. Listings come by pages."""
         ...
 
     def list_folders(self, prefix: str = "") -> Iterator[str]:
@@ -163,10 +148,8 @@ class ObjectStore(Protocol):
         ...
 
     def list_folder(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects directly in a folder, in order of keys.
-
-        The prefix is as in ``list_folders``.
-        """
+        """Yield the objects directly in a folder, in order of keys. The prefix is as in
+        ``list_folders``."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -176,10 +159,8 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class KeepsParts(Protocol):
-    """An object store with parts of unfinished uploads to drop.
-
-    Such parts stay until they are dropped.
-    """
+    """An object store with parts of unfinished uploads to drop. Such parts stay until they are
+    dropped."""
 
     def abort_uploads(self, *, before_ms: int) -> int:
         """Drop uploads begun before a time, epoch milliseconds; return their number."""
@@ -191,9 +172,7 @@ class ListsStretches(Protocol):
     """An object store whose listing can begin in the middle."""
 
     def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
-        """Yield every object from first to last folder, in key order.
-
-        Listings come by pages.
+        """Yield every object from first to last folder, in key order. Listings come by pages.
 
         Args:
             first: A folder, with a slash at its end.
@@ -225,14 +204,10 @@ def validate_prefix(prefix: str) -> str:
 
 
 def settle_write(store: ObjectStore, key: str, content: bytes, expected_etag: str) -> str:
-    """Return an object's tag if a write of unclear outcome succeeded.
-
-    It did if the object has the content of that write.
+    """Return an object's tag if a write of unclear outcome succeeded. It did if the object has the
+    content of that write.
 
     Args:
-        store: Where it is.
-        key: Key of the object.
-        content: The content of the write.
         expected_etag: Tag of the version that was to be replaced; empty for none.
 
     Raises:

@@ -32,26 +32,19 @@ OPENERS: Final[dict[str, Callable[[str], ObjectStore]]] = {"s3": _open_s3, "s3a"
 
 
 def is_url(location: str) -> bool:
-    """Tell whether a location is on an object store.
-
-    A path or a ``file://`` URL is not on one.
-    """
+    """Tell whether a location is on an object store. A path or a ``file://`` URL is not on one."""
     return "://" in location and not location.startswith(_FILE_SCHEME)
 
 
 def names_manifest(location: str) -> bool:
-    """Tell by its prefix whether a location names a managed root.
-
-    A partition of a managed root counts, too.
-    """
+    """Tell by its prefix whether a location names a managed root. A partition of a managed root
+    counts, too."""
     return location.startswith(MANAGED_PREFIX)
 
 
 def name_root(location: str, *, has_manifests: bool) -> str:
-    """Return a root's name for commands; managed ones get a prefix.
-
-    Commands can open the root again by that name.
-    """
+    """Return a root's name for commands; managed ones get a prefix. Commands can open the root
+    again by that name."""
     return MANAGED_PREFIX + location if has_manifests else location
 
 
@@ -68,12 +61,6 @@ def open_object_store(url: str) -> ObjectStore:
     Args:
         url: ``s3://bucket/prefix``, any other URL of fsspec's, or a path; a managed root's prefix
             is left out.
-
-    Raises:
-        ConfigError: fsspec knows no such kind of URL, or it says a password: rows, ledgers, plans
-            and manifests repeat it.
-        MissingDriverError: The package that reaches such a URL is not installed.
-        StorageError: A dependency of such a package is missing.
     """
     url = url.removeprefix(MANAGED_PREFIX)
     if not is_url(url):

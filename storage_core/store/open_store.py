@@ -38,10 +38,8 @@ def join_location(location: str, name: str) -> str:
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """Return a location's parent directory, and its name in there.
-
-    The root of an object store (``s3://bucket``) has no parent: its name is empty.
-    """
+    """Return a location's parent directory, and its name in there. The root of an object store
+    (``s3://bucket``) has no parent: its name is empty."""
     scheme, mark, path = location.rstrip("/").rpartition("://")
     parent, slash, name = path.rpartition("/")
     if mark and not slash:
@@ -55,10 +53,6 @@ def open_managed(location: str, *, attempt_id: str | None = None) -> ManagedStor
     Args:
         location: With or without the prefix of managed roots, with or without a generation.
         attempt_id: Names what this attempt uploads; None for a new name that nobody else has.
-
-    Raises:
-        InvalidNameError: It does not end in a partition's name, or the generation is no number.
-        MissingDriverError: The package that reaches such a URL is not installed.
     """
     place, mark, number = location.removeprefix(MANAGED_PREFIX).partition(GENERATION_MARK)
     if mark and not _GENERATION.fullmatch(number):
@@ -73,12 +67,7 @@ def open_managed(location: str, *, attempt_id: str | None = None) -> ManagedStor
 
 
 def open_store(location: str) -> LogStore:
-    """Open the files of one partition directory, without a request.
-
-    Raises:
-        InvalidNameError: A managed location does not end in a partition's name.
-        MissingDriverError: The package that reaches such a URL is not installed.
-    """
+    """Open the files of one partition directory, without a request."""
     if names_manifest(location):
         return open_managed(location)
     if is_url(location):

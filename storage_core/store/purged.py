@@ -41,12 +41,7 @@ _PURGED: Final = JsonFile(_PurgeRecord, "pylog-purged")
 
 
 def read_purged(objects: ObjectStore) -> int:
-    """Return the end, epoch milliseconds, of purges' progress; 0 without a record.
-
-    Raises:
-        ManifestError: The record is malformed.
-        StorageError: The store failed.
-    """
+    """Return the end, epoch milliseconds, of purges' progress; 0 without a record."""
     try:
         content = objects.get(PURGED_FILE, limit_bytes=MAX_PURGED_BYTES)
     except ObjectNotFoundError:
@@ -55,11 +50,7 @@ def read_purged(objects: ObjectStore) -> int:
 
 
 def forget_purged(objects: ObjectStore) -> None:
-    """Take the record away, before the first deletion of a purge.
-
-    Raises:
-        StorageError: The store failed.
-    """
+    """Take the record away, before the first deletion of a purge."""
     objects.delete([PURGED_FILE])
 
 
@@ -67,13 +58,9 @@ def record_purged(objects: ObjectStore, *, grace_start_ms: int, now_ms: int) -> 
     """Write down that every partition was purged, and none failed.
 
     Args:
-        objects: The root.
         grace_start_ms: Start of that purge's grace period.
         now_ms: By this machine's clock: what is written from now on has not been looked at,
             wherever the grace period was said to begin.
-
-    Raises:
-        StorageError: The store failed.
     """
     seen_ms = max(0, min(grace_start_ms, now_ms) - CLOCKS_APART_MS)
     objects.put(PURGED_FILE, _PURGED.encode(_PurgeRecord(seen_ms)))
@@ -85,9 +72,6 @@ def may_have_garbage(
     """Tell by a partition's listing whether a purge has to search it.
 
     Args:
-        infos: All its objects.
-        partition: The partition.
-        seen_ms: The result of ``read_purged``.
         grace_start_ms: When the grace period began, epoch milliseconds.
     """
     history = f"{partition}/{HISTORY_DIRECTORY}/"
@@ -105,19 +89,13 @@ def find_due(
     seen_ms: int,
     grace_start_ms: int,
 ) -> Iterator[TopicPartition]:
-    """Yield partitions for a purge to search, by one listing of all.
-
-    A store that does not list from the middle is asked once a partition.
+    """Yield partitions for a purge to search, by one listing of all. A store that does not list
+    from the middle is asked once a partition.
 
     Args:
-        objects: The root.
         partitions: At least one, in ``key_order``, with no other one between them that the root
             has: neighbours share the pages of a listing.
-        seen_ms: The result of ``read_purged``.
         grace_start_ms: When the grace period began, epoch milliseconds.
-
-    Raises:
-        StorageError: The store failed.
     """
     for partition, infos in _by_partition(objects, partitions):
         if may_have_garbage(infos, partition, seen_ms=seen_ms, grace_start_ms=grace_start_ms):

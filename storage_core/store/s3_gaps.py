@@ -1,6 +1,5 @@
-"""Upload files with gaps to S3; S3 copies the missing ranges.
-
-The upload names the object and bytes for each gap.
+"""Upload files with gaps to S3; S3 copies the missing ranges. The upload names the object and bytes
+for each gap.
 
 The object is put together of parts, of which some are sent and some copied. A part has at least
 5 MiB, but for the last one: where fewer bytes lie before a gap, some of it are fetched and sent. A
@@ -41,14 +40,8 @@ def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[Copie
 
     Args:
         target: The managed root, on S3.
-        key: Key of the new object.
         path: Path of the file; gaps may be filled in it.
         gaps: All of them, in order, each of at least ``gaps.LEAST_GAP_BYTES``.
-
-    Raises:
-        ChangedWhileReadError: An object that bytes come from has another version now.
-        ObjectNotFoundError: It is gone.
-        StorageError: The file cannot be read or written, or the store failed.
     """
     reader = EntryReader(target)
     store = _on_s3(target)
@@ -76,10 +69,8 @@ def put_with_gaps(target: ObjectStore, key: str, path: str, gaps: Sequence[Copie
 
 
 def _trim(gaps: Sequence[CopiedRange]) -> tuple[list[CopiedRange], list[CopiedRange]]:
-    """Return the ranges to copy, and their edges to send.
-
-    An edge is sent along with bytes before it, too few for a part.
-    """
+    """Return the ranges to copy, and their edges to send. An edge is sent along with bytes
+    before it, too few for a part."""
     copied, edges = [], []
     end = 0
     for gap in gaps:

@@ -92,12 +92,7 @@ class S3ObjectStore:
         return self._prefix + validate_key(key)
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """Call an S3 operation on this bucket by botocore's method name.
-
-        Raises:
-            OSError: S3's answer as s3fs translates it; the cause has S3's own code.
-            StorageError: S3 was not reached, or there are no credentials.
-        """
+        """Call an S3 operation on this bucket by botocore's method name."""
         try:
             return self._fs.call_s3(method, Bucket=self._bucket, **arguments)
         except BotoCoreError as error:
@@ -144,10 +139,8 @@ class S3ObjectStore:
             return self.put_parts(key, file, cut_into_parts(0, size))
 
     def put_parts(self, key: str, file: BinaryIO, parts: Sequence[Part]) -> str:
-        """Create or replace an object from its ordered parts; return its tag.
-
-        Of an upload that failed nothing stays behind unless this process dies.
-        """
+        """Create or replace an object from its ordered parts; return its tag. Of an upload that
+        failed nothing stays behind unless this process dies."""
         with self._errors(key):
             return cast(str, self._sync(upload_parts, key, file, parts))
 
@@ -172,18 +165,12 @@ class S3ObjectStore:
             )
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield every object below a key prefix, in order of keys.
-
-        Listings come by pages.
-        """
+        """Yield every object below a key prefix, in order of keys. Listings come by pages."""
         for page in self._pages(validate_prefix(prefix), ""):
             yield from self._infos(page)
 
     def list_stretch(self, first: str, last: str) -> Iterator[ObjectInfo]:
-        """Yield every object from first to last folder, in key order.
-
-        Listings come by pages.
-        """
+        """Yield every object from first to last folder, in key order. Listings come by pages."""
         validate_prefix(last)
         for page in self._pages("", "", after=validate_prefix(first)):
             for info in self._infos(page):
@@ -216,12 +203,8 @@ class S3ObjectStore:
                 )
 
     def abort_uploads(self, *, before_ms: int) -> int:
-        """Drop the parts of unfinished uploads begun before a time.
-
-        A killed process leaves such parts; no listing shows them, but they cost money.
-
-        Args:
-            before_ms: Epoch milliseconds.
+        """Drop the parts of unfinished uploads begun before a time. A killed process leaves such
+        parts; no listing shows them, but they cost money.
 
         Returns:
             How many uploads there were.
@@ -278,10 +261,8 @@ class S3ObjectStore:
                 )
 
     def _put_if(self, key: str, content: bytes, etag: str, condition: Mapping[str, str]) -> str:
-        """Write under a condition; settle any unclear answer by reading back.
-
-        Any answer but success is unclear.
-        """
+        """Write under a condition; settle any unclear answer by reading back. Any answer but
+        success is unclear."""
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:
                 with self._errors(key):
@@ -311,7 +292,6 @@ class S3ObjectStore:
         """Turn errors of s3fs and botocore into errors that name the object.
 
         Args:
-            key: Key of the object.
             etag: For a read, the wanted version; empty for the one at the read's beginning.
         """
         path = f"{self._url}/{key}"
@@ -335,7 +315,6 @@ def open_filesystem(process: int, environment: tuple[tuple[str, str], ...]) -> S
 
     Args:
         process: Its number: connections do not survive a fork.
-        environment: AWS settings from the environment.
     """
     del process
     config: dict[str, Any] = {

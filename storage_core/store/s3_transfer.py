@@ -36,27 +36,19 @@ _BROKEN_BODY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of an object that is uploaded.
-
-    Attributes:
-        start: Position of its first byte in the object.
-        size_bytes: Its length.
-        copied: The source for UploadPartCopy; None if its bytes are sent.
-    """
+    """A part of an object that is uploaded."""
 
     start: int
     size_bytes: int
+    # The source for UploadPartCopy; None if its bytes are sent.
     copied: Mapping[str, Any] | None = None
 
 
 def cut_into_parts(start: int, end: int, most_bytes: int | None = None) -> list[Part]:
-    """Return a range of an object as parts of about one size.
-
-    They are no more than S3 allows for one object.
+    """Return a range of an object as parts of about one size. They are no more than S3 allows for
+    one object.
 
     Args:
-        start: Position of its first byte.
-        end: Just past its last byte.
         most_bytes: How long a part may be, but for an object of very many; None for PART_BYTES.
     """
     size_bytes = end - start
@@ -71,18 +63,14 @@ def cut_into_parts(start: int, end: int, most_bytes: int | None = None) -> list[
 
 
 def error_code(error: BaseException | None) -> str:
-    """Return S3's error code behind an error of s3fs, else "".
-
-    The error's causes are searched, too.
-    """
+    """Return S3's error code behind an error of s3fs, else "". The error's causes are searched,
+    too."""
     return str(_response_of(error).get("Error", {}).get("Code", ""))
 
 
 def error_status(error: BaseException | None) -> int:
-    """Return the HTTP status behind an error of s3fs, else 0.
-
-    The error's causes are searched, too.
-    """
+    """Return the HTTP status behind an error of s3fs, else 0. The error's causes are searched,
+    too."""
     return int(_response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
@@ -112,19 +100,11 @@ async def read_range(
     """Fill view from position start of an object on.
 
     Args:
-        filesystem: Where the bucket is.
-        bucket: Its name.
-        key: Of the object, in the bucket.
-        start: Position of the first byte.
         view: Where the bytes go; what lies behind the object's end stays as it was.
         etag: Version that has to be read; empty for whichever there is, but only one.
 
     Returns:
         How many bytes there were.
-
-    Raises:
-        OSError: As s3fs translates what S3 answers.
-        StorageError: The body broke off again and again.
     """
     filled = 0
     condition = {"IfMatch": quoted(etag)} if etag else {}
@@ -157,10 +137,7 @@ async def read_range(
 async def read_whole(
     filesystem: S3FileSystem, bucket: str, key: str, limit_bytes: int
 ) -> tuple[bytes, str]:
-    """Return a whole object of at most limit_bytes, and its tag.
-
-    Errors are those of read_range.
-    """
+    """Return a whole object of at most limit_bytes, and its tag. Errors are those of read_range."""
     answer = await filesystem._call_s3(  # noqa: SLF001 - call_s3 as a coroutine
         "get_object", Bucket=bucket, Key=key
     )
@@ -180,10 +157,8 @@ async def read_whole(
 
 
 async def _read_body(body: Any, view: memoryview) -> int:
-    """Fill view from a body; return the number of bytes.
-
-    There are fewer than view holds where the body ended or broke off.
-    """
+    """Fill view from a body; return the number of bytes. There are fewer than view holds where
+    the body ended or broke off."""
     filled = 0
     try:
         while filled < len(view):
@@ -208,15 +183,8 @@ async def upload_parts(
     failed, nothing stays behind unless this process dies.
 
     Args:
-        filesystem: Where the bucket is.
-        bucket: Its name.
-        key: Of the object, in the bucket.
         file: Its bytes, but for those of parts that are copied.
         parts: All of it, in order.
-
-    Raises:
-        OSError: As s3fs translates what S3 answers, or the file cannot be read.
-        BotoCoreError: S3 was not reached.
     """
     call = filesystem._call_s3  # noqa: SLF001 - call_s3 as a coroutine
     names = {"Bucket": bucket, "Key": key}
@@ -294,10 +262,8 @@ async def _find_upload(
 
 
 async def _abort(filesystem: S3FileSystem, names: Mapping[str, str]) -> None:
-    """Drop the parts of a failed upload.
-
-    A bucket's lifecycle rule does that for those that stay.
-    """
+    """Drop the parts of a failed upload. A bucket's lifecycle rule does that for those that
+    stay."""
     try:
         await filesystem._call_s3(  # noqa: SLF001 - call_s3 as a coroutine
             "abort_multipart_upload", **names

@@ -1,6 +1,5 @@
-"""Upload one task's data objects for another task's commit to name.
-
-That commit puts them into a manifest.
+"""Upload one task's data objects for another task's commit to name. That commit puts them into a
+manifest.
 
 What a task has uploaded travels to the commit as a location, a text that says where the bytes are:
 ``pylog-object:`` and the JSON of a file's entry in a manifest. The small files of a segment go
@@ -52,17 +51,11 @@ def upload_file(  # the object, its owner, and the way to upload it
     """Upload a finished local file as one object; return its location.
 
     Args:
-        objects: The managed root.
-        partition: The partition of the file.
         attempt_id: Id of the task's attempt; no name is uploaded twice under one id.
         path: Path of the local file; its modification time becomes the file's.
-        name: Name of the file in the partition.
         largest_timestamp: Largest timestamp of a segment's records, if it is known.
         put: Makes an object of that key by the file of that path and returns its tag, as
             ``put_file``; None for that.
-
-    Raises:
-        StorageError: The file cannot be read, or the store failed.
     """
     with storage_errors(path):
         facts = facts_of(path)
@@ -88,8 +81,6 @@ def upload_companions(
     """Upload small files as one object.
 
     Args:
-        objects: The managed root.
-        key: Key of the object.
         contents: By name: bytes, and modification time in epoch milliseconds.
 
     Returns:
@@ -118,10 +109,8 @@ def is_log(name: str) -> bool:
 
 
 def object_stem(name: str) -> str:
-    """Return the stem of a file's object: its log's or segment's name.
-
-    Small files of a segment share an object, named after the segment.
-    """
+    """Return the stem of a file's object: its log's or segment's name. Small files of a segment
+    share an object, named after the segment."""
     offset = offset_of(name)
     if offset is None:
         return PARTITION_STEM
@@ -129,10 +118,8 @@ def object_stem(name: str) -> str:
 
 
 def object_name(stem: str, number: int) -> str:
-    """Return an attempt's object name from its stem and a number.
-
-    The number counts the attempt's objects of that stem.
-    """
+    """Return an attempt's object name from its stem and a number. The number counts the
+    attempt's objects of that stem."""
     again = f"-{number}" if number else ""
     if stem.endswith(LOG_SUFFIX):
         return f"{stem.removesuffix(LOG_SUFFIX)}{again}{LOG_SUFFIX}"
@@ -145,11 +132,7 @@ def encode_location(entry: FileEntry) -> str:
 
 
 def parse_location(location: str) -> FileEntry:
-    """Parse the location of an uploaded file.
-
-    Raises:
-        InvalidNameError: It is not one.
-    """
+    """Parse the location of an uploaded file."""
     try:
         text = location.removeprefix(UPLOADED_PREFIX)
         entry = parse_json(text, limit_bytes=_MAX_LOCATION_BYTES)
@@ -177,15 +160,10 @@ def last_timestamp(time_index: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class WaitingFile:
-    """A small file that has no object yet.
-
-    Attributes:
-        content: All of it.
-        modified_ms: Its modification time, epoch milliseconds.
-    """
+    """A small file that has no object yet."""
 
     content: bytes
-    modified_ms: int
+    modified_ms: int  # its modification time, epoch milliseconds
 
 
 def size_of(file: FileEntry | WaitingFile) -> int:

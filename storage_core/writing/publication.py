@@ -105,60 +105,31 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """What a commit does to one partition.
-
-    Attributes:
-        partition: Name of its directory.
-        is_new: Whether the directory is put in place as a whole; else its files one by one.
-        first_offset: First offset of the new records.
-        end_offset: The log end offset after them.
-        files: Files of the new segments, in the order of their renames.
-    """
+    """What a commit does to one partition."""
 
     partition: str
-    is_new: bool
+    is_new: bool  # whether the directory is put in place as a whole; else its files one by one
     first_offset: int
     end_offset: int
-    files: tuple[StagedFile, ...]
+    files: tuple[StagedFile, ...]  # files of the new segments, in the order of their renames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDecision:
-    """The decision on a write: from now on anybody may finish it.
-
-    Attributes:
-        run_id: Id of the write.
-        removed: Directories that go.
-        changes: Changes of partitions.
-        app_id: Application id of its transaction, empty without one.
-        app_version: Version of its transaction.
-        format: That it is such a record.
-        version: Version of its form.
-    """
+    """The decision on a write: from now on anybody may finish it."""
 
     run_id: str
     removed: tuple[str, ...]
     changes: tuple[PartitionChange, ...]
-    app_id: str = ""
+    app_id: str = ""  # application id of its transaction, empty without one
     app_version: int = 0
     format: str = _FORMAT
     version: int = _VERSION
 
 
 def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
-    """Begin a write on the driver: settle former writes, make its folder.
-
-    Remains of former writes are finished or removed. It is called once.
-
-    Args:
-        request: The request.
-        clock: The write's.
-
-    Raises:
-        GuardRefusedError: The directory is not one that writes own, or in use; nothing beside it
-            can be renamed into it.
-        StorageError: The disk failed.
-    """
+    """Begin a write on the driver: settle former writes, make its folder. Remains of former
+    writes are finished or removed. It is called once."""
     directory = Path(request.directory)
     with hold_directory(directory) as held:
         home = staging_home(directory)
@@ -186,21 +157,11 @@ def begin_write(request: WriteRequest, *, clock: Clock) -> WriteRun:
 
 
 def commit_write(run: WriteRun, staged: Sequence[StagedRecords]) -> None:
-    """Commit a write's staged tasks at once, on the driver.
-
-    A second call changes nothing.
+    """Commit a write's staged tasks at once, on the driver. A second call changes nothing.
 
     Args:
-        run: The write.
         staged: The staged records of one attempt of each task, in the order of the tasks: the order
             of the records in each partition.
-
-    Raises:
-        GuardRefusedError: A later write has begun, or there is too little room; nothing was done.
-            A partition was changed by others in the middle of the commit.
-        RecoveryRequiredError: A log of the directory was not closed cleanly.
-        StorageError: The disk failed. Where the write was decided already, a note of the error
-            says so: the next write to the directory finishes it.
     """
     if run.is_done:
         return
@@ -230,11 +191,7 @@ def commit_write(run: WriteRun, staged: Sequence[StagedRecords]) -> None:
 
 
 def abort_write(run: WriteRun) -> None:
-    """Remove what a write has staged, unless it was decided.
-
-    Raises:
-        StorageError: The disk failed. The next write removes what is left.
-    """
+    """Remove what a write has staged, unless it was decided."""
     staging = Path(run.staging)
     if run.is_done or LocalStore(staging).has(RECORD_FILE):
         return
@@ -282,10 +239,8 @@ def _partitions_of(directory: Path) -> list[TopicPartition]:
 
 
 def _assemble(run: WriteRun, staged: Sequence[StagedRecords]) -> WriteDecision:
-    """Build the segments of all partitions in the write's folder, anew.
-
-    Remains of a former commit are removed.
-    """
+    """Build the segments of all partitions in the write's folder, anew. Remains of a former
+    commit are removed."""
     request, staging = run.request, Path(run.staging)
     ready = staging / _READY
     with storage_errors(ready):
@@ -345,12 +300,7 @@ def _empty_partitions(run: WriteRun, topics: set[str]) -> Iterator[TopicPartitio
 
 
 def _log_ends(request: WriteRequest, names: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the log end offsets of partitions that get more records.
-
-    Raises:
-        GuardRefusedError: Somebody else has written into one of them.
-        RecoveryRequiredError: One of them was not closed cleanly.
-    """
+    """Return the log end offsets of partitions that get more records."""
     directory = Path(request.directory)
     checkpoints = root_checkpoints(request.directory, (LOG_START_FILE,))
     ends = {}
@@ -378,8 +328,6 @@ def _build_partition(
     """Build a partition's new segments; None if nothing changes.
 
     Args:
-        run: The write.
-        name: The partition.
         base: Its log end offset; None for a new one.
         extents: Where its batches lie, in order.
     """
@@ -429,12 +377,7 @@ def _build_partition(
 
 
 def _publish(directory: Path, state: TargetState, staging: Path) -> TargetState:
-    """Finish a decided write, perhaps finished in part, and remove its folder.
-
-    Raises:
-        GuardRefusedError: Somebody else has changed a partition since.
-        StorageError: The disk failed, or the record is damaged.
-    """
+    """Finish a decided write, perhaps finished in part, and remove its folder."""
     record = _read_record(staging)
     # A former clean shutdown, or recovery, does not cover the new segments.
     store = LocalStore(directory, may_be_link=True)
@@ -492,10 +435,8 @@ def _require_segment_file(name: str) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a partition's directory into a folder, if it is there.
-
-    After a power loss its former name may be there as well.
-    """
+    """Move a partition's directory into a folder, if it is there. After a power loss its former
+    name may be there as well."""
     with storage_errors(source):
         make_folder(target)
         with (

@@ -1,6 +1,4 @@
-"""A task's part of a write: records become batches in its file.
-
-Each task has a file of its own.
+"""A task's part of a write: records become batches in its file. Each task has a file of its own.
 
 The file has the batches of all partitions that the task has records for, in extents: whole batches
 of one partition, whose offsets begin at 0. Which offsets they get is decided at the commit; in a
@@ -69,14 +67,9 @@ def stage_records(
     time, is not disturbed.
 
     Args:
-        run: The write.
         batches: Columns as ``RecordStager.add`` takes them.
         task_id: Number of the task among those of the write; where records without a key begin to
             take turns.
-
-    Raises:
-        GuardRefusedError: Another write has begun since, or this host does not see the folder.
-        PylogError: The errors of ``RecordStager.add``.
     """
     stager = RecordStager(run, task_id=task_id)
     try:
@@ -101,12 +94,7 @@ def superseded(run: WriteRun) -> GuardRefusedError:
 
 
 class RecordStager:
-    """Collects the records of one attempt of a task.
-
-    Args:
-        run: The write.
-        task_id: Id of the task, as for ``stage_records``.
-    """
+    """Collects the records of one attempt of a task."""
 
     def __init__(self, run: WriteRun, *, task_id: int) -> None:
         self._run = run
@@ -132,19 +120,8 @@ class RecordStager:
         """Take records.
 
         Args:
-            batch: With ``value``, and if they are there ``key``, ``headers``, ``timestamp``
-                (an Arrow timestamp, or int64 milliseconds), ``topic``, ``partition``.
-
-        Raises:
-            InvalidColumnError: A column is missing or of another type, a topic is null, or a
-                record asks for a partition that its topic does not have.
-            InvalidNameError: A topic cannot be one.
-            ConfigError: Nobody says how many partitions a topic has.
-            RecordValidationError: A record of a compacted topic has no key.
-            InvalidTimestampError: A timestamp is out of range.
-            RecordTooLargeError: A batch exceeds max.message.bytes.
-            RecordBatchTooLargeError: A batch exceeds a segment.
-            StorageError: The disk failed.
+            batch: With ``value``, and if they are there ``key``, ``headers``, ``timestamp`` (an
+                Arrow timestamp, or int64 milliseconds), ``topic``, ``partition``.
         """
         if not batch.num_rows:
             return
@@ -327,11 +304,7 @@ class RecordStager:
 
 
 def read_extents(store: LocalStore, staged: StagedRecords) -> NDArray[np.int64]:
-    """Return a task's extents, int64[n, EXTENT_COLUMNS], in order of its records.
-
-    Raises:
-        StorageError: They are not there, or do not describe the task's file.
-    """
+    """Return a task's extents, int64[n, EXTENT_COLUMNS], in order of its records."""
     name = extents_name(staged.name)
     content = store.read_file(name, limit_bytes=_MAX_EXTENTS_BYTES)
     where = f"{store.location}/{name}"

@@ -41,16 +41,10 @@ _MAX_STATE_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """What the file of a written directory says.
+    """What the file of a written directory says."""
 
-    Attributes:
-        run_id: The last write that was committed; empty before the first.
-        transactions: Last committed version by application.
-        format: That it is such a file.
-        version: Version of its form.
-    """
-
-    run_id: str = ""
+    run_id: str = ""  # the last write that was committed; empty before the first
+    # Last committed version by application.
     transactions: Mapping[str, int] = field(default_factory=dict)
     format: str = _FORMAT
     version: int = _VERSION
@@ -58,12 +52,7 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldDirectory:
-    """A directory that nobody else writes at this moment.
-
-    Attributes:
-        state: Its state.
-        lock: Kafka's lock on it.
-    """
+    """A directory that nobody else writes at this moment."""
 
     state: TargetState
     lock: LogDirectoryLock
@@ -71,13 +60,7 @@ class HeldDirectory:
 
 @contextmanager
 def hold_directory(directory: Path) -> Iterator[HeldDirectory]:
-    """Hold a directory, made if missing, for the block under Kafka's lock.
-
-    Raises:
-        GuardRefusedError: It is not one that writes own, its owner switched this program off, or
-            another write, another job or a broker uses it at this moment.
-        StorageError: It cannot be read, written or locked.
-    """
+    """Hold a directory, made if missing, for the block under Kafka's lock."""
     read_target(directory)
     with storage_errors(directory):
         make_folder(directory, mode=PUBLIC_MODE)
@@ -90,12 +73,7 @@ def hold_directory(directory: Path) -> Iterator[HeldDirectory]:
 
 
 def read_target(directory: Path) -> TargetState:
-    """Return a directory's state; absent or empty ones have a new one.
-
-    Raises:
-        GuardRefusedError: It has somebody else's files, or is a broker's.
-        StorageError: It cannot be read.
-    """
+    """Return a directory's state; absent or empty ones have a new one."""
     with storage_errors(directory):
         there = directory.exists()
         entries = scan_folder(directory, may_be_link=True) if there else []
@@ -137,12 +115,7 @@ def write_target(directory: Path, state: TargetState) -> None:
 
 
 def staging_home(directory: Path) -> Path:
-    """Return the folder beside a directory in which writes have theirs.
-
-    Raises:
-        GuardRefusedError: There is no place beside it from which files could be renamed into it.
-        StorageError: The disk failed.
-    """
+    """Return the folder beside a directory in which writes have theirs."""
     home = scratch_home(directory, STAGING_PREFIX)
     if home is None:
         raise GuardRefusedError(
@@ -157,12 +130,7 @@ def staged_runs(home: Path, owner: int) -> list[str]:
     """Return the names of the writes with a folder beside a directory.
 
     Args:
-        home: The folder of all of them.
         owner: User id of the directory's owner.
-
-    Raises:
-        StorageError: The disk failed, or the folder is another user's: what is decided in there
-            would be done.
     """
     with storage_errors(home):
         if not is_there(home, may_be_link=True):
@@ -173,11 +141,7 @@ def staged_runs(home: Path, owner: int) -> list[str]:
 
 
 def remove_staging(folder: Path) -> None:
-    """Remove a write's folder, and the folder above if empty then.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Remove a write's folder, and the folder above if empty then."""
     # A task that was told to end, or was superseded, may still put a file into a folder that is
     # being emptied, or take one out; once the folder is removed, it cannot.
     for _ in range(_REMOVALS_BESIDE_TASKS):
@@ -190,11 +154,7 @@ def remove_staging(folder: Path) -> None:
 
 
 def remove_if_empty(home: Path) -> None:
-    """Remove the folder of all writes to a directory if empty.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Remove the folder of all writes to a directory if empty."""
     with storage_errors(home):
         if home.is_dir() and not scan_folder(home):
             home.rmdir()

@@ -1,7 +1,5 @@
-"""Compare the replicas of several brokers.
-
-It says what differs, who may lead, and what would be lost.
-"""
+"""Compare the replicas of several brokers. It says what differs, who may lead, and what would be
+lost."""
 
 import json
 from collections import Counter
@@ -75,55 +73,37 @@ ANSWER_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootMarker:
-    """One log directory's clean-shutdown marker, and the controller's view of it.
-
-    Attributes:
-        root: The log directory.
-        broker: Node id, None where no file says it.
-        is_there: Whether it has a marker of a clean shutdown.
-        broker_epoch: What that names; UNKNOWN_BROKER_EPOCH for nothing.
-        registered_epoch: What the broker got when it last registered, None where nothing says it.
-        registered_directories: How many log directories it then had.
-    """
+    """One log directory's clean-shutdown marker, and the controller's view of it."""
 
     root: str
-    broker: int | None
-    is_there: bool
-    broker_epoch: int
+    broker: int | None  # node id, None where no file says it
+    is_there: bool  # whether it has a marker of a clean shutdown
+    broker_epoch: int  # what that names; UNKNOWN_BROKER_EPOCH for nothing
+    # What the broker got when it last registered, None where nothing says it.
     registered_epoch: int | None
     registered_directories: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The answer about partitions.
+    """The answer about partitions."""
 
-    Attributes:
-        rows: Of ``schemas.AUDIT``, by topic, partition and topic id.
-        belief: Whose word on ISR, epochs and assignment was taken, and how old it is.
-        notes: What else a person should know of the log directories.
-        unread: The reason, by location, of each log directory that cannot be read.
-        markers: Of the log directories of brokers that can be read.
-        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
-        starts: What the brokers lose that start, None where no start was asked about.
-        leaders: Node id of the leader that files for Kafka's commands choose, by partition.
-        brokers: Node ids of which it can be asked whom the controller elects; none where nothing
-            is known of partitions.
-        election_files: Names of these files.
-        unread_partitions: How many partitions of the brokers have no log in a log directory that
-            was named, while their broker registered more of them.
-    """
-
-    rows: pa.Table
-    belief: str
-    engine: str
-    notes: Sequence[str] = ()
+    rows: pa.Table  # of ``schemas.AUDIT``, by topic, partition and topic id
+    belief: str  # whose word on ISR, epochs and assignment was taken, and how old it is
+    engine: str  # what did the tasks: ``spark`` or ``local``, which is this machine
+    notes: Sequence[str] = ()  # what else a person should know of the log directories
     unread: Mapping[str, str] = field(default_factory=dict)
     markers: Sequence[RootMarker] = ()
+    # What the brokers lose that start, None where no start was asked about.
     starts: Starts | None = None
+    # Node id of the leader that files for Kafka's commands choose, by partition.
     leaders: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    # Node ids of which it can be asked whom the controller elects; none where nothing is known of
+    # partitions.
     brokers: Sequence[int] = ()
     election_files: Sequence[str] = ()
+    # How many partitions of the brokers have no log in a log directory that was named, while their
+    # broker registered more of them.
     unread_partitions: int = 0
 
     def answers(self) -> Iterator[dict[str, Any]]:
@@ -156,7 +136,6 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories; several of one broker count as one.
-        options: Which topics, which role.
         state: A file that says ISR, epochs and assignment; None for the newest metadata of the
             cluster that lies in the roots.
         up: Node ids of brokers that start, in this order; empty for no elections, or for all
@@ -166,13 +145,6 @@ def audit(  # noqa: PLR0913 - each is a word of the command line
             candidate leads that no start makes the leader. Not made where there is none.
         most_keys: How many keys of what each leader loses the answers have, of each partition.
         holds_roots: Whether this process holds the locks of the roots.
-
-    Raises:
-        ConfigError: A root is none, is there twice, the file of states is none, or the folder is
-            there.
-        InconsistentClusterIdError: The roots are of several clusters.
-        StorageError: No root can be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     job, places, observed, cluster = open_places(roots, options, state, holds_roots=holds_roots)
     if election_out is not None:
@@ -235,10 +207,8 @@ def open_places(
     *,
     holds_roots: bool = False,
 ) -> "tuple[Job, list[PartitionPlaces], Sequence[ObservedRoot], ClusterFacts]":
-    """Return a read-only job, its partitions, its roots, and their states.
-
-    Arguments and errors as of ``audit``.
-    """
+    """Return a read-only job, its partitions, its roots, and their states. Arguments and errors
+    as of ``audit``."""
     log_roots = resolve_roots(roots, role=options.role, must_open=False)
     observed, unread = observe_each([(root.location, root.role) for root in log_roots])
     if not observed:
@@ -290,10 +260,8 @@ def _beside(
 
 
 def _broker_ids(observed: Sequence[ObservedRoot], metadata: ClusterMetadata | None) -> list[int]:
-    """Return the brokers of which there is a log directory, rising.
-
-    A node that is registered as none and has no log is a controller.
-    """
+    """Return the brokers of which there is a log directory, rising. A node that is registered as
+    none and has no log is a controller."""
     brokers = set()
     for root in observed:
         node = None if root.meta_properties is None else root.meta_properties.node_id
@@ -350,10 +318,8 @@ def _uncounted(
     answers: Sequence[dict[str, Any]],
     states: Mapping[TopicIdPartition, PartitionRegistration],
 ) -> Iterator[str]:
-    """Yield notes about in-sync brokers without a log here.
-
-    Nobody else was in sync of those partitions: what only these brokers had is not counted.
-    """
+    """Yield notes about in-sync brokers without a log here. Nobody else was in sync of those
+    partitions: what only these brokers had is not counted."""
     counts = Counter[tuple[int, ...]]()
     for answer in answers:
         state = states.get((answer["topic"], answer["partition"], answer["topic_id"]))
@@ -409,25 +375,15 @@ def measure(run: Run, places: Sequence[PartitionPlaces]) -> list[PlacesSize]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What is known of the cluster.
-
-    Attributes:
-        states: Its partitions.
-        metadata: The newest of its metadata that lie in the roots.
-        directory: Where these lie; empty without them.
-        belief: Who says what is known of partitions.
-        notes: What else a person should know of the log directories.
-        unread: The reason, by location, of each log directory that cannot be read.
-        in_use: Log directories whose lock somebody holds.
-    """
+    """What is known of the cluster."""
 
     states: Sequence[PartitionRegistration]
     metadata: ClusterMetadata | None
-    directory: str
-    belief: str
-    notes: Sequence[str] = ()
+    directory: str  # where these lie; empty without them
+    belief: str  # who says what is known of partitions
+    notes: Sequence[str] = ()  # what else a person should know of the log directories
     unread: Mapping[str, str] = field(default_factory=dict)
-    in_use: frozenset[str] = frozenset()
+    in_use: frozenset[str] = frozenset()  # log directories whose lock somebody holds
 
 
 def _marker_of(root: ObservedRoot, metadata: ClusterMetadata | None) -> RootMarker:
@@ -451,19 +407,13 @@ def find_cluster_facts(
     *,
     holds_roots: bool,
 ) -> ClusterFacts:
-    """Return partition states from a file, or from the newest metadata.
-
-    The metadata are those that lie in the roots.
+    """Return partition states from a file, or from the newest metadata. The metadata are those that
+    lie in the roots.
 
     Args:
-        roots: The log directories.
         file: Of whoever asks; None for the metadata.
         options: Settings that the metadata lack, and those that come before them.
-        unread: The reason, by location, of each log directory that cannot be read.
         holds_roots: Whether this process holds their locks.
-
-    Raises:
-        ConfigError: The file says no states.
     """
     newest, broken = _find_metadata(roots, options)
     states: Sequence[PartitionRegistration] = ()
@@ -512,13 +462,7 @@ def _is_in_use(root: ObservedRoot) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StateCopy:
-    """A copy of the cluster's metadata.
-
-    Attributes:
-        directory: Where it lies.
-        metadata: What it says.
-        states: The partitions.
-    """
+    """A copy of the cluster's metadata."""
 
     directory: str
     metadata: ClusterMetadata

@@ -1,7 +1,4 @@
-"""Write election files for Kafka's commands.
-
-By them the best candidate of each partition leads.
-"""
+"""Write election files for Kafka's commands. By them the best candidate of each partition leads."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,11 +21,7 @@ _Row = dict[str, Any]
 
 
 def find_manual_leaders(answers: Sequence[_Row]) -> dict[TopicIdPartition, int]:
-    """Return whom to elect by hand, by partition.
-
-    Args:
-        answers: What is known of each partition, with its elections.
-    """
+    """Return whom to elect by hand, by partition."""
     return {
         (answer["topic"], answer["partition"], answer["topic_id"]): elections["manual"]
         for answer in answers
@@ -42,24 +35,18 @@ def write_election_files(
     states: Mapping[TopicIdPartition, PartitionRegistration],
     live: Sequence[int],
 ) -> list[str]:
-    """Write files of elections to hold and replica orders for them.
-
-    Each leader-to-be is first in its order.
+    """Write files of elections to hold and replica orders for them. Each leader-to-be is first in
+    its order.
 
     An unclean election takes the first live replica in that order. The command refuses brokers that
     are away: they are left out, and come back by a file of their own.
 
     Args:
-        folder: A folder that is not there yet.
         leaders: Node id of each partition's leader-to-be.
-        states: Partitions.
         live: Node ids of the brokers that run, the leaders among them.
 
     Returns:
         The names of the files: the first two only where they are needed.
-
-    Raises:
-        ConfigError: The folder is there, or cannot be made.
     """
     reassigned, restored, elected = [], [], []
     for key, leader in sorted(leaders.items()):

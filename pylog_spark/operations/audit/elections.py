@@ -35,25 +35,16 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOrder:
-    """What all partitions together lose if brokers start in an order.
+    """What all partitions together lose if brokers start in an order."""
 
-    Attributes:
-        brokers: Node ids, the first to start first.
-        lost_committed: Records lost that were committed.
-        lost_records: Records lost.
-        lost_unknown: Records lost of which nobody knows whether they were committed.
-        unknown: Partitions whose leader's loss is not known.
-        offline: Partitions that get no leader.
-        unsure: Partitions that get another leader, or none, if a broker is unfenced before it
-            names their new log directory; of both leaders the larger loss counts.
-    """
-
-    brokers: tuple[int, ...]
+    brokers: tuple[int, ...]  # node ids, the first to start first
     lost_committed: int = 0
     lost_records: int = 0
-    lost_unknown: int = 0
-    unknown: int = 0
+    lost_unknown: int = 0  # records lost of which nobody knows whether they were committed
+    unknown: int = 0  # partitions whose leader's loss is not known
     offline: int = 0
+    # Partitions that get another leader, or none, if a broker is unfenced before it names their new
+    # log directory; of both leaders the larger loss counts.
     unsure: int = 0
 
     @property
@@ -64,42 +55,29 @@ class StartOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualElection:
-    """A start with elections by hand before the last brokers start.
+    """A start with elections by hand before the last brokers start."""
 
-    Attributes:
-        start: The brokers that start before the elections, and what is lost with the leaders
-            that are elected then.
-        later: Node ids of those that start afterwards.
-        partitions: How many get a leader that way.
-    """
-
+    # The brokers that start before the elections, and what is lost with the leaders that are
+    # elected then.
     start: StartOrder
-    later: tuple[int, ...]
-    partitions: int
+    later: tuple[int, ...]  # node ids of those that start afterwards
+    partitions: int  # how many get a leader that way
 
     def loses_less_than(self, order: StartOrder) -> bool:
-        """Return whether it loses less than a start order without it.
-
-        A partition that waits for a leader loses nothing.
-        """
+        """Return whether it loses less than a start order without it. A partition that waits for
+        a leader loses nothing."""
         return self.start.loss[:-1] < order.loss[:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """The requested start order and the best order of the same brokers.
+    """The requested start order and the best order of the same brokers."""
 
-    Attributes:
-        asked: In the order that was asked about.
-        least: The order that loses least; the one asked about where no other is better.
-        notes: What a person should know about the brokers.
-        manual: What loses less, or leads more partitions, if leaders are elected by hand; None
-            where that helps nothing.
-    """
-
-    asked: StartOrder
-    least: StartOrder
-    notes: tuple[str, ...]
+    asked: StartOrder  # in the order that was asked about
+    least: StartOrder  # the order that loses least; the one asked about where no other is better
+    notes: tuple[str, ...]  # what a person should know about the brokers
+    # What loses less, or leads more partitions, if leaders are elected by hand; None where that
+    # helps nothing.
     manual: ManualElection | None = None
 
 
@@ -113,7 +91,6 @@ def controller_of(
 
     Args:
         metadata: The newest metadata that were found.
-        states: The partitions.
         is_by_file: Whether these are not the metadata's, but a file's: then exactly the brokers
             that are in sync of a partition with a leader are not fenced.
     """
@@ -140,11 +117,7 @@ def controller_of(
 def find_starting(
     up: Sequence[int], roots: Sequence[ObservedRoot], metadata: ClusterMetadata | None
 ) -> tuple[list[StartingBroker], list[str]]:
-    """Return the starting brokers as the controller sees them, with notes.
-
-    Raises:
-        ConfigError: The cluster has no such broker, and no directory is one's.
-    """
+    """Return the starting brokers as the controller sees them, with notes."""
     starting, notes = [], []
     for broker in up:
         registered = None if metadata is None else metadata.brokers.get(broker)
@@ -209,11 +182,8 @@ def add_elections(
     """Write elections into the answers about partitions, and return what starts lose.
 
     Args:
-        answers: What tasks have found of each partition.
-        states: What is known of partitions.
         controller: What it knows of brokers.
         starting: The brokers that start, in order.
-        notes: What is known about them.
     """
     failed = _failed_roots(answers)
     stopped = [each.broker for each in starting if failed.get(each.broker, False)]
@@ -280,12 +250,10 @@ class _Partition:
         self._elections: dict[tuple[bool, tuple[int, ...]], Election] = {}
 
     def election(self, order: Sequence[int], *, is_late: bool = False) -> Election:
-        """Return the election if brokers start in an order.
-
-        Brokers without a replica change nothing.
+        """Return the election if brokers start in an order. Brokers without a replica change
+        nothing.
 
         Args:
-            order: The brokers.
             is_late: Whether they are unfenced before they name new log directories.
         """
         own = tuple(broker for broker in order if broker in self._starting)
@@ -302,12 +270,10 @@ class _Partition:
         return None if late.leader == self.election(order).leader else late
 
     def lost(self, order: Sequence[int], leader: int | None = None) -> Mapping[str, int] | None:
-        """Return what the leader loses, None where that is not known.
-
-        Of two possible leaders the one that loses more counts.
+        """Return what the leader loses, None where that is not known. Of two possible leaders the
+        one that loses more counts.
 
         Args:
-            order: The brokers that start.
             leader: The leader that is chosen; None for the elected one.
         """
         if leader is not None:
@@ -320,10 +286,8 @@ class _Partition:
         return max(losses, key=lambda each: (each["committed"], each["records"]), default=None)
 
     def choose(self, order: Sequence[int]) -> int | None:
-        """Return the best candidate of some brokers without an elected leader.
-
-        None where they elect one themselves.
-        """
+        """Return the best candidate of some brokers without an elected leader. None where they
+        elect one themselves."""
         if self.election(order).leader != NO_LEADER:
             return None
         able = [each for each in self._candidates if each["broker"] in order]
@@ -350,10 +314,8 @@ class _Partition:
 
 
 def rank_of(candidate: _Row) -> tuple[bool, int, int]:
-    """Return the sort key of a candidate, the best one first.
-
-    The candidates are those of an answer.
-    """
+    """Return the sort key of a candidate, the best one first. The candidates are those of an
+    answer."""
     lost = candidate["lost"]
     return not candidate["safe"], lost["committed"], lost["records"]
 
@@ -361,10 +323,8 @@ def rank_of(candidate: _Row) -> tuple[bool, int, int]:
 def _elect_by_hand(
     first: tuple[int, ...], order: tuple[int, ...], partitions: Sequence[_Partition]
 ) -> ManualElection:
-    """Return the start with the best of the first brokers elected.
-
-    The other brokers start afterwards.
-    """
+    """Return the start with the best of the first brokers elected. The other brokers start
+    afterwards."""
     later = tuple(broker for broker in order if broker not in first)
     leaders = [partition.choose(first) for partition in partitions]
     return ManualElection(
@@ -379,10 +339,8 @@ def _sum(
     partitions: Sequence[_Partition],
     leaders: Sequence[int | None] | None = None,
 ) -> StartOrder:
-    """Return the losses of all partitions in a start order.
-
-    A partition's leader may be chosen instead of elected.
-    """
+    """Return the losses of all partitions in a start order. A partition's leader may be chosen
+    instead of elected."""
     committed = records = perhaps = unknown = offline = unsure = 0
     for partition, leader in zip(partitions, leaders or [None] * len(partitions), strict=True):
         lost = partition.lost(order, leader)
@@ -408,10 +366,7 @@ def _sum(
 
 
 def _missing_replicas(answers: Sequence[_Row], starting: Sequence[StartingBroker]) -> Iterator[str]:
-    """Yield notes on brokers without some of their replicas.
-
-    They begin these empty.
-    """
+    """Yield notes on brokers without some of their replicas. They begin these empty."""
     replicas = [each for answer in answers for each in own_replicas(answer)]
     missing = Counter(each["broker"] for each in replicas if each.get("missing"))
     own = Counter(each["broker"] for each in replicas)
@@ -424,10 +379,8 @@ def _missing_replicas(answers: Sequence[_Row], starting: Sequence[StartingBroker
 
 
 def _failed_roots(answers: Sequence[_Row]) -> dict[int, bool]:
-    """Return, by broker, whether all its log directories have failed.
-
-    A log directory has failed if it has a log that the broker cannot open.
-    """
+    """Return, by broker, whether all its log directories have failed. A log directory has failed
+    if it has a log that the broker cannot open."""
     roots: dict[int, dict[str, bool]] = {}
     for answer in answers:
         for replica in answer["replicas"]:
@@ -455,8 +408,6 @@ def describe_loss(records: int, committed: int, unknown: int) -> str:
     """Return the loss of some records, and whether they had been promised.
 
     Args:
-        records: How many are lost.
-        committed: Those that had been committed.
         unknown: Those of which nobody knows it.
     """
     be = "is" if records == 1 else "are"
@@ -474,7 +425,6 @@ def describe_start(order: StartOrder, manual: ManualElection | None = None) -> s
     """Return an order and its loss as a person reads them.
 
     Args:
-        order: The brokers that start.
         manual: Elections that are held by hand after them, and who starts then; None for none.
     """
     first, *others = order.brokers or (None,)

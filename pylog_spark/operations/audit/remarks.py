@@ -1,7 +1,5 @@
-"""Remarks of an audit on replication, epochs and ids of partitions.
-
-An answer has them beside the losses.
-"""
+"""Remarks of an audit on replication, epochs and ids of partitions. An answer has them beside
+the losses."""
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,34 +51,20 @@ _KAFKA_ERRORS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What is known beside one partition.
-
-    Attributes:
-        states: Partitions by topic, number and id.
-        topic_ids: Ids of all topics that somebody knows.
-        ids_of: Ids under each topic's name and number, in directories and in what is known.
-        unclean: Node ids of brokers whose markers lack their last broker epoch.
-        leader_epoch: Epoch that the next leader is to have; None where nobody says one.
-        unread: The reason, by location, of each log directory that cannot be read.
-        in_use: Log directories whose lock somebody holds.
-    """
+    """What is known beside one partition."""
 
     states: dict[TopicIdPartition, PartitionRegistration]
-    topic_ids: frozenset[str]
+    topic_ids: frozenset[str]  # ids of all topics that somebody knows
+    # Ids under each topic's name and number, in directories and in what is known.
     ids_of: dict[tuple[str, int], set[str]]
-    unclean: frozenset[int]
-    leader_epoch: int | None
+    unclean: frozenset[int]  # node ids of brokers whose markers lack their last broker epoch
+    leader_epoch: int | None  # epoch that the next leader is to have; None where nobody says one
     unread: Mapping[str, str]
-    in_use: frozenset[str]
+    in_use: frozenset[str]  # log directories whose lock somebody holds
 
 
 def find_remarks(answer: dict[str, Any], surroundings: Surroundings) -> list[dict[str, Any]]:
-    """Return what has to be said about a partition.
-
-    Args:
-        answer: What its task has found.
-        surroundings: What is known beside it.
-    """
+    """Return what has to be said about a partition."""
     key = answer["topic"], answer["partition"], answer["topic_id"]
     replicas = own_replicas(answer)
     state = surroundings.states.get(key)

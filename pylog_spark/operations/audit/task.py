@@ -31,8 +31,6 @@ def audit_partitions(
     """Yield a row for each partition, whatever is wrong with it.
 
     Args:
-        places: Where the copies of each lie.
-        now_ms: The run's clock, epoch milliseconds.
         most_keys: How many keys of each loss the answers have.
     """
     for each in places:

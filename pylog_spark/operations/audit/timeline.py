@@ -1,7 +1,4 @@
-"""Tell leaders, ISR and ELR of partitions over time.
-
-The cluster's metadata log says them.
-"""
+"""Tell leaders, ISR and ELR of partitions over time. The cluster's metadata log says them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,18 +19,11 @@ TIMELINE_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The versions of partitions.
+    """The versions of partitions."""
 
-    Attributes:
-        versions: By partition, then in the order of the log.
-        belief: Whose metadata they are, and how old.
-        notes: What else a person should know of the log directories.
-        unread: The reason, by location, of each log directory that cannot be read.
-    """
-
-    versions: Sequence[PartitionVersion]
-    belief: str
-    notes: Sequence[str] = ()
+    versions: Sequence[PartitionVersion]  # by partition, then in the order of the log
+    belief: str  # whose metadata they are, and how old
+    notes: Sequence[str] = ()  # what else a person should know of the log directories
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -57,18 +47,8 @@ class Timeline:
 
 
 def read_timeline(roots: Sequence[str | Path], options: JobOptions) -> Timeline:
-    """Return the versions of the chosen partitions from the cluster's metadata.
-
-    The newest metadata of the roots are read.
-
-    Args:
-        roots: Paths of log directories.
-        options: Which topics, which role.
-
-    Raises:
-        ConfigError: No metadata that can be read lie in the roots.
-        PylogError: As of an audit.
-    """
+    """Return the versions of the chosen partitions from the cluster's metadata. The newest
+    metadata of the roots are read."""
     job, _, _, cluster = open_places(roots, options, None)
     if cluster.metadata is None:
         reasons = "; ".join([cluster.belief, *cluster.notes])

@@ -1,7 +1,5 @@
-"""Collect each log's outcome in a compaction, as rows and totals.
-
-They are collected round by round.
-"""
+"""Collect each log's outcome in a compaction, as rows and totals. They are collected round by
+round."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,10 +29,6 @@ class CleanedLogs:
         run: The run; its record is told of what has ended.
         plans: Rows of ``schemas.PLAN``; their numbers are the ordinals.
         outcomes: What became of them, by their number, where nothing is cleaned.
-
-    Attributes:
-        plans: The same.
-        outcomes: By number, of all rounds together.
     """
 
     def __init__(self, run: Run, plans: pa.Table, outcomes: Outcomes | None = None) -> None:
@@ -47,7 +41,6 @@ class CleanedLogs:
 
         Args:
             plans: Rows of ``schemas.PLAN``, of the round.
-            outcomes: By the number of the row.
         """
         self._run.recorder.outcomes(plans, outcomes, action=_ACTION)
         for outcome in outcomes.values():
@@ -69,7 +62,6 @@ class CleanedLogs:
 
         Args:
             plans: Rows of ``schemas.PLAN``, of the round.
-            ended: By the number of the row.
         """
         numbers = {key: number for number, key in enumerate(row_keys(self.plans))}
         keys = row_keys(plans)
@@ -139,8 +131,6 @@ def _cleanings(plans: pa.Table, outcomes: Mapping[int, Outcome], *, run_id: str)
 
     Args:
         plans: Rows of ``schemas.PLAN``.
-        outcomes: What became of them, by their number.
-        run_id: The run.
     """
     rows = []
     for number, outcome in sorted(outcomes.items()):

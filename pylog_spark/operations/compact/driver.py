@@ -55,19 +55,10 @@ def compact(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
         strategy: How partitions are spread; AUTO leaves it to their sizes.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
         saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
-
-    Raises:
-        ConfigError: A root is no directory, is there twice, or would hold the ledger; or the file
-            of ``options.plan_in`` is no plan.
-        GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
-            several brokers, or the machine's clock is behind the newest checkpoint.
-        PylogError: The cluster's metadata or a root's own files cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     check_roots(log_roots, options)
@@ -90,25 +81,16 @@ def compact(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionStep:
-    """What the compaction of a run's partitions found and did.
+    """What the compaction of a run's partitions found and did."""
 
-    Attributes:
-        results: Rows of ``schemas.RESULT``, of the sweep as well.
-        plans: Rows of ``schemas.PLAN``, most urgent first.
-        retentions: Rows of ``schemas.RETENTION``: what expired in partitions that are compacted.
-        cleanings: Rows of ``schemas.CLEANING``.
-        totals: Numbers of all that was due, by the names of Kafka's gauges.
-        gauges: The same of each root.
-        notes: What a reader should know of it, line by line.
-    """
-
-    results: pa.Table
-    plans: pa.Table
+    results: pa.Table  # rows of ``schemas.RESULT``, of the sweep as well
+    plans: pa.Table  # rows of ``schemas.PLAN``, most urgent first
+    # Rows of ``schemas.RETENTION``: what expired in partitions that are compacted.
     retentions: pa.Table
-    cleanings: pa.Table
-    totals: Mapping[str, int]
+    cleanings: pa.Table  # rows of ``schemas.CLEANING``
+    totals: Mapping[str, int]  # numbers of all that was due, by the names of Kafka's gauges
     gauges: Mapping[str, Mapping[str, int]]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader should know of it, line by line
 
 
 @log_fields(step=Action.COMPACT.value)
@@ -122,12 +104,7 @@ def compact_step(
 
     Args:
         run: The run; each round is in its record when this returns.
-        observation: What was seen of its partitions.
         strategy: How partitions are spread; AUTO leaves it to their sizes.
-
-    Raises:
-        StorageError: A root's own files cannot be read or written.
-        pyspark.errors.PySparkException: Spark failed.
     """
     job = run.job
     notes: tuple[str, ...] = () if run.engine.can_broadcast else (_NO_BROADCAST,)
@@ -160,19 +137,14 @@ def compact_step(
 def _planned(
     run: Run, observation: Observation, *, among: Collection[str] | None = None
 ) -> pa.Table:
-    """Return the table of plans, most urgent first.
-
-    It has the plans of all directories, or of some.
-    """
+    """Return the table of plans, most urgent first. It has the plans of all directories, or of
+    some."""
     rows = observation.rows(Step.COMPACT, among=among)
     return sort_plans(rows, run.job.options.limits.order)
 
 
 def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Strategy) -> None:
-    """Clean the planned partitions round by round.
-
-    Each wave is on record when it has ended.
-    """
+    """Clean the planned partitions round by round. Each wave is on record when it has ended."""
     # Points outside of their log are corrected at once, be it cleaned or not, as Kafka does.
     reset = logs.plans.filter(logs.plans["checkpoint_reset"])
     for location, points in offsets_by_root(reset, "first_dirty_offset").items():
@@ -201,9 +173,7 @@ def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Stra
 
 
 def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
-    """Return the directories of failed compactions.
-
-    The rows of both tables are in the same order.
+    """Return the directories of failed compactions. The rows of both tables are in the same order.
 
     Kafka's cleaner does not sweep those either that it gave up.
     """

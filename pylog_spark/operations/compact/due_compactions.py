@@ -1,7 +1,4 @@
-"""Choose the partitions to clean from a table of plans.
-
-Each comes with its strategy.
-"""
+"""Choose the partitions to clean from a table of plans. Each comes with its strategy."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -39,44 +36,29 @@ _NAMED_PARTITIONS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
-    """How much one task and one wave are given.
-
-    Attributes:
-        least_unit_bytes: A task gets at least this much to read.
-        most_unit_bytes: A task gets at most this much to read.
-        budget_bytes: Bytes of offset maps published together.
-        slots: Tasks that run at the same time.
-        can_broadcast: Whether the session has broadcast variables.
-        max_keys: Keys that an offset map may hold, None without a limit.
-        strategy: What the caller asks for.
-        files_bytes: Bytes of an offset map that one task may merge in scratch files.
-        bucket_bytes: Bytes of key entries that one task gets where keys are exchanged.
-        wave_bytes: Bytes of segments that a wave may hold.
-        wave_tasks: Segments that a wave may hold.
-        disks: How many tasks may be at one local disk.
-        lone_threads: How many threads a task may use that runs alone.
-    """
+    """How much one task and one wave are given."""
 
     least_unit_bytes: int
     most_unit_bytes: int
-    budget_bytes: int
-    slots: int
-    can_broadcast: bool
-    max_keys: int | None
-    strategy: Strategy = Strategy.AUTO
+    budget_bytes: int  # bytes of offset maps published together
+    slots: int  # tasks that run at the same time
+    can_broadcast: bool  # whether the session has broadcast variables
+    max_keys: int | None  # keys that an offset map may hold, None without a limit
+    strategy: Strategy = Strategy.AUTO  # what the caller asks for
+    # Bytes of an offset map that one task may merge in scratch files.
     files_bytes: int = Tuning().files_max_bytes
+    # Bytes of key entries that one task gets where keys are exchanged.
     bucket_bytes: int = Tuning().shuffle_bucket_bytes
-    wave_bytes: int = Tuning().wave_max_bytes
-    wave_tasks: int = Tuning().wave_max_tasks
-    disks: Disks = field(default_factory=Disks)
-    lone_threads: int = 1
+    wave_bytes: int = Tuning().wave_max_bytes  # bytes of segments that a wave may hold
+    wave_tasks: int = Tuning().wave_max_tasks  # segments that a wave may hold
+    disks: Disks = field(default_factory=Disks)  # how many tasks may be at one local disk
+    lone_threads: int = 1  # how many threads a task may use that runs alone
 
     @classmethod
     def of(cls, run: Run, strategy: Strategy) -> "CompactionLimits":
         """Return what a run gives.
 
         Args:
-            run: The run.
             strategy: What a caller asks for wins over the run's option; AUTO asks for nothing.
         """
         options, engine, tuning = run.job.options, run.engine, run.job.options.tuning
@@ -123,10 +105,6 @@ class CompactionLimits:
 
         To put together what they have found costs more than half of what they have done. So one
         task cleans what is a slot's share of all work, or all of it by threads on all slots.
-
-        Args:
-            partitions: How many are due.
-            total_bytes: Bytes of all of them.
         """
         if partitions == 1 and self.lone_threads >= self.slots and self.slots < MANY_SLOTS:
             return sys.maxsize
@@ -136,36 +114,22 @@ class CompactionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueCompaction:
-    """A partition that is to be cleaned.
-
-    Attributes:
-        ref: Which one it is.
-        plans: The table of plans.
-        size_bytes: Bytes of the segments to be cleaned.
-        segment_bytes: The size of each of them; none where one task cleans all.
-        extra_bytes: Upper bound of the disk space that it needs meanwhile.
-        map_bytes: Upper bound of its merged index.
-        plan_bytes: Bytes of its plan where that travels inside of closures, 0 where it does not.
-        strategy: How it is cleaned.
-        buckets: Into how many its keys are dealt out, where they are.
-    """
+    """A partition that is to be cleaned."""
 
     ref: PartitionRef
     plans: pa.Table = field(repr=False, compare=False)
     size_bytes: int
-    segment_bytes: tuple[int, ...]
-    extra_bytes: int
-    map_bytes: int
-    plan_bytes: int
+    segment_bytes: tuple[int, ...]  # the size of each of them; none where one task cleans all
+    extra_bytes: int  # upper bound of the disk space that it needs meanwhile
+    map_bytes: int  # upper bound of its merged index
+    plan_bytes: int  # bytes of its plan where that travels inside of closures, 0 where it does not
     strategy: Strategy
-    buckets: int = 1
+    buckets: int = 1  # into how many its keys are dealt out, where they are
 
     @property
     def work(self) -> CompactionWork:
-        """The partition's work, as tasks are told of it.
-
-        It is read from the table, which many partitions make large.
-        """
+        """The partition's work, as tasks are told of it. It is read from the table, which many
+        partitions make large."""
         return CompactionWork(
             ref=self.ref,
             log_start_checkpoint=self.plans["log_start_checkpoint"][self.ref.ordinal].as_py(),

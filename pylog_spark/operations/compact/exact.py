@@ -26,14 +26,10 @@ def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcom
     """Measure the planned rows of a table of plans.
 
     Args:
-        run: The run.
         plans: Rows of ``schemas.PLAN``.
 
     Returns:
         (plans, outcomes): the plans with exact bytes afterwards, and the columns of each result.
-
-    Raises:
-        pyspark.errors.PySparkException: Spark failed.
     """
     statuses = plans["status"].to_pylist()
     planned = [n for n, status in enumerate(statuses) if status == Status.PLANNED.value]

@@ -1,6 +1,4 @@
-"""Compact a partition with too many keys for a single task.
-
-It takes three stages of one Spark job.
+"""Compact a partition with too many keys for a single task. It takes three stages of one Spark job.
 
 *Send*: each segment says which keys it has, dealt out by hash. *Answer*: one task a bucket finds
 out which records survive; one task a partition, the fold, looks at its transactions. *Rewrite*:
@@ -56,10 +54,8 @@ _NUMBERS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeMessage(TaskMessage):
-    """Keys for a bucket or the fold, or answers for a group.
-
-    The duration is the time that went into it.
-    """
+    """Keys for a bucket or the fold, or answers for a group. The duration is the time that went
+    into it."""
 
     unit: Int32 = column("number of the task that gets it")
     group: int = column("group of pass two; 0 before that is known")
@@ -70,15 +66,9 @@ class ExchangeMessage(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Which tasks work for one partition.
+    """Which tasks work for one partition."""
 
-    Attributes:
-        first_unit: Number of the task of its first bucket; those of the others follow, and that of
-            the fold.
-        buckets: How many buckets it has.
-        group_units: Number of the task of each of its groups.
-    """
-
+    # Number of the task of its first bucket; those of the others follow, and that of the fold.
     first_unit: int
     buckets: int
     group_units: tuple[int, ...]
@@ -97,10 +87,7 @@ def send_keys(
     """Read segments and yield what they have to say.
 
     Args:
-        items: Partitions and numbers of segments in their rounds.
         plans: The plans, as ``encode_plan`` wrote them.
-        routes: By partition.
-        context: How tasks read and write.
     """
     # By partition: its plan is decoded once.
     for ordinal, number in sorted(items):
@@ -143,15 +130,12 @@ def _send(
 def answer_keys(
     messages: Iterable[ExchangeMessage], plans: Mapping[int, bytes], routes: Mapping[int, Route]
 ) -> Iterator[ExchangeMessage]:
-    """Yield messages to groups in answer to the segments' messages.
-
-    They say what groups have to know.
+    """Yield messages to groups in answer to the segments' messages. They say what groups have to
+    know.
 
     Args:
         messages: Those that ``send_keys`` made, ordered by unit, kind and segment; all of a unit
             are there.
-        plans: As for ``send_keys``.
-        routes: By partition.
     """
     owners = {
         unit: ordinal
@@ -168,10 +152,7 @@ def answer_keys(
 def _addressed(
     ordinal: int, route: Route, work: Callable[[], Iterator[ExchangeMessage]]
 ) -> Iterator[ExchangeMessage]:
-    """Add the receiving tasks to messages for groups.
-
-    An error goes to the first group's task.
-    """
+    """Add the receiving tasks to messages for groups. An error goes to the first group's task."""
     started = time.perf_counter()
     try:
         for each in work():
@@ -243,15 +224,13 @@ def _numbers(numbers: Mapping[str, int], duration_ms: int) -> ExchangeMessage:
 def rewrite_exchanged(
     messages: Iterable[ExchangeMessage], plans: Mapping[int, bytes], context: WriteContext
 ) -> Iterator[RewrittenGroup]:
-    """Pass two: rewrite groups of segments.
-
-    What it writes lies outside of the log directory, under names that no other attempt has.
+    """Pass two: rewrite groups of segments. What it writes lies outside of the log directory, under
+    names that no other attempt has.
 
     Args:
         messages: Those that ``answer_keys`` made, ordered by partition, group, kind and segment;
             all of a group are there.
         plans: As for ``send_keys``.
-        context: How tasks read and write.
     """
     groups = itertools.groupby(messages, key=attrgetter("ordinal", "group"))
     for (ordinal, group), of_group in groups:
@@ -267,14 +246,10 @@ def rewrite_exchanged(
 
 @dataclass(slots=True)
 class _Heard:
-    """What the messages for one group say beside what it needs.
+    """What the messages for one group say beside what it needs."""
 
-    Attributes:
-        duration_ms: Time that former stages spent on the partition.
-        numbers: What pass one read and found, summed; empty where the group is not told.
-    """
-
-    duration_ms: int = 0
+    duration_ms: int = 0  # time that former stages spent on the partition
+    # What pass one read and found, summed; empty where the group is not told.
     numbers: dict[str, int] | None = None
 
     def add(self, each: ExchangeMessage) -> None:

@@ -1,6 +1,5 @@
-"""Share scratch files of keys and merged maps among tasks.
-
-The tasks are those of one wave, on one host.
+"""Share scratch files of keys and merged maps among tasks. The tasks are those of one wave, on one
+host.
 
 Not every root has a place that all tasks of a run see. Names carry the run and the wave, so that a
 wave's files can go when it has ended, those of killed attempts too.
@@ -15,11 +14,7 @@ from storage_core.roots.root import RootAccess
 
 
 def new_prefix(access: RootAccess, location: str, context: WriteContext) -> Path:
-    """Return a path, but for its ending, that no other attempt has.
-
-    Raises:
-        TypeError: The root has no folder that all tasks see.
-    """
+    """Return a path, but for its ending, that no other attempt has."""
     folder = access.shared_folder(location)
     if folder is None:
         raise TypeError(f"{location}: tasks share no folder there")
@@ -33,10 +28,8 @@ def remove_files(prefix: Path) -> None:
 
 
 def remove_wave(access: RootAccess, location: str, context: WriteContext) -> None:
-    """Remove a wave's scratch files for a partition.
-
-    Files of the wave that lie where the partition's files do go, too.
-    """
+    """Remove a wave's scratch files for a partition. Files of the wave that lie where the
+    partition's files do go, too."""
     folder = access.shared_folder(location)
     if folder is not None:
         for path in folder.glob(f"{_wave_prefix(context)}*"):

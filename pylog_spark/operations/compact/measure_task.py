@@ -1,7 +1,4 @@
-"""Measure the exact result of a compaction round on partitions.
-
-Both passes run, without output.
-"""
+"""Measure the exact result of a compaction round on partitions. Both passes run, without output."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
@@ -38,15 +35,8 @@ class RoundMeasurement(TaskMessage):
 
 
 def count_records(store: LogStore, files: Iterable[str]) -> int:
-    """Return the number of records in .log files, control records included.
-
-    What follows the last whole batch is not counted.
-
-    Raises:
-        BadBytesError: A length in a batch's header cannot be, or a compressed message of a format
-            before v2 cannot be opened.
-        StorageError: A file cannot be read.
-    """
+    """Return the number of records in .log files, control records included. What follows the
+    last whole batch is not counted."""
     count = 0
     for name in files:
         with closing(store.open_file(name)) as reader:
@@ -65,13 +55,8 @@ def refuse_keyless(
     them.
 
     Args:
-        location: The partition.
         overrides: Codes of guards that are switched off.
         keyless: Records without a key that the round drops.
-        records: Records that it reads.
-
-    Raises:
-        KeylessRecordsError: It would.
     """
     if 2 * keyless > records and Reason.RECORDS_WITHOUT_KEY not in overrides:
         raise KeylessRecordsError(location, keyless, records)
@@ -81,9 +66,6 @@ def count_if_readable(store: LogStore, files: Iterable[str]) -> int | None:
     """Count the records of segments outside a round; None if damaged.
 
     Damage there is no business of that round, and not known to it: the counts stay unknown then.
-
-    Raises:
-        StorageError: A file cannot be read.
     """
     try:
         return count_records(store, files)

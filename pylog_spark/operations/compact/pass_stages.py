@@ -55,19 +55,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapPlace:
-    """A partition's merged index, as tasks find it.
+    """A partition's merged index, as tasks find it. It is published, or lies in scratch files."""
 
-    It is published, or lies in scratch files.
-
-    Attributes:
-        published: The index, None where it is in a file.
-        path: Its file.
-        table_path: That of the offset map, None where pass two needs none.
-    """
-
-    published: Published[bytes] | None = None
+    published: Published[bytes] | None = None  # the index, None where it is in a file
     path: str | None = None
-    table_path: str | None = None
+    table_path: str | None = None  # that of the offset map, None where pass two needs none
 
     def open(self) -> MergedIndex:
         """Return the index, in a task."""
@@ -79,23 +71,14 @@ class MapPlace:
 
 @dataclass(slots=True, kw_only=True)
 class Between:
-    """A partition between the passes, with its groups from pass two.
-
-    Attributes:
-        group_bytes: Source bytes of each group.
-        end_offset: Its cleaner point after the round.
-        index: What pass one read and found.
-        index_ms: Time that tasks spent on it.
-        disk: The disk that it lies on, where only so many tasks may be at one.
-        place: Where its merged index is; None where keys are exchanged.
-    """
+    """A partition between the passes, with its groups from pass two."""
 
     group_bytes: tuple[int, ...]
-    end_offset: int
+    end_offset: int  # its cleaner point after the round
     index: IndexStats
-    index_ms: int | None
-    disk: int | None
-    place: MapPlace | None
+    index_ms: int | None  # time that tasks spent on it
+    disk: int | None  # the disk that it lies on, where only so many tasks may be at one
+    place: MapPlace | None  # where its merged index is; None where keys are exchanged
     _groups: list[CleanedGroup] = field(default_factory=list)
     _spent_ms: int = 0
 
@@ -118,14 +101,10 @@ class Between:
 
 
 class PassStages:
-    """The stages of both passes, for partitions spread over tasks.
-
-    The partitions are those of one wave.
+    """The stages of both passes, for partitions spread over tasks. The partitions are those of one
+    wave.
 
     Args:
-        engine: Runs the stages.
-        limits: How much one task is given.
-        context: What tasks need to write.
         title: Names the wave where stages are shown.
     """
 
@@ -310,7 +289,6 @@ def _routes(due: Sequence[DueCompaction], units: Sequence[Sequence[Item]]) -> di
     """Return which tasks work for each partition.
 
     Args:
-        due: The partitions.
         units: The groups that each task of pass two gets.
     """
     unit_of = {item: number for number, unit in enumerate(units) for item in unit}

@@ -1,6 +1,5 @@
-"""The two passes of a compaction and the merge between them.
-
-They read, and write only scratch files.
+"""The two passes of a compaction and the merge between them. They read, and write only scratch
+files.
 
 An item of pass one is a segment, an item of pass two a group of segments. Each yields one row;
 what is wrong with a partition becomes an error in the rows of its items, and the partition goes no
@@ -55,10 +54,8 @@ class SegmentKeyIndex(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionKeyIndex(TaskMessage):
-    """The merge: all keys of one partition.
-
-    The duration is that of the merge and of the partial indexes before it.
-    """
+    """The merge: all keys of one partition. The duration is that of the merge and of the partial
+    indexes before it."""
 
     index: Binary = column("the merged index; null if too large, filed, or an error")
     path: Text = column("its scratch file, null where it is in no file")
@@ -88,10 +85,7 @@ def index_segments(
     """Run pass one over segments of rounds.
 
     Args:
-        items: Partitions and numbers of segments in their rounds.
         plans: The plans, as ``encode_plan`` wrote them.
-        units: Which task merges each partition.
-        context: How tasks read and write.
         filed: Partitions whose keys are put into scratch files.
     """
     # By partition: its plan is decoded once.
@@ -137,16 +131,13 @@ def merge_partitions(
     limits: Mapping[int, int | None],
     context: WriteContext,
 ) -> Iterator[PartitionKeyIndex]:
-    """Merge the partial indexes of each partition.
-
-    An error in any of them is the partition's; that of the first segment counts.
+    """Merge the partial indexes of each partition. An error in any of them is the partition's; that
+    of the first segment counts.
 
     Args:
         indexes: Ordered by partition and segment; all of a partition are there.
-        plans: As for ``index_segments``.
-        limits: Bytes that the merged index of a partition may have; a larger one is left out.
-            None where partial indexes and merged ones lie in scratch files.
-        context: How tasks read and write.
+        limits: Bytes that the merged index of a partition may have; a larger one is left out. None
+            where partial indexes and merged ones lie in scratch files.
     """
     for ordinal, some in groupby(indexes, key=attrgetter("ordinal")):
         segments = list(some)
@@ -198,11 +189,7 @@ def _merge(
 
 
 def require(keys: T | None) -> T:
-    """Return the keys of a message, or the path to them.
-
-    Raises:
-        ValueError: The message has them elsewhere.
-    """
+    """Return the keys of a message, or the path to them."""
     if keys is None:
         raise ValueError("the keys are not where the strategy of the round has them")
     return keys
@@ -214,15 +201,11 @@ def rewrite_groups(
     index_of: Callable[[int], MergedIndex],
     context: WriteContext,
 ) -> Iterator[RewrittenGroup]:
-    """Pass two: rewrite groups of segments.
-
-    What it writes lies outside of the log directory, under names that no other attempt has.
+    """Pass two: rewrite groups of segments. What it writes lies outside of the log directory, under
+    names that no other attempt has.
 
     Args:
         items: Partitions and numbers of groups in their merged indexes.
-        plans: As for ``index_segments``.
-        index_of: The merged index of a partition.
-        context: How tasks read and write.
     """
 
     @lru_cache(maxsize=1)
@@ -244,13 +227,7 @@ def rewrite_group(
     context: WriteContext,
     head: RewrittenGroup,
 ) -> RewrittenGroup:
-    """Clean one group of segments.
-
-    The new files are this attempt's own.
-
-    Raises:
-        PylogError: It cannot be cleaned, or this run may not write there.
-    """
+    """Clean one group of segments. The new files are this attempt's own."""
     access = context.roots[root_of(plan.location)]
     access.validate()
     group = [plan.by_base_offset[base_offset] for base_offset in start.base_offsets]
@@ -273,13 +250,6 @@ def rewrite_group(
 
 
 def keep_group(access: RootAccess, location: str, name: str, cleaned: CleanedGroup) -> CleanedGroup:
-    """Give a group's files to the root to keep, for its commit.
-
-    Args:
-        access: To the root.
-        location: Of the partition.
-        name: Of the attempt.
-        cleaned: The group.
-    """
+    """Give a group's files to the root to keep, for its commit."""
     first = cleaned.base_offsets[0]
     return cleaned.moved(access.keep(location, name, first, cleaned.places, cleaned.gaps))

@@ -1,6 +1,4 @@
-"""Commit a partition's cleaned groups, once per run.
-
-This holds however often the task runs.
+"""Commit a partition's cleaned groups, once per run. This holds however often the task runs.
 
 Two ways lead here. Groups that were cleaned by other tasks come as manifests; a partition that is
 not worth spreading, or too large to, is cleaned whole inside this task, by the same functions.
@@ -42,17 +40,11 @@ from storage_core.store.generations import current_location
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionWork:
-    """A partition to be cleaned, as the plan stage left it.
-
-    Attributes:
-        ref: Which one it is.
-        log_start_checkpoint: Its entry in the log-start checkpoint, 0 without one.
-        plan: The round, as ``encode_plan`` wrote it.
-    """
+    """A partition to be cleaned, as the plan stage left it."""
 
     ref: PartitionRef
-    log_start_checkpoint: int
-    plan: bytes
+    log_start_checkpoint: int  # its entry in the log-start checkpoint, 0 without one
+    plan: bytes  # the round, as ``encode_plan`` wrote it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +155,7 @@ def _commit(
 
 
 def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) -> Prepared:
-    """Split the segment with overflowing offsets.
-
-    Another round cleans the partition.
-    """
+    """Split the segment with overflowing offsets. Another round cleans the partition."""
     steps = plan_split(store, plan, error.file)
     operations = json.dumps(list(steps.describe()))
     result = describe_failure(error) | {"was_split": True, "operations": operations}

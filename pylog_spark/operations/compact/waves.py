@@ -1,6 +1,5 @@
-"""Run a wave of compaction, from pass one to the cleaner points.
-
-Between these are the merge, pass two and the commit.
+"""Run a wave of compaction, from pass one to the cleaner points. Between these are the merge, pass
+two and the commit.
 
 A partition that fits in one task is cleaned whole in one, beside the stages of the others; the
 bytes are the same.
@@ -68,11 +67,7 @@ class CompactionStages:
 
     Args:
         run: The run; it holds the roots.
-        context: What all tasks share.
         limits: How much one task and one wave are given.
-
-    Attributes:
-        limits: The same.
     """
 
     def __init__(self, run: Run, context: RunContext, limits: CompactionLimits) -> None:
@@ -157,20 +152,16 @@ class CompactionStages:
         root.settle_commits(points, is_whole=is_whole)
 
     def _remove_scratch(self, each: DueCompaction, context: WriteContext) -> None:
-        """Remove the scratch files of a wave, shared by its tasks.
-
-        What cannot go now goes when the run ends.
-        """
+        """Remove the scratch files of a wave, shared by its tasks. What cannot go now goes when
+        the run ends."""
         try:
             remove_wave(self._run.roots[each.ref.root].access, each.ref.directory, context)
         except OSError as error:
             _log.warning("%s: scratch files were not removed: %s", each.ref.directory, error)
 
     def _most_at_once(self, due: Sequence[DueCompaction]) -> int:
-        """Return how many tasks may share the budget of bytes per second.
-
-        They are tasks of one wave.
-        """
+        """Return how many tasks may share the budget of bytes per second. They are tasks of one
+        wave."""
         counts: Counter[str] = Counter()
         for each in due:
             counts[each.ref.root] += self.demand(each).tasks
@@ -237,10 +228,7 @@ class CompactionStages:
         *,
         size_of: Callable[[DueCompaction], int],
     ) -> None:
-        """Run the last stage of some partitions.
-
-        Its tasks alone change files of the logs.
-        """
+        """Run the last stage of some partitions. Its tasks alone change files of the logs."""
         units = wave.passes.pack(
             WorkItem(
                 value=values[each.ref.ordinal],

@@ -1,6 +1,4 @@
-"""List the differences between topics and their copies in another cluster.
-
-Nothing is written.
+"""List the differences between topics and their copies in another cluster. Nothing is written.
 
 A partition and its copy are compared by one task, which holds a window of each; small ones share a
 task.
@@ -55,11 +53,7 @@ _Places = Mapping[TopicPartition, PartitionPlaces]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReport(ComparisonReport):
-    """The differences between partitions and their copies.
-
-    Attributes:
-        offset_map: Whose word on offsets was taken.
-    """
+    """The differences between partitions and their copies."""
 
     offset_map: str
 
@@ -78,22 +72,14 @@ def list_copy_differences(
     offset_map: Path | None = None,
     state: Path | None = None,
 ) -> CopyReport:
-    """List the differences between topics and their copies.
-
-    Further errors are those of ``audit``.
+    """List the differences between topics and their copies. Further errors are those of ``audit``.
 
     Args:
-        place: Where it runs.
         roots: Log directories of the originals: of the brokers of one cluster.
-        copies: Log directories of the copies, likewise.
         options: Which topics of the originals, which role.
-        prefix: What the copies have in front of the names of topics.
         offset_map: CSV, or the directory of a partition with MirrorMaker's offset syncs; None where
             all offsets should be equal.
         state: A file that says leaders and cleanup policies of the originals.
-
-    Raises:
-        ConfigError: The map is none, or of other topics.
     """
     # No directory is in both.
     resolve_roots([*roots, *copies], role=options.role, must_open=False)
@@ -129,11 +115,7 @@ def list_copy_differences(
 
 
 def _by_name(places: Sequence[PartitionPlaces], prefix: str) -> _Places:
-    """Return partitions by the name that the original has.
-
-    Raises:
-        ConfigError: Two topics have one name.
-    """
+    """Return partitions by the name that the original has."""
     places_by_name: dict[TopicPartition, PartitionPlaces] = {}
     for each in places:
         if not each.replicas or not each.topic.startswith(prefix):
@@ -162,11 +144,7 @@ def _match(originals: _Places, copies: _Places) -> list[CopyTarget]:
 
 
 def _with_syncs(targets: Sequence[CopyTarget], syncs: OffsetMap, file: Path) -> list[CopyTarget]:
-    """Return the same with what a map says of each.
-
-    Raises:
-        ConfigError: It says nothing of any of them.
-    """
+    """Return the same with what a map says of each."""
     mapped = []
     for target in targets:
         name = TopicPartition(target.topic, target.name.partition)
@@ -180,12 +158,7 @@ def _with_syncs(targets: Sequence[CopyTarget], syncs: OffsetMap, file: Path) -> 
 
 
 def _read_map(path: Path) -> OffsetMap:
-    """Read an offset map: a file, or a partition's directory.
-
-    Raises:
-        ConfigError: It is none.
-        PylogError: Its records cannot be read.
-    """
+    """Read an offset map: a file, or a partition's directory."""
     if path.is_dir():
         place = ReplicaPlace(
             broker=None,

@@ -29,18 +29,14 @@ NO_TIMES = "the copy's broker has set the timestamps: they were not compared"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTarget:
-    """A partition and its copy.
+    """A partition and its copy."""
 
-    Attributes:
-        topic: Name of the original's topic.
-        original: Where the replicas of the original lie; None where there is no such partition.
-        copy: Where those of the copy lie; None where there is no such partition.
-        syncs: int64[n, 2], offsets in the original and in the copy by a map; None without one.
-    """
-
-    topic: str
+    topic: str  # name of the original's topic
+    # Where the replicas of the original lie; None where there is no such partition.
     original: PartitionPlaces | None
+    # Where those of the copy lie; None where there is no such partition.
     copy: PartitionPlaces | None
+    # int64[n, 2], offsets in the original and in the copy by a map; None without one.
     syncs: NDArray[np.int64] | None
 
     @property
@@ -52,11 +48,7 @@ class CopyTarget:
 
 
 def compare_copies(targets: Sequence[CopyTarget]) -> Iterator[DifferenceRow]:
-    """Compare partitions with their copies.
-
-    Args:
-        targets: The partitions.
-    """
+    """Compare partitions with their copies."""
     compared = map_where_remote(
         _compare, targets, directory_of=lambda target: directory_of(target.name)
     )
@@ -121,12 +113,10 @@ def _is_compacted(places: PartitionPlaces | None) -> bool:
 
 
 def _absence_columns(log: RestingLog | None, number: int) -> dict[str, Any] | None:
-    """Return the columns of a partition in only one cluster.
-
-    None where its log there has no record.
+    """Return the columns of a partition in only one cluster. None where its log there has no
+    record.
 
     Args:
-        log: Its log there.
         number: 0 where it is the original, 1 where it is the copy.
     """
     if log is None or log.log_start_offset == log.log_end_offset:

@@ -56,20 +56,12 @@ _HEADER_SHARE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonReport:
-    """The differences between the logs of partitions.
+    """The differences between the logs of partitions."""
 
-    Attributes:
-        rows: Of ``DifferenceRow``: differences, findings, replicas that cannot be read.
-        compared: Of ``DifferenceRow``: a row a partition, of what the comparison cost.
-        notes: What else a person should know of the log directories.
-        unread: The reason, by location, of each log directory that cannot be read.
-        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
-    """
-
-    rows: pa.Table
-    compared: pa.Table
-    engine: str
-    notes: Sequence[str] = ()
+    rows: pa.Table  # of ``DifferenceRow``: differences, findings, replicas that cannot be read
+    compared: pa.Table  # of ``DifferenceRow``: a row a partition, of what the comparison cost
+    engine: str  # what did the tasks: ``spark`` or ``local``, which is this machine
+    notes: Sequence[str] = ()  # what else a person should know of the log directories
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def total(self, column: str) -> int:
@@ -77,10 +69,8 @@ class ComparisonReport:
         return int(pc.sum(self.compared[column]).as_py() or 0)
 
     def count_differences(self) -> int:
-        """Return how many rows are of a difference.
-
-        A finding in one replica is none, nor is what is still to be copied.
-        """
+        """Return how many rows are of a difference. A finding in one replica is none, nor is
+        what is still to be copied."""
         kinds = pa.array(
             [kind.value for kind in DifferenceKind if kind is not DifferenceKind.BEHIND]
         )
@@ -98,15 +88,10 @@ class ComparisonReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceReport(ComparisonReport):
-    """The differences between the replicas of partitions.
-
-    Attributes:
-        level: How much was read.
-        belief: Whose word on the leaders was taken, and how old it is.
-    """
+    """The differences between the replicas of partitions."""
 
     level: Level
-    belief: str
+    belief: str  # whose word on the leaders was taken, and how old it is
 
 
 def list_differences(
@@ -120,10 +105,6 @@ def list_differences(
     """List the differences between replicas; arguments and errors as of ``audit``.
 
     Args:
-        place: Where it runs.
-        roots: Paths of log directories.
-        options: Which topics, which role.
-        level: How much to read.
         state: A file that says leaders and cleanup policies.
     """
     job, places, _, cluster = open_places(roots, options, state)

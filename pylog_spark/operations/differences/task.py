@@ -47,10 +47,8 @@ _LOOKS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceRow:
-    """A difference between two replicas, a finding, or a comparison's cost.
-
-    A finding is in one of the replicas.
-    """
+    """A difference between two replicas, a finding, or a comparison's cost. A finding is in one
+    of the replicas."""
 
     topic: str = column("topic")
     partition: Int32 = column("number of the partition")
@@ -109,27 +107,16 @@ class ReplicaDigest(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestTarget:
-    """One replica of a big partition.
-
-    Attributes:
-        ordinal: The partition's number in the run.
-        replica: Its number among the replicas.
-        places: Of the partition.
-        ranges: What its batches are summed over.
-    """
+    """One replica of a big partition."""
 
     ordinal: int
     replica: int
     places: PartitionPlaces
-    ranges: OffsetRanges
+    ranges: OffsetRanges  # what its batches are summed over
 
 
 def measure_places(items: Sequence[tuple[int, PartitionPlaces]]) -> Iterator[PlacesSize]:
-    """Yield the sizes of partitions.
-
-    Args:
-        items: Number and places of each.
-    """
+    """Yield the sizes of partitions."""
     return map_where_remote(_measure, items, directory_of=lambda item: directory_of(item[1]))
 
 
@@ -153,12 +140,7 @@ def _measure(item: tuple[int, PartitionPlaces]) -> PlacesSize:
 def compare_partitions(
     partitions: Sequence[PartitionPlaces], level: Level
 ) -> Iterator[DifferenceRow]:
-    """Compare partitions, each as a whole.
-
-    Args:
-        partitions: Where the replicas of each lie.
-        level: How much to read.
-    """
+    """Compare partitions, each as a whole."""
 
     def compare(places: PartitionPlaces) -> list[DifferenceRow]:
         logs = list(map(observe_log, places.replicas))
@@ -199,7 +181,6 @@ def compare_digests(
 
     Args:
         digests: Ordered by partition and replica; all of a partition are there.
-        partitions: Their places and ranges, by ordinal.
     """
     for ordinal, some in groupby(digests, key=attrgetter("ordinal")):
         yield from _compare_digests(*partitions[ordinal], list(some))

@@ -51,18 +51,11 @@ _BLOCKS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDiagnosis:
-    """What the doctor says of several brokers.
-
-    Attributes:
-        verdict: What to do with all of them.
-        brokers: The diagnosis of each, by node id.
-        audit: Their replicas compared, and what is lost if all of them start.
-        unread: The log directories that got no diagnosis.
-    """
+    """What the doctor says of several brokers."""
 
     verdict: Verdict
-    brokers: Mapping[int, Diagnosis]
-    audit: Audit
+    brokers: Mapping[int, Diagnosis]  # the diagnosis of each, by node id
+    audit: Audit  # their replicas compared, and what is lost if all of them start
     unread: Sequence[UnreadBroker]
 
 
@@ -82,14 +75,8 @@ def diagnose_cluster(
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
         brokers: Their log directories, by node id.
-        unread: Log directories that get no diagnosis.
-        options: Which topics, which role.
         diagnose_one: Diagnoses the log directories of one broker, by its node id.
         needs: What a start needs besides them, a sentence each.
-
-    Raises:
-        PylogError: No broker can be diagnosed; the comparison fails.
-        pyspark.errors.PySparkException: Spark failed.
     """
     diagnoses: dict[int, Diagnosis] = {}
     failures: dict[int, Exception] = {}
@@ -142,7 +129,6 @@ def decide_for_all(
     """Return the verdict on several brokers.
 
     Args:
-        places: All their log directories.
         diagnoses: What is to be said of each, by node id.
         starts: What they lose if they start, and the best order.
         notes: Whose word on ISR and epochs was taken, and what else there is to know.

@@ -1,7 +1,5 @@
-"""Join findings and forecasts into a diagnosis of log directories.
-
-It says what is wrong and what to do.
-"""
+"""Join findings and forecasts into a diagnosis of log directories. It says what is wrong and
+what to do."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -46,43 +44,26 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the doctor says.
-
-    Attributes:
-        verdict: What to do.
-        roots: The log directories.
-        start: What a broker's start would do.
-        pace: What its times rest on.
-        findings: Of ``schemas.FINDING`` and more, worst first; as many as were asked for.
-        counts: Findings by (severity, code), worst first.
-        forecasts: Columns of ``ForecastRow``, partitions with most to lose first.
-        failed: Names and errors of partitions that could not be verified.
-        read_bytes: Bytes of batches that were read and checked.
-        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
-    """
+    """What the doctor says."""
 
     verdict: Verdict
     roots: tuple[RootState, ...]
-    start: StartForecast
-    pace: ReadRates
+    start: StartForecast  # what a broker's start would do
+    pace: ReadRates  # what its times rest on
+    # Of ``schemas.FINDING`` and more, worst first; as many as were asked for.
     findings: tuple[Row, ...]
-    counts: tuple[tuple[str, str, int], ...]
-    forecasts: tuple[Row, ...]
+    counts: tuple[tuple[str, str, int], ...]  # findings by (severity, code), worst first
+    forecasts: tuple[Row, ...]  # columns of ``ForecastRow``, partitions with most to lose first
     failed: tuple[Row, ...]
     read_bytes: int
-    engine: str
+    engine: str  # what did the tasks: ``spark`` or ``local``, which is this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
-    """How much is done at a time.
+    """How much is done at a time."""
 
-    Attributes:
-        of_broker: ``num.recovery.threads.per.data.dir``.
-        ours: Tasks of ours.
-    """
-
-    of_broker: int
+    of_broker: int  # ``num.recovery.threads.per.data.dir``
     ours: int
 
 
@@ -109,13 +90,8 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     """Return the diagnosis.
 
     Args:
-        roots: The log directories and their partitions.
-        findings: Worst first.
         counts: Of all findings: severity, code, how many.
-        verified: Rows of the partitions.
-        forecasts: Columns of ``ForecastRow``.
         threads: What the forecast counts with.
-        engine: What did the tasks.
         catalogs: What is known of the topics of each root; empty where that cannot be read.
         waiting: What was cut from the logs, and waits to go back.
         is_only_broker: Whether the node is known to be no controller.
@@ -235,10 +211,8 @@ def _with_fates(
 def _made_anew(
     roots: VerifiedRoots, forecasts: Iterable[Row], offline: Collection[str]
 ) -> Iterator[Row]:
-    """Yield the empty logs created by a broker's start.
-
-    The real ones lie elsewhere, where the broker does not look.
-    """
+    """Yield the empty logs created by a broker's start. The real ones lie elsewhere, where the
+    broker does not look."""
     homes = {path: home for root in roots.observed for path, home in root.homes.items()}
     for row in forecasts:
         home = homes.get(row["directory"], "")
@@ -252,9 +226,8 @@ def _made_anew(
 def _foresee_roots(
     roots: VerifiedRoots, findings: Iterable[Row], forecasts: Iterable[Row]
 ) -> tuple[bool, set[str]]:
-    """Return whether the broker serves anybody, and its offline roots.
-
-    Both are meant after its start.
+    """Return whether the broker serves anybody, and its offline roots. Both are meant after its
+    start.
 
     A broker does not go on without all of its log directories, nor without that of the cluster's
     metadata.
@@ -321,10 +294,8 @@ def _root_state(root: ObservedRoot, verified: Sequence[Row], offline: Collection
 def _has_replicas(
     findings: Iterable[Row], forecasts: Iterable[Row], catalogs: Mapping[str, TopicCatalog]
 ) -> bool | None:
-    """Return whether logs lacking acknowledged records have other replicas.
-
-    None if nobody knows.
-    """
+    """Return whether logs lacking acknowledged records have other replicas. None if nobody
+    knows."""
     low = [row for row in findings if row["code"] == Code.HIGH_WATERMARK_BEYOND_END]
     low += [row for row in forecasts if row["lost_below_high_watermark"]]
     answers = {

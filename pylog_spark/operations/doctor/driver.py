@@ -1,7 +1,5 @@
-"""Diagnose log directories before a broker starts on them.
-
-First comes a verification, then a forecast of the start for every partition.
-"""
+"""Diagnose log directories before a broker starts on them. First comes a verification, then a
+forecast of the start for every partition."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -66,18 +64,10 @@ def diagnose(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of log directories.
-        options: Which topics, which role.
-        request: How to look.
         broker_threads: ``num.recovery.threads.per.data.dir``.
         needs: What ``find_absent_voters`` says of these and other nodes' log directories; None to
             look at these.
         on_findings: Takes all findings, some at a time, however many there are.
-
-    Raises:
-        ConfigError: A root is no directory, or is there twice.
-        StorageError: A root cannot be listed, or this process may not read a file in it.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     if options.role is None:
@@ -112,10 +102,8 @@ def diagnose(
 
 
 def find_absent_voters(roots: Sequence[str | Path], options: JobOptions) -> list[str]:
-    """Return which controllers have to run beside those in log directories.
-
-    A sentence for each cluster of which no majority of the voters is there.
-    """
+    """Return which controllers have to run beside those in log directories. A sentence for each
+    cluster of which no majority of the voters is there."""
     sentences = []
     # What cannot be read is a finding, or will be one.
     with suppress(PylogError, OSError):
@@ -177,9 +165,7 @@ def _catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicC
 
 
 def _of_a_broker(roots: Sequence[LogRoot]) -> list[LogRoot]:
-    """Return all roots as a broker's if any one is.
-
-    A root that lost its file is no copy.
+    """Return all roots as a broker's if any one is. A root that lost its file is no copy.
 
     Nobody but a node of a cluster keeps its metadata.
     """
@@ -192,13 +178,8 @@ def _of_a_broker(roots: Sequence[LogRoot]) -> list[LogRoot]:
 
 
 def _check_readable(targets: Sequence[Target]) -> None:
-    """Refuse to judge files closed to this process.
-
-    A broker, as another user, may be able to read them.
-
-    Raises:
-        StorageError: There is such a file.
-    """
+    """Refuse to judge files closed to this process. A broker, as another user, may be able to
+    read them."""
     for target in targets:
         _require_access(target.directory)
         with suppress(FileNotFoundError), os.scandir(target.directory) as entries:
@@ -218,10 +199,8 @@ def _foretell(
     verification: Verification,
     catalogs: Mapping[str, TopicCatalog],
 ) -> list[dict[str, Any]]:
-    """Forecast the broker's start; return one row per loaded partition.
-
-    They are columns of ``ForecastRow``, in order.
-    """
+    """Forecast the broker's start; return one row per loaded partition. They are columns of
+    ``ForecastRow``, in order."""
     targets = [*to_foretell(observed.targets), *observed.set_aside]
     if not targets:
         return []

@@ -1,7 +1,4 @@
-"""Forecast a broker's start for partitions.
-
-Kafka's own loading is planned and not done.
-"""
+"""Forecast a broker's start for partitions. Kafka's own loading is planned and not done."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -62,8 +59,6 @@ def forecast_partitions(
     """Yield the forecast of each partition.
 
     Args:
-        targets: The partitions.
-        now_ms: The run's clock, epoch milliseconds.
         catalogs: Configs of topics, by root; none of a root whose catalog cannot be read.
         damaged: Directories of those that may have to be recovered from their start.
     """
@@ -92,8 +87,6 @@ def forecast_partition(
     """Return the forecast of one partition, whatever is wrong with it.
 
     Args:
-        target: The partition.
-        now_ms: The run's clock, epoch milliseconds.
         config: Its topic's: by it a broker refuses an index of the active segment that is too
             large, and rebuilt indexes get their entries.
         is_damaged: Whether it may have to be recovered from its start.
@@ -109,9 +102,7 @@ def forecast_partition(
 
 
 def _is_beyond_us(directory: Path) -> bool:
-    """Return whether a log has files accepted only by a broker.
-
-    This program refuses them.
+    """Return whether a log has files accepted only by a broker. This program refuses them.
 
     It follows links of files, and takes the number of a segment whose name is not padded.
     """

@@ -1,6 +1,4 @@
-"""Export records to a folder, all visible after one rename.
-
-Tasks write the parts.
+"""Export records to a folder, all visible after one rename. Tasks write the parts.
 
 Parts are written into a folder beside the new one. It is renamed when all of them are there, with
 Delta's own log in it where it is a table. So nobody ever sees a half of an export, and whatever is
@@ -46,29 +44,17 @@ _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was exported.
-
-    Attributes:
-        out: The folder.
-        records: How many records.
-        files: How many files of records.
-        size_bytes: Their bytes.
-        failures: What went wrong with parts: then nothing was written.
-    """
+    """What was exported."""
 
     out: str
     records: int = 0
     files: int = 0
     size_bytes: int = 0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[Failure, ...] = ()  # what went wrong with parts: then nothing was written
 
 
 def check_out(out: Path) -> None:
-    """Refuse a folder that could not be made.
-
-    Raises:
-        ConfigError: It is there already, or its parent is not, or cannot be written.
-    """
+    """Refuse a folder that could not be made."""
     if out.exists():
         raise ConfigError("--out", out, "is there already; expected the name of a new folder")
     if not out.absolute().parent.is_dir():
@@ -78,10 +64,8 @@ def check_out(out: Path) -> None:
 
 
 class ReadRecords(Protocol):
-    """A reader of logs; returns the records in the request's columns.
-
-    The records also have the columns of ``NAMES``.
-    """
+    """A reader of logs; returns the records in the request's columns. The records also have the
+    columns of ``NAMES``."""
 
     def __call__(self, *, range_bytes: int = ...) -> Records:
         """Return the records, read in ranges of so many file bytes."""
@@ -100,14 +84,9 @@ def export(
     Args:
         place: Where the tasks run: this machine (``Local``), or a Spark session whose executors see
             the folder under the same path.
-        read: Returns the records.
         out: The folder; it is not there yet.
         request: How; its ``folder`` is chosen here.
         on_progress: Told how far the tasks have come.
-
-    Raises:
-        ConfigError: The folder cannot be made, or is there.
-        StorageError: The disk failed.
     """
     check_out(out)
     records = read()
@@ -147,12 +126,10 @@ def export(
 
 
 def choose_range_bytes(size_bytes: int, slots: int) -> int:
-    """Return the size of an export's parts for an even load.
-
-    All slots then have about as much to do.
+    """Return the size of an export's parts for an even load. All slots then have about as much to
+    do.
 
     Args:
-        size_bytes: How much is read.
         slots: Tasks that run at the same time.
     """
     rounds = -(-size_bytes // (DEFAULT_RANGE_BYTES * slots))
@@ -204,10 +181,8 @@ def _create_table(folder: Path, schema: pa.Schema, parts: list[ExportPart]) -> N
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Make and lock a scratch folder beside the wanted one.
-
-    What is left of it at the end is removed.
-    """
+    """Make and lock a scratch folder beside the wanted one. What is left of it at the end is
+    removed."""
     folder = out.absolute().parent / f".{out.name}{_MARK}{secrets.token_hex(8)}"
     with storage_errors(folder):
         folder.mkdir()

@@ -1,7 +1,4 @@
-"""Write a part of an export: Parquet, CSV or JSON lines.
-
-Each task has a file of its own.
-"""
+"""Write a part of an export: Parquet, CSV or JSON lines. Each task has a file of its own."""
 
 import os
 import secrets
@@ -45,28 +42,17 @@ _Write = Callable[[pa.RecordBatch], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """How records are exported; a value that pickles.
-
-    Attributes:
-        folder: Where parts are written.
-        to: As what.
-        columns: In their order.
-        keys: How keys are written; raw keeps them binary.
-        values: How values are written, and headers in texts; likewise.
-    """
+    """How records are exported; a value that pickles."""
 
     folder: str
     to: ExportFormat
-    columns: tuple[str, ...]
-    keys: ValueFormat
-    values: ValueFormat
+    columns: tuple[str, ...]  # in their order
+    keys: ValueFormat  # how keys are written; raw keeps them binary
+    values: ValueFormat  # how values are written, and headers in texts; likewise
 
     @property
     def is_compiled(self) -> bool:
-        """Whether no record becomes a Python object.
-
-        Then threads do not wait for others.
-        """
+        """Whether no record becomes a Python object. Then threads do not wait for others."""
         is_raw = self.keys is self.values is BytesFormat.RAW
         return is_raw and self.to in {ExportFormat.PARQUET, ExportFormat.DELTA}
 
@@ -91,21 +77,13 @@ class ExportPart(TaskMessage):
 def export_parts(
     items: Iterable[tuple[int, Records]], request: ExportRequest
 ) -> Iterator[ExportPart]:
-    """Write parts, one after the other.
-
-    Args:
-        items: Number of each, and its records, with the columns of the request and ``NAMES``.
-        request: How.
-    """
+    """Write parts, one after the other."""
     for ordinal, records in items:
         yield attempt(ExportPart(ordinal=ordinal), partial(_export, records, request))
 
 
 def write_empty(request: ExportRequest, records: pa.Schema) -> ExportPart:
-    """Write a part without records.
-
-    The part tells the schema.
-    """
+    """Write a part without records. The part tells the schema."""
     return _export(Records((), records), request, ExportPart(ordinal=0), is_kept_empty=True)
 
 
@@ -177,11 +155,7 @@ def _jsonl(path: Path, request: ExportRequest, _records: pa.Schema) -> Iterator[
 
 
 def _columns(batch: pa.RecordBatch, request: ExportRequest, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns that are written of some records.
-
-    Raises:
-        NotInFormatError: A key or a value is not in its format.
-    """
+    """Return the columns that are written of some records."""
     arrays = []
     for field in schema:
         column = batch.column(field.name)
@@ -195,10 +169,7 @@ def _columns(batch: pa.RecordBatch, request: ExportRequest, schema: pa.Schema) -
 
 
 def _header_column(headers: pa.Array, how: BytesFormat) -> pa.Array:
-    """Return headers as JSON texts, null without any.
-
-    It costs a Python object for each header.
-    """
+    """Return headers as JSON texts, null without any. It costs a Python object for each header."""
     texts = [None if one is None else header_pairs(one, how) for one in headers.to_pylist()]
     return pa.array(texts, pa.string())
 

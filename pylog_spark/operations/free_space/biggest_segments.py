@@ -1,6 +1,5 @@
-"""List the segments of the biggest partitions, for a picture.
-
-It is a bounded look, in this process.
+"""List the segments of the biggest partitions, for a picture. It is a bounded look, in this
+process.
 
 Read only: no Spark session is started, no lock is taken, no record is read.
 """
@@ -30,13 +29,7 @@ def segments_after_run(
     """Return the present segments of a run's biggest partitions.
 
     Args:
-        roots: Its log directories.
-        options: Its options: the configs of topics, and the clock.
         results: Rows of ``schemas.RESULT``; the last one of a partition counts.
-        most: How many partitions.
-
-    Raises:
-        PylogError: A root, or what is known of its topics, cannot be read.
     """
     sizes: dict[tuple[str, str], int] = {}
     for row in results:
@@ -67,15 +60,12 @@ def segments_of(
     *,
     now_ms: int,
 ) -> list[Row]:
-    """Return the segments of some partitions, each with its state.
-
-    A partition that cannot be read has none: its own row says why.
+    """Return the segments of some partitions, each with its state. A partition that cannot be read
+    has none: its own row says why.
 
     Args:
-        view: The root.
         names: Of the partitions' directories, in the order in which they are wanted.
         config_of: Returns the config of a topic, None where nobody says it.
-        now_ms: The run's clock, epoch milliseconds.
     """
     entries = {
         entry.name: (entry, entry.topic_partition)

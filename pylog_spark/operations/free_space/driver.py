@@ -1,6 +1,5 @@
-"""Plan to free space: steps in order, with their losses.
-
-It says what could go from log directories and who would miss it; nothing is done.
+"""Plan to free space: steps in order, with their losses. It says what could go from log directories
+and who would miss it; nothing is done.
 
 First what nobody misses: what brokers have renamed to delete it, then what only an undo needs. Then
 what has expired by the topics' own rules, first where no consumer group would lose its place. At
@@ -79,16 +78,7 @@ class Source(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLoss:
-    """A consumer group about to lose its place.
-
-    The records that it reads next would be gone.
-
-    Attributes:
-        group: The group.
-        partition: Of which partition.
-        committed_offset: Where it would go on.
-        log_start_offset: Where the log would start.
-    """
+    """A consumer group about to lose its place. The records that it reads next would be gone."""
 
     group: str
     partition: TopicPartition
@@ -98,56 +88,36 @@ class GroupLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeStep:
-    """One thing that could be done.
-
-    Attributes:
-        source: What would go.
-        root: The log directory; the run's folder of a trash.
-        topic: The topic; None for what is of no single one.
-        partitions: Of how many partitions, or directories.
-        frees_bytes: At least so many bytes.
-        frees_at_most_bytes: At most so many; more than the former where only doing it tells.
-        needs_bytes: Disk space that is needed meanwhile, for the partition that needs most.
-        refused_by: The guard that would refuse it; None for none.
-        losses: Consumer groups that would lose their place.
-        is_after_recovery: Whether a recovery has to come first; groups and guards are asked then.
-        is_compacted: Whether the topic is compacted, too: compaction takes what has expired.
-    """
+    """One thing that could be done."""
 
     source: Source
-    root: str
-    topic: str | None
+    root: str  # the log directory; the run's folder of a trash
+    topic: str | None  # the topic; None for what is of no single one
     partitions: int
     frees_bytes: int
-    frees_at_most_bytes: int
-    needs_bytes: int = 0
-    refused_by: str | None = None
-    losses: tuple[GroupLoss, ...] = ()
+    frees_at_most_bytes: int  # at most so many; more than the former where only doing it tells
+    needs_bytes: int = 0  # disk space that is needed meanwhile, for the partition that needs most
+    refused_by: str | None = None  # the guard that would refuse it; None for none
+    losses: tuple[GroupLoss, ...] = ()  # consumer groups that would lose their place
+    # Whether a recovery has to come first; groups and guards are asked then.
     is_after_recovery: bool = False
+    # Whether the topic is compacted, too: compaction takes what has expired.
     is_compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreePlan:
-    """What could go.
+    """What could go."""
 
-    Attributes:
-        steps: In the order in which it should.
-        notes: What a reader should know of it, line by line.
-        largest: The largest topics that retention takes from, with the bytes that it leaves: where
-            all of that is not enough, a shorter retention of them frees more.
-        offsets_partitions: How many partitions of ``__consumer_offsets`` told of groups.
-        beside_trash: The roots on whose filesystem the trash lies: what it keeps frees nothing.
-        engine: What did the looks: ``spark`` or ``local``, which is this machine.
-        failures: Rows of what could not be looked at.
-    """
-
-    steps: tuple[FreeStep, ...]
-    notes: tuple[str, ...]
+    steps: tuple[FreeStep, ...]  # in the order in which it should
+    notes: tuple[str, ...]  # what a reader should know of it, line by line
+    # The largest topics that retention takes from, with the bytes that it leaves: where all of that
+    # is not enough, a shorter retention of them frees more.
     largest: tuple[tuple[str, int], ...]
-    offsets_partitions: int
+    offsets_partitions: int  # how many partitions of ``__consumer_offsets`` told of groups
+    # The roots on whose filesystem the trash lies: what it keeps frees nothing.
     beside_trash: frozenset[str]
-    engine: str
+    engine: str  # what did the looks: ``spark`` or ``local``, which is this machine
     failures: tuple[Row, ...] = field(default=())
 
     @property
@@ -175,9 +145,6 @@ def plan_free_space(
         roots: Paths or URLs of log directories and managed roots.
         options: Clock, configs, trash; ``exact`` also reads what compaction would clean.
         on_progress: Told how far the reading of what was not closed has come.
-
-    Raises:
-        PylogError: As the dry run of the nightly.
     """
     log_roots = resolve_roots(roots, role=options.role)
     # Whatever is in the trash could go, however young it is.
@@ -339,10 +306,8 @@ def _compactions(report: RunReport) -> Iterator[FreeStep]:
 
 
 def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeStep]:
-    """Yield the recovery of unclosed roots and the steps after it.
-
-    They say what could go from the roots then.
-    """
+    """Yield the recovery of unclosed roots and the steps after it. They say what could go from
+    the roots then."""
     named = [row for row in rows if row["topic"] is not None]
     # One for all: a directory is marked as closed only beside the others of its broker.
     yield FreeStep(
@@ -380,10 +345,7 @@ def _after_recovery(roots: Sequence[str], rows: Sequence[Row]) -> Iterator[FreeS
 
 
 def _going(report: RunReport) -> Iterator[Row]:
-    """Yield the rows of partitions about to lose segments.
-
-    Refused rows are among them.
-    """
+    """Yield the rows of partitions about to lose segments. Refused rows are among them."""
     for row in report.retentions.to_pylist():
         if row["deleted_segments"] and row["status"] != Status.FAILED.value:
             yield row
@@ -392,9 +354,8 @@ def _going(report: RunReport) -> Iterator[Row]:
 def _losses(
     views: Sequence[RootView], options: JobOptions, report: RunReport
 ) -> tuple[dict[TopicPartition, list[GroupLoss]], int, list[Row]]:
-    """Return the groups' losses, the partitions read, and the failures.
-
-    The partitions are those of commits.
+    """Return the groups' losses, the partitions read, and the failures. The partitions are those of
+    commits.
 
     The commits of all roots count for each of them: a broker's directories are several disks.
     """
@@ -424,10 +385,7 @@ def _losses(
 
 
 def _loss(commit: Row, partition: TopicPartition, going: Row | None) -> GroupLoss | None:
-    """Return a group's loss, or None for nothing.
-
-    What is gone already is not lost again.
-    """
+    """Return a group's loss, or None for nothing. What is gone already is not lost again."""
     if going is None:
         return None
     if not going["old_log_start_offset"] <= commit["offset"] < going["log_start_offset"]:
@@ -441,10 +399,8 @@ def _loss(commit: Row, partition: TopicPartition, going: Row | None) -> GroupLos
 
 
 def _largest(report: RunReport) -> tuple[tuple[str, int], ...]:
-    """Return the largest topics under retention, over all roots.
-
-    Each comes with what retention leaves of it.
-    """
+    """Return the largest topics under retention, over all roots. Each comes with what retention
+    leaves of it."""
     sizes: dict[str, int] = defaultdict(int)
     for row in report.retentions.to_pylist():
         sizes[row["topic"]] += (row["bytes"] or 0) - (row["deleted_bytes"] or 0)
@@ -453,16 +409,12 @@ def _largest(report: RunReport) -> tuple[tuple[str, int], ...]:
 
 
 def describe_preallocated(views: Iterable[RootView]) -> Iterator[str]:
-    """Yield a line about preallocated indexes of partitions and of metadata.
-
-    There is one line for each of the two.
+    """Yield a line about preallocated indexes of partitions and of metadata. There is one line for
+    each of the two.
 
     A broker makes the indexes of a segment it appends to as long as they may become, and cuts those
     of partitions to their entries when it closes them. After a crash they stay as they are, sparse
     or not.
-
-    Args:
-        views: Brokers' log directories.
     """
     count = dict.fromkeys(_TRIMMED_BY, 0)
     held = dict.fromkeys(_TRIMMED_BY, 0)
@@ -480,10 +432,7 @@ def describe_preallocated(views: Iterable[RootView]) -> Iterator[str]:
 
 
 def _held_bytes(directory: str) -> Iterator[int]:
-    """Yield the disk bytes of each preallocated index.
-
-    Only the newest segment has any.
-    """
+    """Yield the disk bytes of each preallocated index. Only the newest segment has any."""
     with suppress(PylogError, OSError):
         store = open_store(directory)
         indexes = [file for file in store.list_files() if kind_of(file.name) in _ENTRY_BYTES]

@@ -44,12 +44,9 @@ _ACTION: Final = Action.HEAL.value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealReport(RunReport):
-    """The report of a healing, real or planned.
+    """The report of a healing, real or planned."""
 
-    Attributes:
-        damage: Rows of ``schemas.DAMAGE``; none where a plan is applied.
-    """
-
+    # Rows of ``schemas.DAMAGE``; none where a plan is applied.
     damage: pa.Table = field(default_factory=DAMAGE.empty_table)
 
 
@@ -65,18 +62,10 @@ def plan_heal(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of log directories of brokers.
         options: Which topics; what may be cut of a log that was not closed, and what keeps it; the
             file that gets the plan.
         donors: Log directories with other replicas: of brokers, mirrors, managed roots.
         quorum: How many donors have to agree where they differ; 0: all.
-
-    Raises:
-        ConfigError: A root is no broker's directory, or is among the donors.
-        InconsistentClusterIdError: A donor is of another cluster.
-        StorageError: A root cannot be read.
-        PylogError: As the dry run of ``heal``.
-        pyspark.errors.PySparkException: Spark failed.
     """
     own = {root.location for root in resolve_roots(roots, role=options.role, must_open=False)}
     others = {root.location for root in resolve_roots(donors, role=None, must_open=False)}
@@ -115,24 +104,13 @@ def heal(  # besides what is said, what is planned
     healings: Mapping[LogKey, Mapping[str, str]] | None = None,
     rows: Sequence[DamageRow] = (),
 ) -> HealReport:
-    """Heal logs as planned.
-
-    A dry run only says what would be done.
+    """Heal logs as planned. A dry run only says what would be done.
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of the log directories.
         options: What may be cut, and what keeps it.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
-        saved: The plan that is applied.
-        healings: What heals each log, as JSON, by root, topic and partition.
         rows: Of ``schemas.DAMAGE``, for the report.
-
-    Raises:
-        ConfigError: There is no plan; or a root is no broker's directory.
-        GuardRefusedError: A root's role was not said, or it is locked, by a broker perhaps.
-        PylogError: A root's own files cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     check_truncation(log_roots, options)
@@ -227,11 +205,7 @@ def _saved_healings(saved: SavedPlan | None) -> dict[LogKey, dict[str, str]]:
 
 
 def _check_pieces(healing: Healing, partition: str) -> None:
-    """Refuse pieces outside of the donors that the plan names.
-
-    Raises:
-        ValueError: One does.
-    """
+    """Refuse pieces outside of the donors that the plan names."""
     donors = {donor for damage in healing.all_damage for donor in damage.donors}
     for piece in (piece for segment in healing.segments for piece in segment.pieces):
         place = None if names_manifest(piece.directory) else local_path(piece.directory)

@@ -16,14 +16,7 @@ from storage_core.maintenance.replication.resting_log import observe_log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealingTarget:
-    """A log to be healed.
-
-    Attributes:
-        ordinal: Its number in the run.
-        name: Its partition.
-        place: Where it lies.
-        donors: Where other replicas of the partition lie.
-    """
+    """A log to be healed."""
 
     ordinal: int
     name: PartitionName
@@ -42,7 +35,6 @@ def find_healings(targets: Sequence[HealingTarget], quorum: int) -> Iterator[Hea
     """Find what heals logs.
 
     Args:
-        targets: The logs.
         quorum: How many donors have to agree, as for ``plan_healing``.
     """
     for target in targets:

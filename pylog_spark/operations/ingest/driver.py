@@ -1,6 +1,5 @@
-"""Take new closed segments of a mirror into a managed root.
-
-An ingest observes, plans, commits and records.
+"""Take new closed segments of a mirror into a managed root. An ingest observes, plans, commits and
+records.
 
 The mirror is listed page by page, or an inventory takes that place, and held against the manifests:
 a run with nothing to do asks for one manifest a partition and reads no data. What is new is looked
@@ -65,19 +64,11 @@ def ingest(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        mirror: Path or URL of the mirror.
         managed: Path or URL of the managed root; made if it is not there.
         options: Which topics, who attests high watermarks, an inventory; its dry run plans all of
             it and writes nothing.
         rules: What the owner says about the mirror.
         clock: For the lease and the times in the ledger.
-
-    Raises:
-        ConfigError: A place is none, or both are one and nothing is adopted in place.
-        GuardRefusedError: Another run holds the managed root's lease.
-        UnsafeStoreError: The managed root's store ignores conditions on writes.
-        StorageError: A store failed.
-        pyspark.errors.PySparkException: Spark failed.
     """
     rules = rules or IngestRules()
     source, target = check_places(mirror, managed, rules, dry_run=options.dry_run)
@@ -108,15 +99,8 @@ def ingest(
 def check_places(
     mirror: str, managed: str, rules: IngestRules, *, dry_run: bool
 ) -> tuple[LogRoot, LogRoot]:
-    """Check the places of an ingest; return mirror and managed root.
-
-    It asks the managed root's store what is there.
-
-    Raises:
-        ConfigError: As ``ingest``.
-        GuardRefusedError: The place of a new managed root is not empty, or is switched off.
-        StorageError: A store failed.
-    """
+    """Check the places of an ingest; return mirror and managed root. It asks the managed root's
+    store what is there."""
     (source,) = resolve_roots([mirror], role=Role.MIRROR)
     path = local_path(managed)
     if path is not None:

@@ -1,6 +1,4 @@
-"""Take partitions of a mirror into a managed root.
-
-Each gets one row of ``schemas.INGEST``.
+"""Take partitions of a mirror into a managed root. Each gets one row of ``schemas.INGEST``.
 
 First every partition is held against its manifest: one GET, and what has nothing new is done with.
 The others are looked at again, some time after they were listed, and what both looks agree about
@@ -69,32 +67,21 @@ INGESTED: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestContext:
-    """What every task of an ingest is told: values only.
-
-    Attributes:
-        run_id: The run.
-        mirror: Path or URL of the mirror.
-        root: Path or URL of the managed root.
-        rules: What the owner says about the mirror.
-        high_watermark: Who attests high watermarks.
-        lease: Of the managed root; None for a dry run, which writes nothing.
-    """
+    """What every task of an ingest is told: values only."""
 
     run_id: str
     mirror: str
-    root: str
-    rules: IngestRules
+    root: str  # path or URL of the managed root
+    rules: IngestRules  # what the owner says about the mirror
     high_watermark: HighWatermarkSource
-    lease: LeaseProof | None
+    lease: LeaseProof | None  # of the managed root; None for a dry run, which writes nothing
 
 
 def compare_with_manifests(
     batches: Iterator[pa.RecordBatch], context: IngestContext
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows of ``schemas.PARTITION``, files included, into rows of ``schemas.INGEST``.
-
-    Those with something new are planned and keep their files; the others have their reason.
-    """
+    """Turn rows of ``schemas.PARTITION``, files included, into rows of ``schemas.INGEST``. Those
+    with something new are planned and keep their files; the others have their reason."""
     compared = map_ahead(lambda row: _compare(row, context), rows_of(batches))
     yield from rows_to_batches(INGEST, compared)
 
@@ -114,10 +101,8 @@ def without_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def ingest_partitions(
     batches: Iterator[pa.RecordBatch], context: IngestContext
 ) -> Iterator[pa.RecordBatch]:
-    """Turn the planned rows of ``compare_with_manifests`` into what became of them.
-
-    Small partitions are taken beside each other: they are mostly waiting for the stores.
-    """
+    """Turn the planned rows of ``compare_with_manifests`` into what became of them. Small
+    partitions are taken beside each other: they are mostly waiting for the stores."""
     mirror = open_root(context.mirror, role=Role.MIRROR)
     read_once = cache(lambda: read_checkpoints(mirror, UPKEEP_FILES))
     room, reading = Room(BYTES_AT_ONCE), threading.Lock()
@@ -283,10 +268,8 @@ def _is_own(target: ManagedStore, context: IngestContext) -> bool:
 
 
 def _wait_until_settled(listed_ms: int, settle_ms: int) -> None:
-    """Wait for the time between both looks, if still needed.
-
-    It is needed where the first look was taken again, after the driver's own waiting.
-    """
+    """Wait for the time between both looks, if still needed. It is needed where the first look
+    was taken again, after the driver's own waiting."""
     left_ms = listed_ms + settle_ms - SystemClock().now_ms()
     if left_ms > 0:
         time.sleep(min(left_ms, settle_ms) / 1000)

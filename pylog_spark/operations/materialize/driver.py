@@ -67,16 +67,9 @@ def materialize(
     Args:
         place: Where it runs: a Spark session, whose executors have to see the directory, or this
             machine (``Local``).
-        managed: Path or URL of the managed root.
         directory: Absent, empty, or begun by a former run from the same root.
         options: Which topics; its dry run writes nothing.
         clock: For the times in the ledger.
-
-    Raises:
-        ConfigError: The managed root is none.
-        GuardRefusedError: The directory has somebody else's files, or its disk too little room.
-        StorageError: A store failed.
-        pyspark.errors.PySparkException: Spark failed.
     """
     root, root_id, path = _resolve(managed, directory)
     job = new_job(Action.MATERIALIZE.value, [root], options, clock=clock, outputs=(str(path),))
@@ -97,15 +90,8 @@ def materialize(
 
 
 def check_target(managed: str, directory: str | Path) -> LogRoot:
-    """Check the directory to write to; return the managed root.
-
-    It asks the managed root who it is.
-
-    Raises:
-        ConfigError: The managed root is none.
-        GuardRefusedError: The directory has somebody else's files.
-        StorageError: A store failed.
-    """
+    """Check the directory to write to; return the managed root. It asks the managed root who it
+    is."""
     root, root_id, path = _resolve(managed, directory)
     read_target(path, root=root.location, root_id=root_id)
     return root
@@ -140,10 +126,7 @@ def _plan(run: Run, path: Path, state: MaterializedTarget) -> pa.Table:
 
 
 def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
-    """Write the planned partitions, big ones first.
-
-    The other rows stay as they are.
-    """
+    """Write the planned partitions, big ones first. The other rows stay as they are."""
     job, engine = run.job, run.engine
     planned = pc.equal(details["status"], Status.PLANNED.value)
     rows = details.filter(planned).select(["topic", "partition", "generation", "all_bytes"])

@@ -26,17 +26,11 @@ _WINDOW_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterializeContext:
-    """What every task is told: values only.
+    """What every task is told: values only."""
 
-    Attributes:
-        root: Path or URL of the managed root.
-        directory: Path of the directory that receives the partitions.
-        present: Generations that a finished run has left there, by partition.
-    """
-
-    root: str
+    root: str  # path or URL of the managed root
     directory: str
-    present: Mapping[str, int]
+    present: Mapping[str, int]  # generations that a finished run has left there, by partition
 
 
 def plan_materialize(
@@ -62,7 +56,6 @@ def write_partitions(
     """Write the directories of partitions.
 
     Args:
-        items: Each partition and its generation.
         context: What every task is told.
     """
     for partition, generation in items:

@@ -70,13 +70,7 @@ _SET_ASIDE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuild:
-    """Metadata that were made anew, and where they lie.
-
-    Attributes:
-        cluster_id: Id of the cluster.
-        rebuilt: The metadata, and what is not known.
-        targets: Log directories of controllers that begin with it.
-    """
+    """Metadata that were made anew, and where they lie."""
 
     cluster_id: str
     rebuilt: RebuiltMetadata
@@ -104,15 +98,6 @@ def rebuild_metadata(
         voters: Voters that the log is to have, with directory id and endpoints; empty where the
             configuration of each node names them.
         older: A log directory with an older copy of the metadata, or that copy; None without one.
-
-    Raises:
-        ConfigError: A root cannot be read, is nobody's, not of a broker, or has a link for a
-            partition; two are of other clusters, have one directory id, or one partition of one
-            broker; or an error of ``plan_metadata`` or ``plan_targets``.
-        GuardRefusedError: A root has a copy of the metadata, or its broker runs; or a target has a
-            metadata log.
-        StorageError: The disk failed.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role, must_open=False)
     observed, unread = observe_each([(root.location, root.role) for root in log_roots])

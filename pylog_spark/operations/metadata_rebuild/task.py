@@ -36,8 +36,6 @@ def read_partitions(
     """Yield a message for each partition, whatever is wrong with it.
 
     Args:
-        items: Ordinal and places of each.
-        now_ms: The run's clock, epoch milliseconds.
         unnamed: Directories without a topic id.
     """
     for ordinal, places in items:

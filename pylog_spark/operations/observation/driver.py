@@ -33,12 +33,7 @@ class Observation:
     """The observation of a run's partitions, made at the first request.
 
     Args:
-        run: The run.
-        context: What its tasks share.
         steps: The steps that are going to ask.
-
-    Attributes:
-        context: As given.
     """
 
     def __init__(self, run: Run, context: RunContext, steps: Collection[Step]) -> None:
@@ -53,12 +48,7 @@ class Observation:
         self._changed: dict[str, str] = {}
 
     def note_changes(self, plans: pa.Table, ordinals: Iterable[int]) -> None:
-        """Note the begin of work on partitions, which outdates observations.
-
-        Args:
-            plans: A table with root and directory.
-            ordinals: Its rows.
-        """
+        """Note the begin of work on partitions, which outdates observations."""
         rows = plans.select(["root", "directory"]).take(pa.array(ordinals, pa.int64()))
         for row in rows.to_pylist():
             self._changed[unpinned(row["directory"])] = row["root"]
@@ -73,13 +63,9 @@ class Observation:
         """Return a step's rows, in its schema; refuse partitions held twice.
 
         Args:
-            step: One of the steps of this run.
             excluded: Partition directories that a sweep leaves alone: their compaction failed.
-            among: Partition directories; where they are given, the rows of others are left out,
-                and nobody looks at those again.
-
-        Raises:
-            pyspark.errors.PySparkException: Spark failed.
+            among: Partition directories; where they are given, the rows of others are left out, and
+                nobody looks at those again.
         """
         if self._seen is None:
             what = f"look what is due in {self._run.job.places}"

@@ -1,6 +1,5 @@
-"""Look once at each partition directory, for all steps of a run.
-
-Every step is planned from that look.
+"""Look once at each partition directory, for all steps of a run. Every step is planned from that
+look.
 
 A task lists a directory once and asks for each step what is due there. Directories in which nothing
 unusual lies are decided about together, as arrays (``storage_core.maintenance.listings``): most of
@@ -81,16 +80,11 @@ _SWEEPS: Final = (Step.RETAIN, Step.SWEEP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationContext:
-    """The values that the tasks of an observation share.
-
-    Attributes:
-        run: What all tasks of a run share.
-        steps: For which steps it is.
-        excluded: As in `RetentionContext`, for the sweep of what is compacted.
-    """
+    """The values that the tasks of an observation share."""
 
     run: RunContext
     steps: frozenset[Step]
+    # As in `RetentionContext`, for the sweep of what is compacted.
     excluded: frozenset[str] = frozenset()
 
     def sweep(self, step: Step) -> RetentionContext:
@@ -114,10 +108,8 @@ def observe_steps(
 
 
 def decode_steps(observed: pa.Table, step: Step) -> pa.Table:
-    """Return one step's rows, decoded from rows of ``schemas.OBSERVED``.
-
-    They are of the step's own schema.
-    """
+    """Return one step's rows, decoded from rows of ``schemas.OBSERVED``. They are of the step's
+    own schema."""
     cells = zip(observed["step"].to_pylist(), observed["rows"], strict=True)
     parts = [
         pa.ipc.open_stream(cell.as_buffer()).read_all() for name, cell in cells if name == step
@@ -126,10 +118,8 @@ def decode_steps(observed: pa.Table, step: Step) -> pa.Table:
 
 
 def encode_rows(step: Step, rows: pa.RecordBatch) -> dict[str, Any]:
-    """Encode a batch of one step as a single compressed value.
-
-    Columns of nulls, of which there are most, take no room so.
-    """
+    """Encode a batch of one step as a single compressed value. Columns of nulls, of which there
+    are most, take no room so."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
@@ -139,19 +129,13 @@ def encode_rows(step: Step, rows: pa.RecordBatch) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Topic:
-    """What decides about every partition of a topic in one root.
+    """What decides about every partition of a topic in one root."""
 
-    Attributes:
-        config: Its configuration; None where no step concerns it.
-        rules: What that says about old segments; None where the topic is not swept at all.
-        refusals: Why a step leaves its partitions alone, for the steps that do.
-        topic_id: What the catalogue says; None where nobody does.
-    """
-
-    config: LogConfig | None
+    config: LogConfig | None  # its configuration; None where no step concerns it
+    # What that says about old segments; None where the topic is not swept at all.
     rules: RetentionRules | None
-    refusals: Mapping[Step, Reason]
-    topic_id: str | None
+    refusals: Mapping[Step, Reason]  # why a step leaves its partitions alone, for the steps that do
+    topic_id: str | None  # what the catalogue says; None where nobody does
 
 
 class _Observer:
@@ -199,9 +183,8 @@ class _Observer:
     def _look_alone(
         self, batch: pa.RecordBatch, lone_rows: Mapping[Step, NDArray[np.bool_]]
     ) -> Iterator[tuple[Step, pa.RecordBatch]]:
-        """Yield the rows of the remaining partitions, looked at alone.
-
-        They are for the steps that ask for them.
+        """Yield the rows of the remaining partitions, looked at alone. They are for the steps that
+        ask for them.
 
         Each is opened once: the manifest of a managed one is read once for all steps.
         """
@@ -349,10 +332,8 @@ class _Observer:
     def _topics(
         self, rows: Sequence[Row], looks: Sequence[DirectoryLook | None]
     ) -> tuple[list[_Topic | None], NDArray[np.bool_]]:
-        """Return each partition's topic, and whether the partition is usual.
-
-        A usual one has nothing that somebody must look at.
-        """
+        """Return each partition's topic, and whether the partition is usual. A usual one has
+        nothing that somebody must look at."""
         topics: list[_Topic | None] = []
         is_usual = np.zeros(len(rows), np.bool_)
         for place, (row, look) in enumerate(zip(rows, looks, strict=True)):
@@ -466,10 +447,8 @@ _Answer = tuple[NDArray[np.int64], dict[str, Any]]
 
 
 def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
-    """Return whether a directory may hold something to purge.
-
-    Such a thing only waits for its end.
-    """
+    """Return whether a directory may hold something to purge. Such a thing only waits for its
+    end."""
     if not Role(row["role"]).facts.is_owned_by_broker:
         return False
     if row["error_class"] is not None or row["kind"] == DirectoryKind.DELETE:
@@ -478,10 +457,8 @@ def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
 
 
 def _has_id(metadata: bytes | None, expected: str) -> bool:
-    """Return whether a topic id matches the expected one.
-
-    A partition without an id contradicts nothing.
-    """
+    """Return whether a topic id matches the expected one. A partition without an id contradicts
+    nothing."""
     return metadata is None or _id_of(metadata) == expected
 
 

@@ -1,6 +1,4 @@
-"""Purge files put aside by brokers or by our runs.
-
-They go for good, once their time is over.
+"""Purge files put aside by brokers or by our runs. They go for good, once their time is over.
 
 In a broker's directory that are ``.deleted`` files and directories of deleted partitions, which
 the broker would remove itself; in the trash, what runs replaced or removed; in a managed root,
@@ -56,13 +54,6 @@ def purge(
         options: The trash, the time, which topics, the ledger, and whether this is a dry run.
         place: What writes the ledger: a Spark session, or this machine, which None stands for.
         clock: For the name of the run, and the times in the ledger.
-
-    Raises:
-        ConfigError: There is nothing to purge, a root is no directory, or the ledger cannot be
-            written there.
-        GuardRefusedError: A root's role was not said or is read-only, or it is in use.
-        StorageError: The disk of the only root failed.
-        PylogError: The cluster's metadata or a root's own files cannot be read.
     """
     log_roots = resolve_roots(roots, role=options.role) if roots else []
     if not log_roots and options.trash is None:
@@ -94,19 +85,16 @@ def purge(
 def purge_step(
     run: Run, catalogs: Mapping[str, TopicCatalog], *, listed: pa.Table | None = None
 ) -> pa.Table:
-    """Purge old leftovers; return a row per directory with any.
-
-    They are rows of ``schemas.RESULT``.
+    """Purge old leftovers; return a row per directory with any. They are rows of
+    ``schemas.RESULT``.
 
     What is wrong with one directory is in its row and stops no other. The rows, and what was done,
     are in the run's record when this returns.
 
     Args:
         run: The run; it holds the roots, and its own trash stays.
-        catalogs: What is known of their topics, by root.
         listed: Rows of ``schemas.PARTITION``: the directories of brokers in which there may be
             something; None to list them.
-
     """
     rows = chain(_purge_roots(run, catalogs, listed), _purge_trash(run))
     return run.recorder.each_result(rows, action=Action.PURGE.value)
@@ -152,9 +140,6 @@ def _purge_root(run: Run, location: str, purge: RootPurge[PurgeT]) -> Iterator[d
 
     Yields:
         Columns of ``schemas.RESULT`` of each directory in which something was to be purged.
-
-    Raises:
-        StorageError: The root cannot be listed, or what was left in it cannot be deleted.
     """
     is_whole = True
     dry_run = run.job.options.dry_run

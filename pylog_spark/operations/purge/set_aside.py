@@ -1,6 +1,5 @@
-"""Describe ``-stray`` and ``-delete`` directories: bytes and present use.
-
-The lines say whether anybody misses them.
+"""Describe ``-stray`` and ``-delete`` directories: bytes and present use. The lines say whether
+anybody misses them.
 
 A broker sets a log aside where the cluster's metadata does not give the partition to it. The same
 metadata says whether the topic lives, and which brokers have that partition.
@@ -26,13 +25,11 @@ _MOST_NAMED: Final = 5
 
 
 def describe_set_aside(views: Sequence[RootView], topics: TopicFilter) -> Iterator[str]:
-    """Yield one line per group of a topic's directories.
-
-    The directories of a group share one answer.
+    """Yield one line per group of a topic's directories. The directories of a group share one
+    answer.
 
     Args:
         views: Log directories; those of one broker share what its metadata says.
-        topics: Which are asked for.
     """
     for broker in group_by_broker(views):
         logs = {

@@ -1,7 +1,5 @@
-"""Purge directories, or foretell it.
-
-A result says what went, or would go, and why something did not.
-"""
+"""Purge directories, or foretell it. A result says what went, or would go, and why something did
+not."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +26,6 @@ def purge_stretches(
     """Purge directories, several at once; pass over those without remains.
 
     Args:
-        stretches: The directories.
         find_due: As in ``RootPurge``, and so are the next two.
         apply: Removes what goes.
         is_here: Whether that lies on a disk of this host.
@@ -56,7 +53,6 @@ def purge_directory(
     """Purge one directory; the status is None for nothing to purge.
 
     Args:
-        head: Says which one.
         work: Removes what goes; in a dry run only looks.
         dry_run: Whether nothing is removed.
     """

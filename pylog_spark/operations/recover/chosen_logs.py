@@ -35,16 +35,9 @@ def recover_chosen(
     """Recover some partitions of an open run; a dry run only reports.
 
     Args:
-        run: The run.
         columns_of: What is planned for each, as columns of ``schemas.RECOVERY_WORK``, by root,
             topic and partition.
-        stages_type: What is done with the partitions of a wave.
-        action: What is done to each.
         what: What they are, for Spark's user interface.
-
-    Raises:
-        PylogError: A root's own files cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     options = run.job.options
     context = run_context(run.job, run.unclean_roots)

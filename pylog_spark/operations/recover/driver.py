@@ -55,7 +55,6 @@ def recover(  # besides what is said, what is at hand
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing. A mirror is only reported on,
             unless cutting is allowed and what is cut is salvaged.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
@@ -65,14 +64,6 @@ def recover(  # besides what is said, what is at hand
             warnings. A log whose tail was gone before makes it 1 in any case, unless it is allowed
             to cut there.
         saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
-
-    Raises:
-        ConfigError: A root is no directory, is there twice, or would hold the ledger or what is
-            salvaged; or the file of ``options.plan_in`` is no plan.
-        GuardRefusedError: A root's role was not said, it is locked, roots are of several brokers,
-            or the machine's clock is behind the newest checkpoint.
-        PylogError: The cluster's metadata or a root's own files cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     options, notes = check_recovery(log_roots, options)
@@ -92,28 +83,18 @@ def recover(  # besides what is said, what is at hand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryStep:
-    """What the recovery of some log directories found and did.
+    """What the recovery of some log directories found and did."""
 
-    Attributes:
-        results: Rows of ``schemas.RESULT``, worst first.
-        cuts: Rows of ``schemas.CUT``.
-        recoveries: Rows of ``schemas.RECOVERY``.
-        gauges: What of each root is left, by the names of Kafka's gauges.
-        worst_cut: How bad the worst cut is, None without any.
-        has_missing_tail: Whether acknowledged records were gone before, and nobody said that they
-            may be.
-        unrecovered: Partition directories that no further step may touch.
-        notes: What a reader should know of it, line by line.
-    """
-
-    results: pa.Table
-    cuts: pa.Table
-    recoveries: pa.Table
+    results: pa.Table  # rows of ``schemas.RESULT``, worst first
+    cuts: pa.Table  # rows of ``schemas.CUT``
+    recoveries: pa.Table  # rows of ``schemas.RECOVERY``
+    # What of each root is left, by the names of Kafka's gauges.
     gauges: Mapping[str, Mapping[str, int]]
-    worst_cut: Severity | None
+    worst_cut: Severity | None  # how bad the worst cut is, None without any
+    # Whether acknowledged records were gone before, and nobody said that they may be.
     has_missing_tail: bool
-    unrecovered: frozenset[str]
-    notes: tuple[str, ...]
+    unrecovered: frozenset[str]  # partition directories that no further step may touch
+    notes: tuple[str, ...]  # what a reader should know of it, line by line
 
 
 @log_fields(step=Action.RECOVER.value)
@@ -124,12 +105,7 @@ def recover_step(
 
     Args:
         run: The run; what is done is in its record when this returns.
-        roots: Those of its log directories that are recovered.
         on_progress: Told how far the reading has come.
-
-    Raises:
-        PylogError: The cluster's metadata or a root's own files cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     options = run.job.options
     missing = find_missing_directories(run.job.roots, options)
@@ -169,10 +145,8 @@ def recover_step(
 
 
 def _observe(run: Run, context: RunContext, roots: Sequence[LogRoot]) -> pa.Table:
-    """Return the work of a recovery, read from listings only.
-
-    They are rows of ``schemas.RECOVERY_WORK``.
-    """
+    """Return the work of a recovery, read from listings only. They are rows of
+    ``schemas.RECOVERY_WORK``."""
 
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return observe_recovery(batches, context)
@@ -183,9 +157,8 @@ def _observe(run: Run, context: RunContext, roots: Sequence[LogRoot]) -> pa.Tabl
 
 
 def _load_closed(run: Run, context: RunContext, logs: RecoveredLogs) -> list[DueRecovery]:
-    """Load closed logs without writing; return the logs to repair.
-
-    The logs that were not closed are among these.
+    """Load closed logs without writing; return the logs to repair. The logs that were not closed
+    are among these.
 
     What a broker's start changes in logs that are in order, such as snapshots of producers
     that it does not need any more, is left to it: the directory keeps its marker.
@@ -230,9 +203,8 @@ def _mark_clean(
     logs: RecoveredLogs,
     missing: Mapping[str, Sequence[str]],
 ) -> Iterator[str]:
-    """Mark directories clean if all their logs are; yield obstacles.
-
-    Why a directory is not marked is told line by line.
+    """Mark directories clean if all their logs are; yield obstacles. Why a directory is not marked
+    is told line by line.
 
     A directory that had the marker has it back in any case, unless a log was left half done.
     """

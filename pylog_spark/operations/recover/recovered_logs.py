@@ -1,7 +1,4 @@
-"""Collect each log's outcome in a recovery, as rows.
-
-People and the ledger get these rows.
-"""
+"""Collect each log's outcome in a recovery, as rows. People and the ledger get these rows."""
 
 import json
 from collections import Counter
@@ -70,10 +67,8 @@ class RecoveredLogs:
     Args:
         run: The run; its record is told of what has ended, unless it is dry.
         partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
-        action: What is done to them.
 
     Attributes:
-        partitions: The same.
         outcomes: By ordinal; of what was begun, with the columns of ``RecoveredLog``.
     """
 
@@ -87,11 +82,7 @@ class RecoveredLogs:
         self._load_ms: dict[int, int] = {}
 
     def leave_idle(self, loaded: Outcomes) -> frozenset[int]:
-        """Leave alone the logs without need of repair; return these.
-
-        Args:
-            loaded: What became of some that were loaded, and not written to.
-        """
+        """Leave alone the logs without need of repair; return these."""
         idle = {
             ordinal: outcome
             for ordinal, outcome in loaded.items()
@@ -109,10 +100,8 @@ class RecoveredLogs:
         return frozenset(idle)
 
     def end(self, ended: Outcomes) -> None:
-        """Record the outcomes of a wave's partitions.
-
-        The run's record gets them, and a plan that is to be saved.
-        """
+        """Record the outcomes of a wave's partitions. The run's record gets them, and a plan
+        that is to be saved."""
         for ordinal, outcome in ended.items():
             outcome.duration_ms += self._load_ms.pop(ordinal, 0)
         self.outcomes |= ended
@@ -162,10 +151,8 @@ class RecoveredLogs:
         }
 
     def _unwell(self) -> Iterator[Mapping[str, Any]]:
-        """Yield a row for each log not in order.
-
-        It has the root, the directory and the number of unread segments, among others.
-        """
+        """Yield a row for each log not in order. It has the root, the directory and the number
+        of unread segments, among others."""
         # But not its segments: all logs have too many of them to be made objects at once.
         table = self.partitions.select(["root", "directory", "status", "reason"])
         unread = pc.list_value_length(self.partitions["scan_offsets"])
@@ -243,10 +230,8 @@ class RecoveredLogs:
         return table_of(CutRow, rows)
 
     def recoveries(self) -> pa.Table:
-        """Return the recovered logs as rows of ``schemas.RECOVERY``.
-
-        They say what was loaded, and where each log ends.
-        """
+        """Return the recovered logs as rows of ``schemas.RECOVERY``. They say what was loaded,
+        and where each log ends."""
         return table_of(
             RecoveryRow,
             (
@@ -278,17 +263,13 @@ class RecoveredLogs:
         return Severity.ERROR if is_bad else Severity.WARN
 
     def has_missing_tail(self) -> bool:
-        """Return whether a log's tail was gone before the recovery.
-
-        Then the log ends below what was acknowledged, although nothing was cut.
-        """
+        """Return whether a log's tail was gone before the recovery. Then the log ends below what
+        was acknowledged, although nothing was cut."""
         return any(not _cuts(self.outcomes[ordinal]) for ordinal, _, _ in self._low_ends())
 
     def _low_ends(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the logs with an end below the high watermark.
-
-        Each is its ordinal, its log end offset and its high watermark.
-        """
+        """Yield the logs with an end below the high watermark. Each is its ordinal, its log end
+        offset and its high watermark."""
         for ordinal, outcome in sorted(self.outcomes.items()):
             mark = self.partitions["high_watermark"][ordinal].as_py()
             end = outcome.columns.get("log_end_offset")
@@ -296,9 +277,8 @@ class RecoveredLogs:
                 yield ordinal, end, mark
 
     def low_end_notes(self, context: RunContext) -> Iterator[str]:
-        """Yield notes about logs ending below their high watermark.
-
-        They say which brokers to start first.
+        """Yield notes about logs ending below their high watermark. They say which brokers to start
+        first.
 
         Args:
             context: What tasks are told; it has the catalogues.
@@ -371,9 +351,8 @@ class RecoveredLogs:
                 )
 
     def guessed_config_notes(self, context: RunContext) -> Iterator[str]:
-        """Yield a note about topics recovered with Kafka's default config.
-
-        No source knows the config of these topics.
+        """Yield a note about topics recovered with Kafka's default config. No source knows the
+        config of these topics.
 
         Args:
             context: What tasks are told; it has the catalogues.

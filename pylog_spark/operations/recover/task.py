@@ -76,32 +76,21 @@ from storage_core.wording import count_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryWork:
-    """A partition to be recovered, as the first look left it.
-
-    Attributes:
-        ref: Which one it is.
-        is_clean: Whether its log directory has the clean-shutdown marker, and that is believed.
-        recovery_point: Its entry in the recovery-point checkpoint, 0 without one, or where that
-            is not believed.
-        log_start_offset: Its entry in the log-start checkpoint, 0 without one.
-        high_watermark: Its entry in the replication checkpoint, None without one.
-        truncations: Where it is cut to follow a leader, once it is recovered; none for a recovery.
-        committed_records: Committed records that these cuts take.
-        stays_eligible: Whether its broker may stay in ISR and ELR after them.
-        cleaner_offset: Its entry in the cleaner checkpoint before them, None without one.
-        healing: What heals it before it is recovered, as JSON; None for a recovery.
-    """
+    """A partition to be recovered, as the first look left it."""
 
     ref: PartitionRef
-    is_clean: bool
+    is_clean: bool  # whether its log directory has the clean-shutdown marker, and that is believed
+    # Its entry in the recovery-point checkpoint, 0 without one, or where that is not believed.
     recovery_point: int
-    log_start_offset: int
-    high_watermark: int | None
+    log_start_offset: int  # its entry in the log-start checkpoint, 0 without one
+    high_watermark: int | None  # its entry in the replication checkpoint, None without one
+    # Where it is cut to follow a leader, once it is recovered; none for a recovery.
     truncations: tuple[int, ...] = ()
     committed_records: int = 0
-    stays_eligible: bool = False
+    stays_eligible: bool = False  # whether its broker may stay in ISR and ELR after them
+    # Its entry in the cleaner checkpoint before them, None without one.
     cleaner_offset: int | None = None
-    healing: str | None = None
+    healing: str | None = None  # what heals it before it is recovered, as JSON; None for a recovery
 
     @property
     def action(self) -> Action:
@@ -144,17 +133,11 @@ class RecoveredLog(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryContext:
-    """The values that the tasks of a recovery share.
-
-    Attributes:
-        run: What all tasks of a run share.
-        write: What is needed to write; None where nothing is written.
-        threads: How many threads one task may use.
-    """
+    """The values that the tasks of a recovery share."""
 
     run: RunContext
-    write: WriteContext | None
-    threads: int = 1
+    write: WriteContext | None  # what is needed to write; None where nothing is written
+    threads: int = 1  # how many threads one task may use
 
 
 def observe_recovery(
@@ -245,13 +228,7 @@ def _segments_to_scan(
 def scan_segments(
     items: Iterable[tuple[RecoveryWork, int]], units: Mapping[int, int], context: RecoveryContext
 ) -> Iterator[ScannedSegment]:
-    """Read segments from end to end.
-
-    Args:
-        items: Partitions and base offsets of their segments.
-        units: Which task recovers each partition, by ordinal.
-        context: The recovery.
-    """
+    """Read segments from end to end."""
     for work, base_offset in items:
         ordinal = work.ref.ordinal
         head = ScannedSegment(ordinal=ordinal, unit=units[ordinal], base_offset=base_offset)
@@ -288,7 +265,6 @@ def fold_partitions(
     Args:
         scans: Ordered by partition and segment; all of a partition are there.
         works: The partitions of the wave, by ordinal.
-        context: The recovery.
     """
     room = Room(BYTES_AT_ONCE)
 
@@ -318,12 +294,7 @@ def fold_partitions(
 def recover_whole(
     items: Iterable[tuple[RecoveryWork, int]], context: RecoveryContext
 ) -> Iterator[RecoveredLog]:
-    """Recover partitions, small ones beside each other.
-
-    Args:
-        items: Partitions, and how many bytes of their segments are to be read.
-        context: The recovery.
-    """
+    """Recover partitions, small ones beside each other."""
     room = Room(BYTES_AT_ONCE)
 
     def recover(item: tuple[RecoveryWork, int]) -> RecoveredLog:
@@ -373,10 +344,8 @@ def _commit(
     context: RecoveryContext,
     head: RecoveredLog,
 ) -> RecoveredLog:
-    """Recover a partition, unless already done or refused by a guard.
-
-    Another attempt may have done it.
-    """
+    """Recover a partition, unless already done or refused by a guard. Another attempt may have
+    done it."""
     write = context.write
     if write is None:
         raise ValueError("nothing may be written")
@@ -411,10 +380,7 @@ _CHANGED: Final = {
 
 
 def _is_expected(work: RecoveryWork, answer: Mapping[str, Any], run: RunContext) -> bool:
-    """Return whether a recovery is as in the plan being applied.
-
-    It is where no plan is applied.
-    """
+    """Return whether a recovery is as in the plan being applied. It is where no plan is applied."""
     expected = run.expected_recoveries
     if expected is None or work.ref.directory not in expected:
         return expected is None
@@ -468,10 +434,8 @@ def _place_segments(
 
 
 def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
-    """Return the topic's config, Kafka's defaults where no source knows it.
-
-    Of all settings only the density and the size of rebuilt indexes matter to a loader.
-    """
+    """Return the topic's config, Kafka's defaults where no source knows it. Of all settings only
+    the density and the size of rebuilt indexes matter to a loader."""
     return context.run.catalogs[work.ref.root].config_or_defaults(work.ref.partition.topic)
 
 
@@ -589,10 +553,8 @@ def _refuse(
 def _refuse_truncation(
     store: LogStore, work: RecoveryWork, context: RecoveryContext
 ) -> tuple[Reason, str] | None:
-    """Return why a guard refuses to cut a replica, or None.
-
-    The cut would let the replica follow a leader.
-    """
+    """Return why a guard refuses to cut a replica, or None. The cut would let the replica follow
+    a leader."""
     options = context.run.options
     if not work.is_clean:
         # What opening cuts is judged as a recovery's: the audit saw only what that leaves.
@@ -615,10 +577,8 @@ def _refuse_truncation(
 def _salvage(
     source: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
 ) -> dict[str, Any]:
-    """Set aside the bytes to be cut, before the first cut.
-
-    It is done again if a task runs twice.
-    """
+    """Set aside the bytes to be cut, before the first cut. It is done again if a task runs
+    twice."""
     if context.run.options.salvage is None or not log.repairs.lost_bytes:
         return {}
     config, store = _config(work, context), LocalStore(Path(work.ref.directory))
@@ -642,8 +602,6 @@ def salvage_directory(salvage: str, run_id: str, directory: Path) -> Path:
 
     Args:
         salvage: Folder that receives what runs cut.
-        run_id: The run.
-        directory: The partition directory.
     """
     path = directory.absolute()
     return Path(salvage, run_id, *path.parts[1:])

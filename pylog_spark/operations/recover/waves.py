@@ -48,15 +48,9 @@ _MOST_SPREAD_BYTES: Final = 200 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRecovery:
-    """A partition due for recovery, with the segments to read.
+    """A partition due for recovery, with the segments to read."""
 
-    Attributes:
-        work: What its tasks are told; of many segments they need no list.
-        scan_offsets: Base offsets of the segments that are to be read.
-        scan_bytes: Their sizes.
-    """
-
-    work: RecoveryWork
+    work: RecoveryWork  # what its tasks are told; of many segments they need no list
     scan_offsets: tuple[int, ...]
     scan_bytes: tuple[int, ...]
 
@@ -76,7 +70,6 @@ class RecoveryStages:
 
     Args:
         run: The run; it holds the roots.
-        context: What its tasks share.
         may_write: Whether logs are put in order, or only looked at.
         meter: Told how far the reading has come; None for nobody.
     """
@@ -107,9 +100,7 @@ class RecoveryStages:
         return f"{job.title} {job.places}: recover {len(due)} partitions, {size}{come}"
 
     def prepare(self, root: HeldRoot, _due: Sequence[DueRecovery]) -> None:
-        """Let the root's marker come back without a broker epoch.
-
-        Records may be cut.
+        """Let the root's marker come back without a broker epoch. Records may be cut.
 
         Before they are: whoever finishes the wave after a kill knows only this.
         """
@@ -199,9 +190,7 @@ class RecoveryStages:
         return folded, [(unit.size_bytes, len(unit.items)) for unit in units]
 
     def _lanes(self, due: Sequence[DueRecovery]) -> tuple[dict[int, int], int]:
-        """Return each log's task, and the number of tasks.
-
-        That task puts the log in order.
+        """Return each log's task, and the number of tasks. That task puts the log in order.
 
         What is at one disk has so many as tasks may be there at once.
         """
@@ -236,10 +225,8 @@ class RecoveryStages:
     def _whole(
         self, units: Sequence[WorkUnit[DueRecovery]], context: RecoveryContext
     ) -> tuple[Rows, list[tuple[int, int]]]:
-        """Return the recovery of partitions handled by one task each.
-
-        The task reads the partition and puts it in order.
-        """
+        """Return the recovery of partitions handled by one task each. The task reads the
+        partition and puts it in order."""
         listed = [[(each.work, each.size_bytes) for each in unit.values] for unit in units]
 
         def whole(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[RecoveredLog]:
@@ -296,10 +283,8 @@ class RecoveryStages:
 
 
 class TruncationStages(RecoveryStages):
-    """The stages to cut a wave's followers, each after its recovery.
-
-    Followers are cut side by side.
-    """
+    """The stages to cut a wave's followers, each after its recovery. Followers are cut side by
+    side."""
 
     def title(self, due: Sequence[DueRecovery]) -> str:
         """Return what the wave does."""
@@ -319,10 +304,8 @@ class TruncationStages(RecoveryStages):
     def settle(
         self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
     ) -> None:
-        """Write the checkpoints of the cut partitions in one log directory.
-
-        A partition that was left alone has its own recovery point back.
-        """
+        """Write the checkpoints of the cut partitions in one log directory. A partition that was
+        left alone has its own recovery point back."""
         super().settle(root, due, outcomes)
         alone = [
             each.work
@@ -333,10 +316,8 @@ class TruncationStages(RecoveryStages):
         self._write_points(root, dict.fromkeys(alone, sys.maxsize))
 
     def _write_points(self, root: HeldRoot, most: Mapping[RecoveryWork, int]) -> None:
-        """Write the logs' recovery points, each at most at an offset.
-
-        A log that has none gets none.
-        """
+        """Write the logs' recovery points, each at most at an offset. A log that has none gets
+        none."""
         points = {
             work.ref.partition: min(work.recovery_point, offset)
             for work, offset in most.items()
@@ -353,20 +334,16 @@ class HealingStages(RecoveryStages):
         return f"{self._run.job.title} {self._run.job.places}: heal {len(due)} logs"
 
     def prepare(self, root: HeldRoot, due: Sequence[DueRecovery]) -> None:
-        """Prepare for the cuts of logs that were not closed.
-
-        A marker keeps the broker's epoch where all were: nothing that it counted on goes.
-        """
+        """Prepare for the cuts of logs that were not closed. A marker keeps the broker's epoch
+        where all were: nothing that it counted on goes."""
         if not all(each.work.is_clean for each in due):
             super().prepare(root, due)
 
     def settle(
         self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
     ) -> None:
-        """Write the checkpoints of the healed partitions in one log directory.
-
-        Recovery points stay: an undo brings back damage that a broker has to meet.
-        """
+        """Write the checkpoints of the healed partitions in one log directory. Recovery points
+        stay: an undo brings back damage that a broker has to meet."""
         super().settle(root, due, outcomes)
         points = {
             each.work.ref.partition: min(

@@ -1,6 +1,5 @@
-"""Guard a retention against a wrong config or a wrong clock.
-
-It has the last word on what retention takes.
+"""Guard a retention against a wrong config or a wrong clock. It has the last word on what retention
+takes.
 
 What Kafka would delete goes where the topic's limits are the cluster's own and the clock is not
 suspect. Elsewhere no more than a share goes: where the limits are second-hand, where they were much
@@ -41,10 +40,7 @@ TopicPlace = tuple[str, str]
 
 
 class FormerLimits(NamedTuple):
-    """A topic's retention limits at their last enforcement.
-
-    -1 is no limit, None unknown.
-    """
+    """A topic's retention limits at their last enforcement. -1 is no limit, None unknown."""
 
     run_id: str
     retention_ms: int | None
@@ -64,17 +60,12 @@ class Evidence(Protocol):
         ...
 
     def newest_records(self) -> Mapping[TopicPlace, int]:
-        """Return the time of each topic's newest record.
-
-        The topics are all that the run is about.
-        """
+        """Return the time of each topic's newest record. The topics are all that the run is
+        about."""
         ...
 
     def checkpoint_ms(self, root: str) -> int | None:
-        """Return the time of the broker's last checkpoint write.
-
-        None where that tells nothing.
-        """
+        """Return the time of the broker's last checkpoint write. None where that tells nothing."""
         ...
 
     def former_limits(self, topics: Collection[TopicPlace]) -> Mapping[TopicPlace, FormerLimits]:
@@ -85,9 +76,8 @@ class Evidence(Protocol):
 def refuse_deletions(
     plans: pa.Table, limits: RunLimits, evidence: Evidence, *, observed: pa.Table | None = None
 ) -> pa.Table:
-    """Turn plans that may not be carried out into skipped rows.
-
-    What an operator asked to be deleted, by raising a log's start, counts for nothing here.
+    """Turn plans that may not be carried out into skipped rows. What an operator asked to be
+    deleted, by raising a log's start, counts for nothing here.
 
     Args:
         plans: Rows of ``schemas.RETENTION_PLAN`` that are to be carried out, or reported.
@@ -120,10 +110,8 @@ def refuse_deletions(
 
 
 class _Excess(NamedTuple):
-    """An excessive loss: its place, lost bytes and total bytes.
-
-    It is a loss of the run, a topic or a partition directory.
-    """
+    """An excessive loss: its place, lost bytes and total bytes. It is a loss of the run, a topic
+    or a partition directory."""
 
     what: str
     lost: int
@@ -231,10 +219,8 @@ def _wholes(row: Row) -> tuple[str, ...]:
 
 
 def _second_hand(row: Row, evidence: Evidence) -> str | None:
-    """Return why a row's limit may not be the cluster's own.
-
-    Only limits by which something goes are asked about; None if they are the cluster's own.
-    """
+    """Return why a row's limit may not be the cluster's own. Only limits by which something goes
+    are asked about; None if they are the cluster's own."""
     for loss_column, (key, _) in _LIMITS.items():
         if row[loss_column]:
             doubt = evidence.doubt(row["root"], row["topic"], key)
@@ -244,10 +230,7 @@ def _second_hand(row: Row, evidence: Evidence) -> str | None:
 
 
 def _was_much_longer(row: Row, former: FormerLimits | None) -> str | None:
-    """Return the limit with a much longer value at its last enforcement.
-
-    None if there is none.
-    """
+    """Return the limit with a much longer value at its last enforcement. None if there is none."""
     if former is None:
         return None
     for loss_column, (key, column) in _LIMITS.items():
@@ -263,9 +246,8 @@ def _was_much_longer(row: Row, former: FormerLimits | None) -> str | None:
 def _find_wrong_clocks(
     losing: Mapping[int, Row], looked: Sequence[Row], evidence: Evidence
 ) -> dict[int, Refusal]:
-    """Return the rows to refuse because of a suspect clock.
-
-    They lose something by age, and the clock is far from every time known.
+    """Return the rows to refuse because of a suspect clock. They lose something by age, and the
+    clock is far from every time known.
 
     A clock that is ahead makes every record too old; one record written lately, in whatever
     partition, shows that it is not, and so does a checkpoint of the broker.

@@ -73,18 +73,9 @@ def retain(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
         saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
-
-    Raises:
-        ConfigError: A root is no directory, is there twice, or would hold the ledger; or the file
-            of ``options.plan_in`` is no plan.
-        GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
-            several brokers, or the machine's clock is behind the newest checkpoint.
-        PylogError: The cluster's metadata or a root's own files cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     check_roots(log_roots, options)
@@ -97,17 +88,11 @@ def retain(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionStep:
-    """What a sweep over a run's partitions found and did.
+    """What a sweep over a run's partitions found and did."""
 
-    Attributes:
-        results: Rows of ``schemas.RESULT``.
-        retentions: Rows of ``schemas.RETENTION``, in the same order.
-        notes: What a reader should know of it, line by line.
-    """
-
-    results: pa.Table
-    retentions: pa.Table
-    notes: tuple[str, ...] = ()
+    results: pa.Table  # rows of ``schemas.RESULT``
+    retentions: pa.Table  # rows of ``schemas.RETENTION``, in the same order
+    notes: tuple[str, ...] = ()  # what a reader should know of it, line by line
 
 
 @log_fields(step=Action.RETAIN.value)
@@ -122,14 +107,9 @@ def retain_step(
 
     Args:
         run: The run; each wave is in its record when this returns.
-        observation: What was seen of its partitions.
-        step: RETAIN, or SWEEP for partitions that are compacted, after their compaction. Of
-            these only the ones in which something goes, or went wrong, have rows.
+        step: RETAIN, or SWEEP for partitions that are compacted, after their compaction. Of these
+            only the ones in which something goes, or went wrong, have rows.
         excluded: Partition directories that are left alone: their compaction failed.
-
-    Raises:
-        StorageError: A root's own files cannot be read or written.
-        pyspark.errors.PySparkException: Spark failed.
     """
     job, context = run.job, observation.context
     shared = RetentionContext(
@@ -172,10 +152,7 @@ def retain_step(
 
 
 def _sort(plans: pa.Table) -> pa.Table:
-    """Return the rows, largest losses first, then by name.
-
-    This is the order of a report.
-    """
+    """Return the rows, largest losses first, then by name. This is the order of a report."""
     is_left = pc.not_equal(plans["status"], Status.PLANNED.value)
     lost = pc.if_else(is_left, 0, pc.fill_null(plans["deleted_bytes"], 0))
     # A directory that is no partition has no topic; it stands last, as nulls do.
@@ -199,10 +176,8 @@ def _refused(plans: pa.Table) -> Outcomes:
 
 
 def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
-    """Return the retention of each partition, as rows of ``schemas.RETENTION``.
-
-    They say what went, or would, and what keeps the rest.
-    """
+    """Return the retention of each partition, as rows of ``schemas.RETENTION``. They say what
+    went, or would, and what keeps the rest."""
     statuses = plans["status"].to_pylist()
     for number, outcome in outcomes.items():
         statuses[number] = outcome.columns.get("status", statuses[number])

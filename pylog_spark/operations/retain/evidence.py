@@ -19,14 +19,7 @@ from storage_core.config.log_config import TOPIC_KEYS
 
 
 class RunEvidence:
-    """The evidence of one run, gathered on demand.
-
-    What costs a stage is looked for once.
-
-    Args:
-        run: The run.
-        context: What its tasks share.
-    """
+    """The evidence of one run, gathered on demand. What costs a stage is looked for once."""
 
     def __init__(self, run: Run, context: RunContext) -> None:
         self._run = run
@@ -68,10 +61,8 @@ class RunEvidence:
         return taken_ms is None or self.now_ms - taken_ms > max_age_ms
 
     def newest_records(self) -> Mapping[TopicPlace, int]:
-        """Return the time of each topic's newest record.
-
-        The topics are all that the run is about.
-        """
+        """Return the time of each topic's newest record. The topics are all that the run is
+        about."""
         if self._newest is None:
             what = f"find the newest records in {self._run.job.places}"
             table = self._run.observe(observe_newest, NEWEST_RECORD, what)
@@ -84,21 +75,14 @@ class RunEvidence:
         return self._newest
 
     def checkpoint_ms(self, root: str) -> int | None:
-        """Return the time of the broker's last checkpoint write.
-
-        None where that tells nothing.
+        """Return the time of the broker's last checkpoint write. None where that tells nothing.
 
         It is the time of a file by the machine's clock: no measure of a clock that somebody said.
         """
         return None if self._run.job.options.now_is_said else self._run.checkpoint_times.get(root)
 
     def former_limits(self, topics: Collection[TopicPlace]) -> Mapping[TopicPlace, FormerLimits]:
-        """Return what the ledger knows of these topics.
-
-        Raises:
-            PylogError: The ledger cannot be read.
-            pyspark.errors.PySparkException: The same, where Spark reads.
-        """
+        """Return what the ledger knows of these topics."""
         job, engine = self._run.job, self._run.engine
         ledger, names = job.options.ledger, {topic for _, topic in topics}
         if ledger is None:
@@ -125,10 +109,7 @@ class RunEvidence:
 
 
 def _doubt_default(key: str, catalog: TopicCatalog, options: JobOptions) -> str | None:
-    """Return why a broker-wide value may not be the broker's own.
-
-    None if it is.
-    """
+    """Return why a broker-wide value may not be the broker's own. None if it is."""
     names = {name.name for name in TOPIC_KEYS[key].broker_names}
     if names & options.broker_overrides.keys():
         return "is what --set says of the broker"

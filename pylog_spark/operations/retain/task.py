@@ -1,6 +1,5 @@
-"""Plan retention for each partition, then let expired segments go.
-
-The second part is another stage.
+"""Plan retention for each partition, then let expired segments go. The second part is another
+stage.
 
 A partition that is not due costs its listing and a few tails of indexes. One that is due is looked
 at again by the task that commits it: what goes then is what was planned, or nothing.
@@ -48,40 +47,25 @@ from storage_core.store.open_objects import names_manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionContext:
-    """The values that the tasks of a sweep share.
-
-    Attributes:
-        run: What all tasks of a run share.
-        step: Which partitions are swept: RETAIN or SWEEP.
-        excluded: Partition directories that are left alone: their compaction failed.
-    """
+    """The values that the tasks of a sweep share."""
 
     run: RunContext
-    step: Step
+    step: Step  # which partitions are swept: RETAIN or SWEEP
+    # Partition directories that are left alone: their compaction failed.
     excluded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepWork:
-    """A partition of which something goes, as the plan stage left it.
-
-    Attributes:
-        ref: Which one it is.
-        log_start_checkpoint: Its entry in the log-start checkpoint, None without one.
-        high_watermark: Nothing at or above it goes; None for the log's end.
-        removed: Base offsets of the segments that go.
-        log_start_offset: Where the log starts afterwards.
-        first_base_offset: Of its first segment afterwards.
-        is_replicated: Whether all that goes lies below the checkpointed high watermark.
-    """
+    """A partition of which something goes, as the plan stage left it."""
 
     ref: PartitionRef
-    log_start_checkpoint: int | None
-    high_watermark: int | None
+    log_start_checkpoint: int | None  # its entry in the log-start checkpoint, None without one
+    high_watermark: int | None  # nothing at or above it goes; None for the log's end
     removed: tuple[int, ...]
     log_start_offset: int
     first_base_offset: int
-    is_replicated: bool
+    is_replicated: bool  # whether all that goes lies below the checkpointed high watermark
 
 
 def observe_sweep(
@@ -94,9 +78,6 @@ def observe_sweep(
 
     Args:
         row: Of ``schemas.PARTITION``.
-        context: The sweep.
-        checkpoints_of: The checkpoints of a root.
-        open_store: Opens the partition of a row.
     """
     return observe_alone(
         context.step,
@@ -146,10 +127,8 @@ def _limits(rules: RetentionRules) -> dict[str, int]:
 
 
 def _unlinks(run: RunContext, directory: str) -> bool:
-    """Return whether removed files go at once.
-
-    In a managed root they do: nobody would look for ``.deleted`` there.
-    """
+    """Return whether removed files go at once. In a managed root they do: nobody would look for
+    ``.deleted`` there."""
     return not run.options.keep_deleted or names_manifest(directory)
 
 
@@ -251,11 +230,7 @@ def _commit(
 
 
 def _verify(store: LogStore, work: SweepWork, sweep: Sweep) -> None:
-    """Refuse to remove anything but what was planned.
-
-    Raises:
-        ChangedWhileReadError: The partition is not what it was.
-    """
+    """Refuse to remove anything but what was planned."""
     base_offsets = sweep.decision.removed_base_offsets
     if base_offsets != work.removed or sweep.decision.log_start_offset != work.log_start_offset:
         raise ChangedWhileReadError(

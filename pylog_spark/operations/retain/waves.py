@@ -1,7 +1,5 @@
-"""Sweep a wave of partitions: raise log starts, then remove segments.
-
-After that the log starts that stay are written.
-"""
+"""Sweep a wave of partitions: raise log starts, then remove segments. After that the log starts
+that stay are written."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -36,7 +34,6 @@ class SweepStages:
 
     Args:
         run: The run; it holds the roots.
-        context: What its tasks share.
     """
 
     def __init__(self, run: Run, context: RetentionContext) -> None:
@@ -86,10 +83,8 @@ class SweepStages:
     def settle(
         self, root: HeldRoot, due: Sequence[SweepWork], outcomes: Mapping[int, Outcome]
     ) -> None:
-        """Write the log starts of a wave's partitions in one root.
-
-        A partition that did not lose a file has its old log start back.
-        """
+        """Write the log starts of a wave's partitions in one root. A partition that did not lose
+        a file has its old log start back."""
         entries: dict[TopicPartition, int | None] = {}
         for work in due:
             outcome = outcomes[work.ref.ordinal]
@@ -104,9 +99,8 @@ class SweepStages:
 
 
 def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
-    """Drop needless log-start entries, as Kafka does.
-
-    An entry is needless where the log's first segment begins there.
+    """Drop needless log-start entries, as Kafka does. An entry is needless where the log's first
+    segment begins there.
 
     A run that was killed after its commits has left them.
 

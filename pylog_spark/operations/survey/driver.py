@@ -39,15 +39,9 @@ def survey(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths or URLs.
         options: Which topics, what is known of them, an inventory.
         opener: Returns the listing of a URL; a value that pickles.
         read_checkpoints: Returns the checkpoint files of a root; likewise.
-
-    Raises:
-        ConfigError: A root is none, or is there twice.
-        PylogError: The cluster's metadata, a root's own files or the inventory cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     job = new_job(Action.SURVEY.value, log_roots, replace(options, dry_run=True))

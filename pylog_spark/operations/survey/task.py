@@ -49,13 +49,7 @@ def survey_partitions(
     context: RunContext,
     read_checkpoints: CheckpointReader = root_checkpoints,
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.SURVEY``.
-
-    Args:
-        batches: The partitions.
-        context: The run.
-        read_checkpoints: Returns the checkpoint files of a root.
-    """
+    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.SURVEY``."""
     checkpoints_of = cache(read_checkpoints)
     # Manifests are asked for ahead; a row that has its files costs nothing but its numbers.
     for has_files, rows in groupby(rows_of(batches), key=lambda row: row["file_names"] is not None):
@@ -112,10 +106,7 @@ def _survey(
 
 
 def _listed_state(store: LogStore, row: Mapping[str, Any], request: CleanRequest) -> PartitionState:
-    """Return a partition's state by its listing.
-
-    The row's listing is used, if it has one.
-    """
+    """Return a partition's state by its listing. The row's listing is used, if it has one."""
     listed = listed_files(row)
     files = (
         store.list_files()

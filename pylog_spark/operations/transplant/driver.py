@@ -98,52 +98,33 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic of the source that the target does not have.
-
-    Attributes:
-        topic: Its name in the target.
-        partitions: How many it has; without the source's metadata, at least.
-        replicas: How many each can have in the target, at most three.
-        config: Its own config in the source, by key.
-    """
+    """A topic of the source that the target does not have."""
 
     topic: str
-    partitions: int
-    replicas: int
-    config: Mapping[str, str]
+    partitions: int  # how many it has; without the source's metadata, at least
+    replicas: int  # how many each can have in the target, at most three
+    config: Mapping[str, str]  # its own config in the source, by key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransplantOptions:
-    """What a transplant does besides.
+    """What a transplant does besides."""
 
-    Attributes:
-        names: Other names of topics in the target, by their own.
-        keeps_producers: Whether the target remembers the source's producers.
-        aborts_undecided: Whether open transactions may be aborted that were committed perhaps.
-        offsets_out: The file for committed offsets, None for none.
-    """
-
+    # Other names of topics in the target, by their own.
     names: Mapping[str, str] = field(default_factory=dict)
-    keeps_producers: bool = False
+    keeps_producers: bool = False  # whether the target remembers the source's producers
+    # Whether open transactions may be aborted that were committed perhaps.
     aborts_undecided: bool = False
-    offsets_out: Path | None = None
+    offsets_out: Path | None = None  # the file for committed offsets, None for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransplantReport(TransferReport):
-    """The report of a transplant; its details are rows of ``schemas.TRANSPLANT``.
-
-    Attributes:
-        cluster_id: Id of the target.
-        metadata: Its metadata.
-        offsets: What groups had committed in the partitions that go.
-        missing_topics: What the target has to get first.
-    """
+    """The report of a transplant; its details are rows of ``schemas.TRANSPLANT``."""
 
     cluster_id: str
     metadata: ClusterMetadata
-    offsets: Sequence[GroupOffset]
+    offsets: Sequence[GroupOffset]  # what groups had committed in the partitions that go
     missing_topics: Sequence[NewTopic]
 
 
@@ -156,9 +137,8 @@ def transplant(
     *,
     clock: Clock | None = None,
 ) -> TransplantReport:
-    """Give partitions to another, stopped cluster.
-
-    Everything is looked at before anything is written; what cannot go stays, the others go.
+    """Give partitions to another, stopped cluster. Everything is looked at before anything is
+    written; what cannot go stays, the others go.
 
     Args:
         place: Where it runs: a Spark session, whose executors have to be on this host, or this
@@ -167,16 +147,7 @@ def transplant(
             has set aside as stray is taken.
         targets: Paths of log directories of the target, the one with its metadata among them.
         options: Which topics; the run's clock, ledger and trash, and whether it is only planned.
-        request: What is to be done besides.
         clock: For the times in the ledger.
-
-    Raises:
-        ConfigError: A target is nobody's; a log directory is of another cluster than the others of
-            its side; the target's metadata is not there or cannot be read; a topic of ``names`` is
-            not there, or does not go.
-        GuardRefusedError: A broker of source or target runs; a target is not to be changed.
-        PylogError: A log directory cannot be read.
-        pyspark.errors.PySparkException: Spark failed.
     """
     roots = resolve_roots(sources, role=options.role)
     # By these names an undo finds what was put there.
@@ -348,10 +319,8 @@ def _read_transactions(
     *,
     now_ms: int,
 ) -> TransactionCoordinators:
-    """Return what the sources' coordinators know of transactions.
-
-    A replica that was not in sync tells nothing: others have later records.
-    """
+    """Return what the sources' coordinators know of transactions. A replica that was not in sync
+    tells nothing: others have later records."""
     count, in_sync = None, {}
     for each in metadata:
         topic = each.topics_by_name().get(TRANSACTION_STATE_TOPIC)
@@ -382,10 +351,7 @@ def _missing_topics(
     """Return the topics that stay because the target does not have them.
 
     Args:
-        rows: Of all partitions.
         counts: Partitions of the source's topics, where its metadata say them.
-        configs: Their own config.
-        brokers: How many the target has.
     """
     least: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -450,10 +416,7 @@ def _plan(
 
 
 def _log_bytes(place: SourcePlace) -> int:
-    """Return the bytes of a log; 0 if it cannot be listed.
-
-    The task that opens it says why.
-    """
+    """Return the bytes of a log; 0 if it cannot be listed. The task that opens it says why."""
     try:
         files = LocalStore(Path(place.location)).list_files()
     except PylogError:

@@ -20,17 +20,11 @@ from storage_core.wording import count_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetContext:
-    """What tasks are told that build replicas: values only.
+    """What tasks are told that build replicas: values only."""
 
-    Attributes:
-        access: The target's log directories under their locks, by path.
-        scratches: The folder in each of them where replicas are built.
-        coordinators: What the source's coordinators know of transactions.
-    """
-
-    access: Mapping[Path, BrokerAccess]
-    scratches: Mapping[Path, Path]
-    coordinators: TransactionCoordinators
+    access: Mapping[Path, BrokerAccess]  # the target's log directories under their locks, by path
+    scratches: Mapping[Path, Path]  # the folder in each of them where replicas are built
+    coordinators: TransactionCoordinators  # what the source's coordinators know of transactions
 
 
 def plan_transplants(
@@ -53,10 +47,8 @@ def plan_transplants(
 def build_transplants(
     planned: Sequence[tuple[Assignment, TransplantRow]], context: TargetContext
 ) -> Iterator[TransplantRow]:
-    """Build the replicas of planned partitions; yield each as done.
-
-    They have no names yet in their log directories.
-    """
+    """Build the replicas of planned partitions; yield each as done. They have no names yet in
+    their log directories."""
     for assignment, row in planned:
         head = replace(row, status=Status.FAILED.value)
         yield attempt(head, partial(_build, assignment, context), row.name)

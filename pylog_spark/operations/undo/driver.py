@@ -1,6 +1,4 @@
-"""Undo a run in log directories and managed roots.
-
-What it replaced, cut or removed is put back.
+"""Undo a run in log directories and managed roots. What it replaced, cut or removed is put back.
 
 Of a local log directory everything that is needed lies in the trash of the run, of a managed root
 in the root itself.
@@ -55,13 +53,6 @@ def undo(
         roots: Managed roots that it worked on; local log directories stand in the trash.
         place: Where its tasks run: a Spark session, or this machine, which None stands for.
         clock: For the name of this run, and the times in the ledger.
-
-    Raises:
-        ConfigError: There is no trash, or it does not know the run; the ledger would lie inside of
-            a log directory, or cannot be written there.
-        GuardRefusedError: A log directory is in use, or the run's trash is.
-        CheckpointError: The trash cannot be understood.
-        StorageError: The disk of the only root failed, or the trash cannot be read.
     """
     touched = check_undo(run_id, options, roots)
     request = {"undoes": run_id}
@@ -109,17 +100,12 @@ def _undo_root(
     """Undo a run in one root; give the root back.
 
     Args:
-        run: The undo.
         root: The root; unless in a dry run it is held, or its disk has failed.
-        undo: What there is to undo.
         lock: Gives the root back.
 
     Yields:
         Columns of ``schemas.RESULT`` of each partition that the run changed, with the operations
         behind it.
-
-    Raises:
-        StorageError: The disk failed, and there is no other root that could be undone.
     """
     with lock:
         for part in undo.parts(run.job.topics):
@@ -202,19 +188,11 @@ def _ask(
 
 
 def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> tuple[LogRoot, ...]:
-    """Return the roots that an undo is about, before anything is touched.
-
-    Managed roots come first.
+    """Return the roots that an undo is about, before anything is touched. Managed roots come first.
 
     Args:
-        run_id: The run that is undone.
         options: The trash and the ledger.
         roots: Managed roots; local log directories stand in the trash.
-
-    Raises:
-        ConfigError: There is no trash, it does not know the run, or the ledger would lie inside of
-            a log directory.
-        CheckpointError: The trash cannot be understood.
     """
     touched = resolve_managed(roots) if roots else []
     if options.trash is not None or not roots:

@@ -1,7 +1,4 @@
-"""Undo a run in partitions, or foretell it.
-
-Several partitions are undone beside each other.
-"""
+"""Undo a run in partitions, or foretell it. Several partitions are undone beside each other."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -21,9 +18,6 @@ def undo_partitions(
     """Undo partitions; yield the results of those that the run changed.
 
     Args:
-        undos: The partitions, all of one root.
-        work: Undoes one, or foretells that.
-        status: Of those that were, or would be, undone.
         in_turns: Whether the work moves files, which computes more than it waits.
     """
 

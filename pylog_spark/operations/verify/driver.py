@@ -1,6 +1,4 @@
-"""Verify every batch, index and small file of log directories.
-
-Nothing is written to them.
+"""Verify every batch, index and small file of log directories. Nothing is written to them.
 
 One stage: a task a unit of segments; then one a partition that was cut into several units. Findings
 stay where tasks are; the driver gets their counts, the worst of them, and a row a partition.
@@ -60,16 +58,10 @@ def verify(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        roots: Paths of log directories.
         options: Which topics, which role, where the ledger is.
         request: How deep to look, and what makes the run fail.
         clock: For the times in the ledger.
         on_findings: Takes all findings, some at a time, however many there are.
-
-    Raises:
-        ConfigError: A root is no directory, is there twice, or would hold the ledger.
-        StorageError: A root cannot be listed.
-        pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, role=options.role)
     check_ledger(log_roots, options.ledger)
@@ -108,29 +100,19 @@ def verify(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What a verification found, while its run is open.
+    """What a verification found, while its run is open."""
 
-    Attributes:
-        rows: Of ``VerifiedRow``, in pieces, where tasks have them.
-        partitions: The rows of partitions, by root and name.
-        counts: Findings by severity and code, worst first.
-        gauges: Findings of each root by severity, under the names that metrics have.
-        worst: The worst findings, of ``findings.RANKED_FINDING``; as many as were asked for.
-    """
-
-    rows: Any
+    rows: Any  # of ``VerifiedRow``, in pieces, where tasks have them
     partitions: tuple[dict[str, Any], ...]
-    counts: tuple[FindingCount, ...]
+    counts: tuple[FindingCount, ...]  # findings by severity and code, worst first
+    # Findings of each root by severity, under the names that metrics have.
     gauges: Mapping[str, Mapping[str, int]]
+    # The worst findings, of ``findings.RANKED_FINDING``; as many as were asked for.
     worst: tuple[dict[str, Any], ...]
 
 
 def observe_targets(run: Run, request: VerifyRequest) -> VerifiedRoots:
-    """Return a run's log directories and the partitions to verify.
-
-    Raises:
-        StorageError: A root cannot be listed.
-    """
+    """Return a run's log directories and the partitions to verify."""
     roots = [(root.location, root.role) for root in run.job.roots]
     return observe_roots(roots, run.job.topics, is_live=request.is_live, release=request.release)
 
@@ -140,12 +122,8 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
     """Verify every partition of the roots of a run that is open.
 
     Args:
-        run: The run.
         request: How deep to look.
         roots: Of ``observe_targets``.
-
-    Raises:
-        pyspark.errors.PySparkException: Spark failed.
     """
     title = f"{run.job.title} {run.job.places}"
     rows = verify_targets(run, request, roots)
@@ -186,8 +164,6 @@ def tell_findings(run: Run, verification: Verification, on_findings: OnFindings)
     """Hand over all findings of an open run, worst severity first.
 
     Args:
-        run: The run.
-        verification: Of ``verify_step``.
         on_findings: Takes them, some at a time.
     """
     if sum(count.count for count in verification.counts) <= len(verification.worst):

@@ -89,10 +89,7 @@ def findings_of(batches: Iterable[pa.RecordBatch], severity: str) -> Iterator[pa
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield up to a number of a task's first rows.
-
-    The others are passed over.
-    """
+    """Yield up to a number of a task's first rows. The others are passed over."""
     remaining_rows = most
     for rows in batches:
         yield rows.slice(0, remaining_rows)

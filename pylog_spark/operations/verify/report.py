@@ -24,20 +24,14 @@ ORDERED_FINDINGS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest:
-    """What a verification is asked for, beside the options of all jobs.
+    """What a verification is asked for, beside the options of all jobs."""
 
-    Attributes:
-        is_deep: Also open every batch: its records, and snapshots against a replay.
-        is_live: Somebody may be writing meanwhile: files may vanish or grow.
-        fail_on: Findings of this severity or worse make the exit status 1; None for none.
-        shown: How many findings the report holds, worst first.
-        release: The release of Kafka that is to start, one of ``FEATURE_LEVELS``.
-    """
-
-    is_deep: bool = False
-    is_live: bool = False
+    is_deep: bool = False  # also open every batch: its records, and snapshots against a replay
+    is_live: bool = False  # somebody may be writing meanwhile: files may vanish or grow
+    # Findings of this severity or worse make the exit status 1; None for none.
     fail_on: Severity | None = Severity.ERROR
-    shown: int = DEFAULT_SHOWN
+    shown: int = DEFAULT_SHOWN  # how many findings the report holds, worst first
+    # The release of Kafka that is to start, one of ``FEATURE_LEVELS``.
     release: str = NEWEST_RELEASE
 
 
@@ -52,31 +46,20 @@ class FindingCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport(Report):
-    """What a verification found.
+    """What a verification found."""
 
-    Attributes:
-        verified: Rows of ``VerifiedRow`` of the partitions of the results, with their offsets.
-        counts: Findings by severity and code, worst first.
-        findings: The worst findings, of ``schemas.RECORDED_FINDING``; as many as were asked for.
-        roots: The log directories.
-        read_bytes: Bytes of batches that were read and checked.
-        read_ms: Time that tasks spent on that, summed over the tasks.
-    """
-
+    # Rows of ``VerifiedRow`` of the partitions of the results, with their offsets.
     verified: tuple[dict[str, Any], ...]
-    counts: tuple[FindingCount, ...]
+    counts: tuple[FindingCount, ...]  # findings by severity and code, worst first
+    # The worst findings, of ``schemas.RECORDED_FINDING``; as many as were asked for.
     findings: tuple[dict[str, Any], ...]
     roots: VerifiedRoots
     read_bytes: int
-    read_ms: int
+    read_ms: int  # time that tasks spent on that, summed over the tasks
     _findings: "HandedOver[SparkRows] | None" = field(repr=False)
 
     def findings_frame(self) -> "DataFrame":
-        """Return all findings as a DataFrame of ``schemas.FINDING``.
-
-        Raises:
-            ConfigError: No session has them: the run was this machine's.
-        """
+        """Return all findings as a DataFrame of ``schemas.FINDING``."""
         if self._findings is None:
             reason = "keeps no findings beyond the run: ask for more in the request (shown)"
             raise ConfigError("PLACE", "Local", reason)

@@ -1,6 +1,5 @@
-"""Spread a verification over tasks, in one stage or two.
-
-The first has a task a unit of segments, the second a task a partition.
+"""Spread a verification over tasks, in one stage or two. The first has a task a unit of segments,
+the second a task a partition.
 
 A big partition is cut into stretches of whole segments; what its tasks found out is put together
 in the second stage.
@@ -44,9 +43,7 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
     """Return a verification's rows in pieces, for several readings.
 
     Args:
-        run: The run.
         request: How deep to look.
-        roots: The log directories: what was found in them, and the partitions to be verified.
     """
     job, engine = run.job, run.engine
     of_roots = engine.spread([roots.rows], iter, VerifiedRow)
@@ -88,10 +85,8 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
 
 
 def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
-    """Return the stretches of partitions to verify.
-
-    A small partition is one whole stretch, a big one several.
-    """
+    """Return the stretches of partitions to verify. A small partition is one whole stretch, a
+    big one several."""
     job, engine = run.job, run.engine
     items = [
         WorkItem(value=target, size_bytes=0, disk=run.disks.of(target.root)) for target in targets
@@ -125,15 +120,7 @@ def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
 def cut_partition(
     target: Target, offsets: Sequence[int], sizes: Sequence[int], *, unit_bytes: int
 ) -> list[tuple[Stretch, int]]:
-    """Cut a partition into stretches of about one unit each.
-
-    A stretch is whole segments.
-
-    Args:
-        target: The partition.
-        offsets: Base offsets of its segments, rising.
-        sizes: Bytes of their .log files.
-        unit_bytes: What one task gets to read.
+    """Cut a partition into stretches of about one unit each. A stretch is whole segments.
 
     Returns:
         The stretches with their bytes; one that is whole where the partition fits in one.

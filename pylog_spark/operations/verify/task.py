@@ -1,6 +1,4 @@
-"""Verify partitions and stretches of them, rows in, rows out.
-
-Nothing is written.
+"""Verify partitions and stretches of them, rows in, rows out. Nothing is written.
 
 A partition that fits in one unit is verified whole, in one task. A bigger one is cut into stretches
 of segments; their facts travel as rows to the one task that puts the partition together.
@@ -48,10 +46,8 @@ NOT_VERIFIED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedRow:
-    """A row of verification: a finding, facts of segments, or numbers.
-
-    The facts are for the task that joins them; the numbers are a partition's.
-    """
+    """A row of verification: a finding, facts of segments, or numbers. The facts are for the
+    task that joins them; the numbers are a partition's."""
 
     row: Text = column("finding, facts or partition")
     ordinal: Number = column("row of the partition in the run's own table, null for none")
@@ -82,17 +78,7 @@ class SegmentSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A partition that is to be verified.
-
-    Attributes:
-        ordinal: Its number in the run.
-        root: Its log directory, as the run was given it.
-        directory: Path of its own directory.
-        partition: Its name.
-        context: Where it lies.
-        checkpoints: What the log directory says of it.
-        roots: The log directories of its broker that the run was given; empty for only ``root``.
-    """
+    """A partition that is to be verified."""
 
     ordinal: int
     root: str
@@ -100,6 +86,7 @@ class Target:
     partition: TopicPartition
     context: DirectoryContext
     checkpoints: PartitionCheckpoints
+    # The log directories of its broker that the run was given; empty for only ``root``.
     roots: tuple[str, ...]
 
     @property
@@ -110,19 +97,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Neighbouring segments of a partition, within a range of base offsets.
-
-    Attributes:
-        target: The partition.
-        size_bytes: Of its segments.
-        first_offset: Where the range begins.
-        end_offset: Just past its end; None for no end.
-    """
+    """Neighbouring segments of a partition, within a range of base offsets."""
 
     target: Target
     size_bytes: int
     first_offset: int = 0
-    end_offset: int | None = None
+    end_offset: int | None = None  # just past its end; None for no end
 
     @property
     def is_whole(self) -> bool:
@@ -136,10 +116,8 @@ class Stretch:
 
 
 def measure_segments(targets: Sequence[Target]) -> Iterator[SegmentSizes]:
-    """Yield offsets and sizes of each partition's .log files.
-
-    A directory that cannot be listed has none: the task that verifies it says why.
-    """
+    """Yield offsets and sizes of each partition's .log files. A directory that cannot be listed
+    has none: the task that verifies it says why."""
     return map_where_remote(_measure, targets, directory_of=attrgetter("directory"))
 
 
@@ -160,10 +138,8 @@ def _measure(target: Target) -> SegmentSizes:
 
 
 def verify_stretches(stretches: Sequence[Stretch], options: VerifyOptions) -> Iterator[VerifiedRow]:
-    """Verify stretches.
-
-    Small ones on an object store beside each other: they are mostly waiting for it.
-    """
+    """Verify stretches. Small ones on an object store beside each other: they are mostly waiting
+    for it."""
     room = Room(BYTES_AT_ONCE)
 
     def verify(stretch: Stretch) -> list[VerifiedRow]:
@@ -239,7 +215,6 @@ def fold_verified(
         facts: Their rows of facts, ordered by partition and first offset; all of a partition are
             there.
         targets: All partitions that were cut into stretches, by ordinal.
-        options: How to look.
     """
     for ordinal, some in groupby(facts, key=attrgetter("ordinal")):
         target = targets[ordinal]
@@ -285,12 +260,8 @@ def place_finding(  # noqa: PLR0913  # the place of a finding
     """Return a finding as a row with place and advice.
 
     Args:
-        finding: The finding.
-        root: The log directory.
         directory: Of the partition, None where the log directory itself is meant.
         partition: Whose it is, None where nobody's.
-        role: What the log directory is.
-        ordinal: Number of the partition in the run.
         log_start_offset: What the checkpoint says of it, None for nothing.
         roots: The log directories of its broker; empty for only ``root``.
         is_tiered: Whether the topic has segments in remote storage.
@@ -325,12 +296,7 @@ def place_finding(  # noqa: PLR0913  # the place of a finding
 
 
 def _list_files(store: LogStore, options: VerifyOptions) -> PartitionFiles | Finding:
-    """Return a partition's files, or the finding that it is gone.
-
-    Raises:
-        ManifestError: It is a managed one of which all is there but what says what it is.
-        StorageError: It cannot be listed.
-    """
+    """Return a partition's files, or the finding that it is gone."""
     try:
         return sort_files(store.list_files())
     except PartitionNotFoundError:

@@ -19,18 +19,12 @@ from storage_core.maintenance.verification.prescription import recovered_togethe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedRoots:
-    """Log directories that were looked at.
-
-    Attributes:
-        observed: The directories.
-        rows: What was found in them.
-        targets: The partitions to be verified.
-        set_aside: Directories that a broker loads before it deletes or leaves them.
-    """
+    """Log directories that were looked at."""
 
     observed: tuple[ObservedRoot, ...]
     rows: tuple[VerifiedRow, ...]
     targets: tuple[Target, ...]
+    # Directories that a broker loads before it deletes or leaves them.
     set_aside: tuple[Target, ...] = ()
 
 
@@ -44,13 +38,7 @@ def observe_roots(
     """Look at log directories, and choose the partitions to be verified.
 
     Args:
-        roots: Path and role of each.
-        topics: Which topics.
         is_live: Somebody may be writing: checkpoints and logs are of different times.
-        release: The release of Kafka that is to start.
-
-    Raises:
-        StorageError: A directory cannot be listed.
     """
     observed, placed = verify_log_directories(roots, release=release)
     role_of = dict(roots)

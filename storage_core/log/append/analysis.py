@@ -65,56 +65,35 @@ KEEPING_OFFSETS: Final = frozenset({AppendOrigin.REPLICATION, AppendOrigin.RAFT_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAppendInfo:
-    """What became of an append.
+    """What became of an append."""
 
-    Attributes:
-        first_offset: Offset of its first record; None for legacy entries with offsets. -1 if
-            nothing was appended.
-        last_offset: Offset of its last record, -1 if nothing was appended.
-        max_timestamp: Largest timestamp, NO_TIMESTAMP for none.
-        append_time_ms: The broker's time where records get it, else NO_TIMESTAMP.
-        valid_bytes: Bytes of the whole batches that were found.
-        is_duplicate: Whether it had been written before: then nothing was.
-    """
-
+    # Offset of its first record; None for legacy entries with offsets. -1 if nothing was appended.
     first_offset: int | None
-    last_offset: int
-    max_timestamp: int
-    append_time_ms: int
-    valid_bytes: int
-    is_duplicate: bool = False
+    last_offset: int  # offset of its last record, -1 if nothing was appended
+    max_timestamp: int  # largest timestamp, NO_TIMESTAMP for none
+    append_time_ms: int  # the broker's time where records get it, else NO_TIMESTAMP
+    valid_bytes: int  # bytes of the whole batches that were found
+    is_duplicate: bool = False  # whether it had been written before: then nothing was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Who writes columns, if it is a producer with an id.
-
-    Attributes:
-        producer_id: Its id.
-        producer_epoch: Its epoch.
-        base_sequence: Sequence of the first record; None for the one that the log expects.
-        is_transactional: Whether the records belong to a transaction.
-    """
+    """Who writes columns, if it is a producer with an id."""
 
     producer_id: int
     producer_epoch: int
+    # Sequence of the first record; None for the one that the log expects.
     base_sequence: int | None = None
-    is_transactional: bool = False
+    is_transactional: bool = False  # whether the records belong to a transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzedAppend:
-    """What bytes hold.
-
-    Attributes:
-        batches: The valid batches, one row each.
-        valid_bytes: How many bytes they have together.
-        source_codec: Codec of the last compressed batch, NONE without one.
-    """
+    """What bytes hold."""
 
     batches: BatchTable
     valid_bytes: int
-    source_codec: Codec
+    source_codec: Codec  # codec of the last compressed batch, NONE without one
 
     @property
     def first_offset(self) -> int | None:
@@ -150,18 +129,7 @@ def analyze_append(
 
     Args:
         data: uint8[], the bytes.
-        partition: Its name, for messages.
-        origin: The origin of the append.
-        leader_epoch: Epoch of the leader, or of the appending follower.
         max_message_bytes: Largest batch of anybody but a follower, who takes what its leader has.
-
-    Raises:
-        CorruptRecordError: A length is impossible, a magic unknown, or a CRC wrong.
-        InvalidRecordError: A client's batch does not begin at offset 0, or a Raft leader's batch
-            has another epoch.
-        RecordTooLargeError: A batch exceeds the limit.
-        OffsetsOutOfOrderError: Offsets that are kept do not rise.
-        UnsupportedCompressionError: A codec does not exist.
     """
     batches, end, stopped = _scan(data, partition)
     count = len(batches)
@@ -303,11 +271,7 @@ def batch_settings(
 
 
 def check_sizes(partition: str, config: LogConfig, batches: BatchTable) -> None:
-    """Check batches whose sizes are those in which they will be stored.
-
-    Raises:
-        RecordTooLargeError: A batch exceeds max.message.bytes.
-    """
+    """Check batches whose sizes are those in which they will be stored."""
     limit = config.max_message_bytes
     too_large = (batches.size > limit).nonzero()[0]
     if too_large.size:
@@ -320,22 +284,13 @@ def check_sizes(partition: str, config: LogConfig, batches: BatchTable) -> None:
 
 
 def check_append_size(partition: str, config: LogConfig, size_bytes: int) -> None:
-    """Check what is written at once.
-
-    Raises:
-        RecordBatchTooLargeError: It exceeds a segment.
-    """
+    """Check what is written at once."""
     if size_bytes > config.segment_bytes:
         raise RecordBatchTooLargeError(partition, size_bytes, config.segment_bytes)
 
 
 def check_columns(partition: str, config: LogConfig, records: NewRecords, now_ms: int) -> None:
-    """Check records as the validator checks those of a batch.
-
-    Raises:
-        RecordValidationError: A record of a compacted topic has no key.
-        InvalidTimestampError: A timestamp is out of range.
-    """
+    """Check records as the validator checks those of a batch."""
     if config.is_compacted:
         missing = (records.keys.length < 0).nonzero()[0]
         if missing.size:

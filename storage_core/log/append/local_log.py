@@ -1,7 +1,5 @@
-"""Segments, leader epochs and producer snapshots of a log open for appends.
-
-Changes besides those of the active segment are written at once.
-"""
+"""Segments, leader epochs and producer snapshots of a log open for appends. Changes besides
+those of the active segment are written at once."""
 
 import random
 from bisect import bisect_right
@@ -64,20 +62,12 @@ class LocalLog:
     """Segments on a local disk, the last of them open for appends.
 
     Args:
-        partition: Its name, for messages.
-        store: The partition directory.
-        files: The opener of the files.
-        config: The topic's configuration.
         loaded: The log as it was loaded; its operations have been committed.
         is_new: Whether its first segment was created just now.
-        now_ms: The clock.
-        dice: For the jitter of segments.
 
     Attributes:
-        log_end_offset: Offset that the next record gets.
         recovery_point: First offset that is not known to be durable.
         last_flush_ms: When that last changed.
-        active: The segment that takes appends.
     """
 
     def __init__(
@@ -171,9 +161,6 @@ class LocalLog:
 
         Returns:
             The segment that was the active one; to be closed once it has been flushed.
-
-        Raises:
-            RollError: A segment stands there; but an empty active one is made anew.
         """
         base_offset = max(wanted_offset, self.log_end_offset)
         old = self.active
@@ -235,7 +222,6 @@ class LocalLog:
         Args:
             end_offset: Segments that begin below it are synced, from the recovery point's on.
             recovery_point: The new recovery point, if it is beyond the present one.
-            now_ms: The clock.
         """
         if end_offset <= self.recovery_point:
             return
@@ -270,13 +256,7 @@ _LEGACY: Final = -2  # no leader epoch
 
 
 class AppendEpochs:
-    """Leader epochs; every change is written down at once.
-
-    Args:
-        partition: Its name, for messages.
-        store: The partition directory.
-        entries: The epochs so far.
-    """
+    """Leader epochs; every change is written down at once."""
 
     def __init__(self, partition: str, store: LogStore, entries: Iterable[EpochEntry]) -> None:
         self._partition = partition
@@ -289,11 +269,7 @@ class AppendEpochs:
         return self._cache.entries
 
     def note(self, batches: BatchTable) -> None:
-        """Add the epochs of batches; a legacy batch, without one, ends all.
-
-        Raises:
-            InvalidAppendError: A leader epoch or an offset is negative.
-        """
+        """Add the epochs of batches; a legacy batch, without one, ends all."""
         keys = np.where(batches.is_legacy, np.int64(_LEGACY), batches.leader_epoch)
         is_new = np.ones(len(batches), np.bool_)
         is_new[1:] = (keys[1:] != keys[:-1]) | (batches.base_offset[1:] < batches.base_offset[:-1])
@@ -342,8 +318,6 @@ class AppendSnapshots:
     """Which snapshots there are, and up to where producers are known.
 
     Args:
-        store: The partition directory.
-        offsets: Offsets of the existing snapshots.
         map_end: Up to where producers are known.
         log_start_offset: The last snapshot's offset if there is no snapshot.
     """

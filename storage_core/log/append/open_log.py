@@ -34,11 +34,7 @@ class OpenLog:
     """Everything of a UnifiedLog but its appends; made by `open`.
 
     Args:
-        partition: Its name, for messages.
-        store: Its directory.
         loaded: The log as it was loaded; its operations have been committed.
-        local: Its segments.
-        config: The topic's configuration.
         clock: Where the time comes from.
     """
 
@@ -101,13 +97,6 @@ class OpenLog:
                 was closed cleanly it does not count, for all of that is durable.
             clean_shutdown: Whether the log was closed cleanly. If not it is recovered from the
                 recovery point on, as a broker does after a crash: what is damaged is cut off.
-            files: The opener of segment files.
-            dice: For the jitter of segments.
-
-        Raises:
-            InvalidNameError: The directory's name is no partition's.
-            RecoveryRequiredError: The log was not closed cleanly, though it should have been.
-            PylogError: It cannot be loaded; see load_log.
         """
         partition = str(parse_partition_directory(directory.name))
         config = LogConfig() if config is None else config
@@ -168,10 +157,7 @@ class OpenLog:
 
     @property
     def high_watermark(self) -> int:
-        """First offset not known to be on all in-sync replicas.
-
-        A new log's is its log start.
-        """
+        """First offset not known to be on all in-sync replicas. A new log's is its log start."""
         return self._high_watermark
 
     @property
@@ -225,15 +211,11 @@ class OpenLog:
             raise LogClosedError(self.partition)
 
     def roll(self, wanted_offset: int = 0) -> int:
-        """Begin an active segment at the log's end or later offset.
-
-        The former segment and its producer snapshot are durable on return.
+        """Begin an active segment at the log's end or later offset. The former segment and its
+        producer snapshot are durable on return.
 
         Returns:
             Its base offset.
-
-        Raises:
-            RollError: A segment with records stands there.
         """
         self._check_open()
         now_ms = self._clock.now_ms()
@@ -260,13 +242,8 @@ class OpenLog:
         return self._high_watermark
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start offset as DeleteRecords; return whether it changed.
-
-        Segments below it stay: retention removes them.
-
-        Raises:
-            OffsetOutOfRangeError: It would exceed the high watermark.
-        """
+        """Raise the log start offset as DeleteRecords; return whether it changed. Segments below
+        it stay: retention removes them."""
         self._check_open()
         if offset > self._high_watermark:
             raise OffsetOutOfRangeError(
@@ -295,11 +272,7 @@ class OpenLog:
     # The end.
 
     def close(self) -> None:
-        """Close the log cleanly: indexes complete, everything durable, producers written down.
-
-        Raises:
-            LogClosedError: It was closed before.
-        """
+        """Close the log cleanly: indexes complete, everything durable, producers written down."""
         self._check_open()
         self._local.active.become_inactive()
         end = self.log_end_offset

@@ -9,20 +9,11 @@ from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollParams:
-    """What an append brings to the decision.
+    """What an append brings to the decision."""
 
-    Attributes:
-        max_segment_ms: Age at which a segment is closed.
-        max_segment_bytes: Size that no segment exceeds.
-        max_timestamp: Largest timestamp of the append, NO_TIMESTAMP for none.
-        last_offset: Last offset of the append.
-        append_bytes: Size of the append.
-        now_ms: The clock.
-    """
-
-    max_segment_ms: int
-    max_segment_bytes: int
-    max_timestamp: int
+    max_segment_ms: int  # age at which a segment is closed
+    max_segment_bytes: int  # size that no segment exceeds
+    max_timestamp: int  # largest timestamp of the append, NO_TIMESTAMP for none
     last_offset: int
     append_bytes: int
     now_ms: int
@@ -30,23 +21,14 @@ class RollParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentAge:
-    """What the active segment brings to the decision.
-
-    Attributes:
-        base_offset: Base offset of the segment.
-        size_bytes: Size of its records.
-        first_batch_timestamp: Largest timestamp of its first batch, NO_TIMESTAMP for none.
-        created_ms: When it was created or, since, opened.
-        jitter_ms: By how much its age limit is cut.
-        is_index_full: Whether the offset or the time index takes no further entry.
-    """
+    """What the active segment brings to the decision."""
 
     base_offset: int
     size_bytes: int
-    first_batch_timestamp: int
-    created_ms: int
-    jitter_ms: int
-    is_index_full: bool
+    first_batch_timestamp: int  # largest timestamp of its first batch, NO_TIMESTAMP for none
+    created_ms: int  # when it was created or, since, opened
+    jitter_ms: int  # by how much its age limit is cut
+    is_index_full: bool  # whether the offset or the time index takes no further entry
 
 
 def time_waited_for_roll_ms(segment: SegmentAge, params: RollParams) -> int:

@@ -69,7 +69,6 @@ class AppendFiles(Protocol):
         """Open a file at its end, or create it.
 
         Args:
-            name: Name of the file.
             preallocate_bytes: Length that a new or empty file gets.
         """
         ...
@@ -83,9 +82,7 @@ class LocalAppendFile:
     """A local file that grows.
 
     Args:
-        path: Path of the file, for messages.
         descriptor: The file, open for writing; this object closes it.
-        size_bytes: Bytes that were written.
     """
 
     def __init__(self, path: Path, descriptor: int, *, size_bytes: int) -> None:
@@ -100,11 +97,7 @@ class LocalAppendFile:
         return self._size_bytes
 
     def append(self, content: bytes | bytearray | memoryview) -> None:
-        """Write bytes behind those that were written before.
-
-        Raises:
-            StorageError: The disk refused; what was written of them does not count.
-        """
+        """Write bytes behind those that were written before."""
         view = memoryview(content).cast("B")
         written = 0
         with storage_errors(self._path):
@@ -137,10 +130,8 @@ class LocalAppendFiles:
         self._store = store
 
     def open_file(self, name: str, *, preallocate_bytes: int = 0) -> LocalAppendFile:
-        """Open a file at its end; create it like its directory.
-
-        A new file has the directory's owner and mode.
-        """
+        """Open a file at its end; create it like its directory. A new file has the directory's
+        owner and mode."""
         path = self._store.directory / name
         self._store.create_empty(name)
         descriptor = self._store.open_descriptor(name, os.O_WRONLY)
@@ -157,20 +148,12 @@ class LocalAppendFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexTail:
-    """How the indexes of a segment end that is opened again.
-
-    Attributes:
-        offset_entries: How many entries the offset index has.
-        last_index_offset: Offset of the last of them.
-        time_entries: How many entries the time index has.
-        last_time: Timestamp of the last of them, NO_TIMESTAMP without one.
-        last_time_offset: Its offset, the base offset without one.
-    """
+    """How the indexes of a segment end that is opened again."""
 
     offset_entries: int
     last_index_offset: int
     time_entries: int
-    last_time: int
+    last_time: int  # timestamp of the last of them, NO_TIMESTAMP without one
     last_time_offset: int
 
 
@@ -181,9 +164,6 @@ class AppendSegment:
     """A segment that takes batches.
 
     Args:
-        files: The opener of its files.
-        base_offset: Base offset of the segment.
-        config: The topic's configuration.
         created_ms: When it was created or is opened again.
         jitter_ms: By how much its age limit is cut.
         tail: How its indexes end; None for a new segment, whose files are created or empty.
@@ -263,14 +243,7 @@ class AppendSegment:
         )
 
     def append(self, data: NDArray[np.uint8], batches: BatchTable) -> None:
-        """Write the batches of one append; nothing if an index is full.
-
-        Raises:
-            IndexFullError: An index is full.
-            OffsetOverflowError: A batch ends more than 2^31 - 1 above the base offset.
-            CorruptIndexError: The offsets of two entries do not rise.
-            StorageError: The disk refused.
-        """
+        """Write the batches of one append; nothing if an index is full."""
         count = len(batches)
         if not count:
             return
@@ -296,15 +269,10 @@ class AppendSegment:
 
         Args:
             data: uint8[], the batches from data[0] on, end to end.
-            batches: One row a batch.
-            now_ms: The clock.
             was_rolled: Whether the segment has just been rolled for the first of them.
 
         Returns:
             How many were written.
-
-        Raises:
-            PylogError: The errors of ``append``.
         """
         state = self._state.copy()
         offsets = np.empty((len(batches), 2), np.int64)

@@ -58,35 +58,20 @@ _SHOWN_ERRORS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorSettings:
-    """What the topic and the moment say.
-
-    Attributes:
-        partition: Its name, for messages.
-        now_ms: The broker's clock.
-        target_codec: How batches are to be stored.
-        target_level: That codec's level, None for Kafka's default.
-        is_compacted: Whether a record has to have a key.
-        to_magic: Message format in which batches are stored.
-        timestamp_type: The clock of timestamps: producer's or broker's.
-        timestamp_before_max_ms: How far a record may lie behind the clock.
-        timestamp_after_max_ms: How far a record may lie ahead of the clock.
-        leader_epoch: Epoch of the leader.
-        origin: The origin of the append.
-        max_record_bytes: Largest record of a compressed batch.
-    """
+    """What the topic and the moment say."""
 
     partition: str
-    now_ms: int
+    now_ms: int  # the broker's clock
     target_codec: Codec
-    target_level: int | None
-    is_compacted: bool
-    to_magic: int
-    timestamp_type: TimestampType
-    timestamp_before_max_ms: int
-    timestamp_after_max_ms: int
+    target_level: int | None  # that codec's level, None for Kafka's default
+    is_compacted: bool  # whether a record has to have a key
+    to_magic: int  # message format in which batches are stored
+    timestamp_type: TimestampType  # the clock of timestamps: producer's or broker's
+    timestamp_before_max_ms: int  # how far a record may lie behind the clock
+    timestamp_after_max_ms: int  # how far a record may lie ahead of the clock
     leader_epoch: int
     origin: AppendOrigin
-    max_record_bytes: int
+    max_record_bytes: int  # largest record of a compressed batch
 
     @classmethod
     def of(
@@ -125,21 +110,13 @@ class ValidatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedBatches:
-    """Batches as they are to be written.
+    """Batches as they are to be written."""
 
-    Attributes:
-        data: uint8[], end to end.
-        batches: One row a batch.
-        next_offset: The offset after the last record.
-        max_timestamp: Largest timestamp, NO_TIMESTAMP for none.
-        is_rebuilt: Whether their sizes may differ from those that came.
-    """
-
-    data: NDArray[np.uint8]
+    data: NDArray[np.uint8]  # uint8[], end to end
     batches: BatchTable
     next_offset: int
-    max_timestamp: int
-    is_rebuilt: bool
+    max_timestamp: int  # largest timestamp, NO_TIMESTAMP for none
+    is_rebuilt: bool  # whether their sizes may differ from those that came
 
 
 def validate_and_assign_offsets(
@@ -156,15 +133,6 @@ def validate_and_assign_offsets(
         data: uint8[], writable and the caller's own: it may be changed and returned.
         batches: Its batches, at least one; changed likewise.
         source_codec: That of the last compressed batch, NONE without one.
-        first_offset: The log end offset.
-        settings: The rules.
-
-    Raises:
-        InvalidRecordError: A batch or a record breaks a rule; RecordValidationError says which.
-        CorruptRecordError: A message inside a compressed set has a wrong CRC.
-        InvalidTimestampError: A timestamp is out of range or of the wrong type.
-        UnsupportedForMessageFormatError: The target format has no producers.
-        InvalidAppendError: A batch that needs a rebuild cannot be rebuilt.
     """
     return _Validation(data, batches, source_codec, first_offset, settings).run()
 
@@ -495,10 +463,8 @@ class _Validation:
 
 
 def new_records(records: RecordColumns) -> NewRecords:
-    """Return records read from a log as records to write, uncopied.
-
-    All of them lie in one array: the window, or one of decompressed or transcoded batches.
-    """
+    """Return records read from a log as records to write, uncopied. All of them lie in one
+    array: the window, or one of decompressed or transcoded batches."""
     payload = records.payload
     in_arena = payload.in_arena[records.batch]
     is_in_arena = bool(in_arena.any())

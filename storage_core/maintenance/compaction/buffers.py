@@ -16,15 +16,8 @@ from storage_core.records.reader import WindowRoom
 class WindowBuffers:
     """Memory for what is made of one window.
 
-    Args:
-        plan: The round.
-
     Attributes:
-        keys: For keys of its records.
-        arena: For what is decompressed.
         raw: For rebuilt records before they are compressed.
-        packed: For what they are compressed to.
-        out: For what is written.
     """
 
     def __init__(self, plan: CompactionPlan) -> None:
@@ -43,9 +36,8 @@ class WindowBuffers:
 
 
 class RoundBuffers:
-    """The buffers of one round, used in turns.
-
-    A segment goes on with them where the one before it ended.
+    """The buffers of one round, used in turns. A segment goes on with them where the one before it
+    ended.
 
     Attributes:
         windows: Where the windows themselves lie, as `scan_windows` takes them.
@@ -56,12 +48,7 @@ class RoundBuffers:
         self._buffers: deque[WindowBuffers] = deque()
 
     def reserve(self, count: int, plan: CompactionPlan) -> None:
-        """Provide buffers for so many windows, valid at the same time.
-
-        Args:
-            count: How many.
-            plan: The round.
-        """
+        """Provide buffers for so many windows, valid at the same time."""
         while len(self._buffers) < count:
             self.windows.append(WindowRoom())
             self._buffers.append(WindowBuffers(plan))

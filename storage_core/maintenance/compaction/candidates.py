@@ -35,33 +35,24 @@ _FACTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
-    """The round's clock and the checkpoints' entries for the partition.
-
-    The checkpoints are those of the log directory.
-
-    Attributes:
-        now_ms: The one clock of the run, epoch milliseconds.
-        high_watermark: First offset not known to be on all in-sync replicas; None for the log end.
-        log_start_offset: Entry of the log-start checkpoint; None without one.
-        cleaner_checkpoint: Entry of the cleaner checkpoint; None if the log was never cleaned.
-        first_dirty_offset: Range chosen by the caller instead of by ratio and lags; None for
-            Kafka's own choice.
-        first_uncleanable_offset: End of that range; None for the active segment's base offset.
-    """
+    """The round's clock and the checkpoints' entries for the partition. The checkpoints are
+    those of the log directory."""
 
     now_ms: int
+    # First offset not known to be on all in-sync replicas; None for the log end.
     high_watermark: int | None = None
-    log_start_offset: int | None = None
+    log_start_offset: int | None = None  # entry of the log-start checkpoint; None without one
+    # Entry of the cleaner checkpoint; None if the log was never cleaned.
     cleaner_checkpoint: int | None = None
+    # Range chosen by the caller instead of by ratio and lags; None for Kafka's own choice.
     first_dirty_offset: int | None = None
+    # End of that range; None for the active segment's base offset.
     first_uncleanable_offset: int | None = None
 
 
 class NotDue(enum.StrEnum):
-    """Why a log is not cleaned; the values are stable.
-
-    They are in the order of the walk's numbers.
-    """
+    """Why a log is not cleaned; the values are stable. They are in the order of the walk's
+    numbers."""
 
     NOT_COMPACTED = "NOT_COMPACTED"
     NOTHING_TO_CLEAN = "NOTHING_TO_CLEAN"
@@ -74,34 +65,24 @@ VERDICTS: Final = (None, *NotDue)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanableRange:
-    """The offsets that a round would clean.
+    """The offsets that a round would clean."""
 
-    Attributes:
-        first_dirty_offset: Where keys are collected from.
-        first_uncleanable_offset: Base offset of the first segment that is left alone.
-        clean_bytes: Bytes of the segments that begin below the first dirty offset.
-        cleanable_bytes: Bytes of the segments from there to the first uncleanable one.
-        dirty_bytes: Bytes of the segments from there on.
-        first_young_offset: Base offset of the first dirty segment that is younger than
-            min.compaction.lag.ms, None without one.
-        oldest_dirty_timestamp: Of the first batches of dirty segments where max.compaction.lag.ms
-            is limited; None without one.
-        max_compaction_delay_ms: By how much that limit is exceeded, 0 if it is not.
-        checkpoint_is_invalid: Whether the cleaner checkpoint lies outside of the log, so that it
-            is replaced by first_dirty_offset even if nothing is cleaned.
-        not_due: Why the log is not to be cleaned now, None if it is.
-    """
-
-    first_dirty_offset: int
-    first_uncleanable_offset: int
-    clean_bytes: int
+    first_dirty_offset: int  # where keys are collected from
+    first_uncleanable_offset: int  # base offset of the first segment that is left alone
+    clean_bytes: int  # bytes of the segments that begin below the first dirty offset
     cleanable_bytes: int
     dirty_bytes: int = 0
+    # Base offset of the first dirty segment that is younger than min.compaction.lag.ms, None
+    # without one.
     first_young_offset: int | None = None
+    # Of the first batches of dirty segments where max.compaction.lag.ms is limited; None without
+    # one.
     oldest_dirty_timestamp: int | None = None
-    max_compaction_delay_ms: int = 0
+    max_compaction_delay_ms: int = 0  # by how much that limit is exceeded, 0 if it is not
+    # Whether the cleaner checkpoint lies outside of the log, so that it is replaced by
+    # first_dirty_offset even if nothing is cleaned.
     checkpoint_is_invalid: bool = False
-    not_due: NotDue | None = None
+    not_due: NotDue | None = None  # why the log is not to be cleaned now, None if it is
 
     @property
     def cleanable_ratio(self) -> float:
@@ -117,15 +98,10 @@ class CleanableRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionFacts:
-    """Facts of some partitions for the choice of their ranges.
+    """Facts of some partitions for the choice of their ranges."""
 
-    Attributes:
-        segments: int64[SEGMENT_COLUMNS, m] of the walk, those of all partitions.
-        logs: int64[LOG_COLUMNS, n] of the walk.
-    """
-
-    segments: Numbers
-    logs: Numbers
+    segments: Numbers  # int64[SEGMENT_COLUMNS, m] of the walk, those of all partitions
+    logs: Numbers  # int64[LOG_COLUMNS, n] of the walk
 
     @classmethod
     def of_state(cls, state: PartitionState, config: LogConfig, request: CleanRequest) -> Self:
@@ -174,7 +150,6 @@ class CompactionFacts:
         """Return the facts of very many partitions, without ages of segments.
 
         Args:
-            listings: The partitions.
             configs: Of their topics; None for one that is not compacted.
             checkpoints: Of the partitions; without a high watermark the log's end counts.
         """
@@ -213,10 +188,8 @@ class CompactionFacts:
 
 
 def _or_none(fact: int | None) -> int:
-    """Return a fact for the walk, NONE for a missing one.
-
-    A fact of the least int64, which NONE is, counts as one more.
-    """
+    """Return a fact for the walk, NONE for a missing one. A fact of the least int64, which NONE
+    is, counts as one more."""
     return walk.NONE if fact is None else max(fact, walk.NONE + 1)
 
 
@@ -225,14 +198,7 @@ def choose_range(state: PartitionState, config: LogConfig, request: CleanRequest
 
     Args:
         state: The partition; at least one segment.
-        config: Its topic's configuration.
         request: With a first dirty offset, that range is taken and is due.
-
-    Raises:
-        ConfigError: The range of the request ends below its start.
-        UnobservedError: The state lacks a fact that the choice needs: where the log ends and is
-            stable, largest timestamps for ``min.compaction.lag.ms``, and those of first batches for
-            ``max.compaction.lag.ms``.
     """
     facts = CompactionFacts.of_state(state, config, request)
     answer = facts.decide(now_ms=request.now_ms)[:, 0].tolist()
@@ -270,9 +236,8 @@ def rule_out_round(
     *,
     recovery_point: int | None,
 ) -> CleanableRange | None:
-    """Return the range of a log surely not due, else None.
-
-    None means that the log itself has to be asked.
+    """Return the range of a log surely not due, else None. None means that the log itself has to be
+    asked.
 
     What only batches tell (how far committed data reaches, when a segment began) is taken as the
     case in which most would be cleaned: the range ends where it would if every record below the
@@ -280,8 +245,6 @@ def rule_out_round(
 
     Args:
         state: The partition as a listing or a manifest shows it; at least one segment.
-        config: Its topic's configuration.
-        request: Clock and checkpoints.
         recovery_point: Offset that the log is known to reach; None where nothing says so.
     """
     active = state.active_segment.base_offset
@@ -305,8 +268,6 @@ def rule_out_round(
 
 
 def without_max_lag(config: LogConfig) -> LogConfig:
-    """Return a configuration without a limit for the age of dirty records.
-
-    No log is due for that age alone then.
-    """
+    """Return a configuration without a limit for the age of dirty records. No log is due for
+    that age alone then."""
     return replace(config, max_compaction_lag_ms=LONG_MAX)

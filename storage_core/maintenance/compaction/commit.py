@@ -52,11 +52,7 @@ _COUNTS: Final = "from here on it counts"
 
 
 def verify_inputs(store: LogStore, plan: CompactionPlan) -> None:
-    """Check that the segments are still what the plan was made from.
-
-    Raises:
-        ChangedWhileReadError: A segment is gone, or has another size or modification time.
-    """
+    """Check that the segments are still what the plan was made from."""
     files = {file.name: file for file in store.list_files()}
     for segment in plan.segments:
         expected = f"{segment.size_bytes} bytes of {segment.modified_ms} ms"
@@ -71,7 +67,6 @@ def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGr
 
     Args:
         log: The partition as it was loaded; its own operations come first.
-        plan: The round.
         groups: What pass two made of each group, oldest first.
     """
     has_txn_index = {s.base_offset for s in plan.segments if s.has_txn_index}
@@ -137,10 +132,8 @@ def _appear(group: CleanedGroup) -> list[Operation]:
 
 
 def _begin(group: CleanedGroup) -> list[Operation]:
-    """Rename a cleaned segment's files to ``.swap``; then it counts.
-
-    It counts once all of them have the new name.
-    """
+    """Rename a cleaned segment's files to ``.swap``; then it counts. It counts once all of them
+    have the new name."""
     return [
         RenameFile(source=name + CLEANED_SUFFIX, target=name + SWAP_SUFFIX, reason=_COUNTS)
         for name in _names(group)
@@ -168,10 +161,8 @@ def _end(group: CleanedGroup) -> list[Operation]:
 def _remove(
     group: CleanedGroup, old: Sequence[str], snapshot_offsets: frozenset[int]
 ) -> list[Operation]:
-    """Remove the replaced files, and snapshots without a segment.
-
-    No segment begins any more at the offset of such a snapshot.
-    """
+    """Remove the replaced files, and snapshots without a segment. No segment begins any more at
+    the offset of such a snapshot."""
     return [
         *(DeleteFile(name=name + DELETED_SUFFIX, reason=_replaced(group)) for name in old),
         *(
@@ -183,21 +174,7 @@ def _remove(
 
 
 def find_split(store: LogStore, plan: CompactionPlan, file: str) -> SegmentSplit:
-    """Find the parts of a segment with fitting offsets; plan nothing.
-
-    The segment is read once.
-
-    Args:
-        store: The partition directory.
-        plan: The round that met the segment.
-        file: Its .log file, by the name that the plan has it under.
-
-    Raises:
-        CorruptRecordError: It cannot be split: a batch alone does not fit, or is not whole; or its
-            offsets do not lie between it and the next segment, so that it is damaged, not long.
-        PylogError: As ``find_parts``.
-        StorageError: The file cannot be read.
-    """
+    """Find the parts of a segment with fitting offsets; plan nothing. The segment is read once."""
     bases = [segment.base_offset for segment in plan.segments if segment.log_file == file]
     if not bases:
         raise CorruptRecordError(file, 0, "no segment of the round has this name")
@@ -227,12 +204,7 @@ def plan_found_split(store: LogStore, split: SegmentSplit) -> CommitPlan:
     Scratch files stay: a run may still need its own.
 
     Args:
-        store: The partition directory.
         split: The parts; the bytes of the segment are still those that were read.
-
-    Raises:
-        InvalidNameError: An unfinished file belongs to no segment.
-        StorageError: The directory cannot be listed.
     """
     view = DirectoryView(store)
     settle_leftovers(view)
@@ -250,15 +222,5 @@ def plan_found_split(store: LogStore, split: SegmentSplit) -> CommitPlan:
 
 
 def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> CommitPlan:
-    """Plan to replace a segment by parts whose offsets fit.
-
-    Args:
-        store: The partition directory.
-        plan: The round that met the segment.
-        file: Its .log file.
-
-    Raises:
-        PylogError: As `find_split`.
-        StorageError: A file cannot be read.
-    """
+    """Plan to replace a segment by parts whose offsets fit."""
     return plan_found_split(store, find_split(store, plan, file))

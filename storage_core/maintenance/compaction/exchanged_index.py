@@ -1,6 +1,5 @@
-"""Build pass two's inputs after a key exchange: fold, group indexes.
-
-The fold goes over all segments of the partition.
+"""Build pass two's inputs after a key exchange: fold, group indexes. The fold goes over all
+segments of the partition.
 
 A group gets bitmaps of all of its records, those below the dirty section included: it needs no
 offset map.
@@ -29,17 +28,11 @@ from storage_core.records.packing import pack_arrays, unpack_arrays
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedRound:
-    """What the fold found.
+    """What the fold found."""
 
-    Attributes:
-        groups: The groups of pass two, oldest first.
-        bytes_read: Bytes of batches of the dirty section.
-        messages_read: Records of those, markers included.
-    """
-
-    groups: tuple[GroupStart, ...]
-    bytes_read: int
-    messages_read: int
+    groups: tuple[GroupStart, ...]  # the groups of pass two, oldest first
+    bytes_read: int  # bytes of batches of the dirty section
+    messages_read: int  # records of those, markers included
 
 
 def group_of_segment(plan: CompactionPlan) -> list[int]:
@@ -52,11 +45,7 @@ def fold_facts(plan: CompactionPlan, facts: Mapping[int, bytes]) -> FoldedRound:
     """Put the facts of all segments together.
 
     Args:
-        plan: The round.
         facts: Content of the facts message of each segment, by its number.
-
-    Raises:
-        ValueError: A segment is missing.
     """
     segments = plan.round_segments
     if sorted(facts) != list(range(len(segments))):
@@ -74,23 +63,16 @@ def fold_facts(plan: CompactionPlan, facts: Mapping[int, bytes]) -> FoldedRound:
 
 
 def facts_for_pass_two(content: bytes) -> bytes:
-    """Return a segment's facts without its transactions.
-
-    Pass two needs all the others.
-    """
+    """Return a segment's facts without its transactions. Pass two needs all the others."""
     return pack_arrays(*IndexedSegment.from_parts(*unpack_arrays(content)).to_parts())
 
 
 @dataclass(slots=True)
 class ExchangedGroup:
-    """Gathers what is sent to one group of pass two.
-
-    Attributes:
-        plan: The round.
-        start: The group, and the transaction tracker before it; None until it is known.
-    """
+    """Gathers what is sent to one group of pass two."""
 
     plan: CompactionPlan
+    # The group, and the transaction tracker before it; None until it is known.
     start: GroupStart | None = None
     _facts: dict[int, bytes] = field(default_factory=dict)
     _survivors: dict[int, list[NDArray[np.uint32]]] = field(default_factory=dict)
@@ -104,11 +86,7 @@ class ExchangedGroup:
         self._survivors.setdefault(number, []).append(ordinals)
 
     def index(self) -> CompactionIndex:
-        """Return the index of the group's segments.
-
-        Raises:
-            ValueError: The facts of a segment are missing.
-        """
+        """Return the index of the group's segments."""
         if self.start is None:
             raise ValueError("nothing is known of the group")
         segments: list[IndexedSegment] = []

@@ -24,26 +24,18 @@ _WORD_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedSegment:
-    """What pass one noted of one segment.
-
-    Attributes:
-        base_offset: Which segment.
-        start_position: Where its first batch with flags lies in it.
-        flags: uint8[n], of each batch from there on (record_scan.INDEXED and so on).
-        legacy_counts: int64[], records of the batches of legacy formats that have ordinals: their
-            headers do not say.
-        record_count: Records that have an ordinal.
-        bytes_read: Bytes of the batches of its dirty part.
-        messages_read: Records of those, markers included.
-    """
+    """What pass one noted of one segment."""
 
     base_offset: int
     start_position: int
+    # uint8[n], of each batch from there on (record_scan.INDEXED and so on).
     flags: NDArray[np.uint8]
+    # int64[], records of the batches of legacy formats that have ordinals: their headers do not
+    # say.
     legacy_counts: NDArray[np.int64]
     record_count: int
-    bytes_read: int
-    messages_read: int
+    bytes_read: int  # bytes of the batches of its dirty part
+    messages_read: int  # records of those, markers included
 
     @property
     def word_count(self) -> int:
@@ -51,10 +43,8 @@ class IndexedSegment:
         return words_for(self.record_count)
 
     def to_parts(self, suffix: str = "") -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
-        """Return its numbers, and its arrays by name and suffix, for packing.
-
-        They are packed together with others.
-        """
+        """Return its numbers, and its arrays by name and suffix, for packing. They are packed
+        together with others."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return numbers, {name + suffix: getattr(self, name) for name in _ARRAYS}
 
@@ -73,41 +63,27 @@ _NUMBERS: Final = ("base_offset", "start_position", "record_count", "bytes_read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStats:
-    """What pass one read.
-
-    Attributes:
-        bytes_read: Bytes of the batches.
-        messages_read: Records, markers included.
-        keys: Distinct keys found.
-    """
+    """What pass one read."""
 
     bytes_read: int
-    messages_read: int
-    keys: int
+    messages_read: int  # records, markers included
+    keys: int  # distinct keys found
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: every segment asks for its place
 class CompactionIndex:
-    """The result of pass one.
+    """The result of pass one."""
 
-    Attributes:
-        offset_map: Every key's newest record, for records that have no bit.
-        segments: What was noted of the segments, by base offset, oldest first.
-        words: uint64[], survivors' bitmaps of all of them, one behind the other.
-        latest_offset: Records above it are not touched, -1 where nothing was mapped.
-        stats: What was read.
-        records: Records of batches that were decompressed, some or none.
-        pool: Memory for windows of the round.
-        hashes: Of the keys of the segments, some or none.
-    """
-
-    offset_map: OffsetMap
+    offset_map: OffsetMap  # every key's newest record, for records that have no bit
+    # What was noted of the segments, by base offset, oldest first.
     segments: dict[int, IndexedSegment]
-    words: NDArray[np.uint64]
-    latest_offset: int
+    words: NDArray[np.uint64]  # uint64[], survivors' bitmaps of all of them, one behind the other
+    latest_offset: int  # records above it are not touched, -1 where nothing was mapped
     stats: IndexStats
+    # Records of batches that were decompressed, some or none.
     records: KeptRecords = field(default_factory=KeptRecords)
     pool: RoundBuffers = field(default_factory=RoundBuffers)
+    # Of the keys of the segments, some or none.
     hashes: KeptHashes = field(default_factory=KeptHashes)
 
     @cached_property
@@ -121,10 +97,8 @@ class CompactionIndex:
         return self.latest_offset + 1
 
     def bitmap_of(self, base_offset: int) -> NDArray[np.uint64]:
-        """Return the survivors' bitmap of a segment, as a view.
-
-        It is empty for a segment without records.
-        """
+        """Return the survivors' bitmap of a segment, as a view. It is empty for a segment
+        without records."""
         number = self.numbers[base_offset]
         first, end = self._bounds[number : number + 2].tolist()
         return self.words[first:end]
@@ -145,8 +119,6 @@ def bitmap_bounds(segments: Iterable[IndexedSegment]) -> NDArray[np.int64]:
 
 
 def rank_of(segment_number: int, ordinal: int) -> int:
-    """Return a rank: number of the dirty segment, then ordinal.
-
-    The number is in the upper bits, the ordinal in the lower ones.
-    """
+    """Return a rank: number of the dirty segment, then ordinal. The number is in the upper bits,
+    the ordinal in the lower ones."""
     return ordinal + (segment_number << ORDINAL_BITS)

@@ -1,6 +1,5 @@
-"""Keep hashes of keys from pass one for pass two.
-
-Pass two puts those of the records that stay into sidecars.
+"""Keep hashes of keys from pass one for pass two. Pass two puts those of the records that stay into
+sidecars.
 
 What is not kept costs the next round something, and nothing else: it hashes those keys again.
 """
@@ -21,9 +20,8 @@ _Part = tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64]]
 
 
 class KeptHashes:
-    """Hashes of keys by segment and ordinal, up to a limit.
-
-    Later ones are not kept where there is no room.
+    """Hashes of keys by segment and ordinal, up to a limit. Later ones are not kept where there is
+    no room.
 
     Args:
         limit: The most to keep, at least 0.
@@ -34,10 +32,8 @@ class KeptHashes:
         self._parts: dict[int, list[_Part]] = {}
 
     def put(self, base_offset: int, keys: KeyBlock, first_rank: int) -> None:
-        """Keep the hashes of some batches of a segment.
-
-        The ranks of the segment begin at first_rank.
-        """
+        """Keep the hashes of some batches of a segment. The ranks of the segment begin at
+        first_rank."""
         if self._left <= 0:
             # The segment's ordinals would have holes.
             self._parts.pop(base_offset, None)
@@ -54,13 +50,8 @@ class KeptHashes:
     def take(
         self, base_offset: int, record_count: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]] | None:
-        """Return and forget the hashes of a segment's records.
-
-        None where not all of them were kept.
-
-        Args:
-            base_offset: Of the segment.
-            record_count: How many of its records have an ordinal.
+        """Return and forget the hashes of a segment's records. None where not all of them were
+        kept.
 
         Returns:
             (low, high): uint64[record_count], by ordinal; 0 for a record that was not hashed.

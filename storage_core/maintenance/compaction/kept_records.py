@@ -1,6 +1,4 @@
-"""Keep decompressed records from pass one for pass two.
-
-They are kept while there is room.
+"""Keep decompressed records from pass one for pass two. They are kept while there is room.
 
 Pass two needs the batches again of which some records stay. Where both passes run in one process it
 asks here first; what it does not find it decompresses once more.
@@ -30,29 +28,19 @@ KEPT_RATIO: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptBatches:
-    """A payload's facts about the batches of a window, without the window.
+    """A payload's facts about the batches of a window, without the window."""
 
-    Attributes:
-        position: int64[batches], where they begin, counted from the window's first byte.
-        size: int64[batches], how many bytes they have.
-        arena: uint8[], as in Payload.
-        place: int64[batches], as in BatchNotes; the next two, too.
-        records_start: int64[batches].
-        records_end: int64[batches].
-    """
-
+    # int64[batches], where they begin, counted from the window's first byte.
     position: NDArray[np.int64]
-    size: NDArray[np.int64]
-    arena: NDArray[np.uint8]
-    place: NDArray[np.int64]
-    records_start: NDArray[np.int64]
-    records_end: NDArray[np.int64]
+    size: NDArray[np.int64]  # int64[batches], how many bytes they have
+    arena: NDArray[np.uint8]  # uint8[], as in Payload
+    place: NDArray[np.int64]  # int64[batches], as in BatchNotes; the next two, too
+    records_start: NDArray[np.int64]  # int64[batches]
+    records_end: NDArray[np.int64]  # int64[batches]
 
 
 class KeptRecords:
-    """Decompressed records of whole windows, by file and position.
-
-    The first ones go first.
+    """Decompressed records of whole windows, by file and position. The first ones go first.
 
     Any thread may take what one has put.
 
@@ -67,9 +55,8 @@ class KeptRecords:
         self._taking = threading.Lock()
 
     def put(self, payload: Payload) -> bool:
-        """Keep a payload; return whether its arena was taken over.
-
-        Such an arena may not be used again.
+        """Keep a payload; return whether its arena was taken over. Such an arena may not be used
+        again.
 
         Only one that has all of a window and nothing of the formats before v2 is kept.
         """
@@ -95,17 +82,11 @@ class KeptRecords:
         return True
 
     def take(self, window: Window, wanted: NDArray[np.bool_], notes: BatchNotes) -> Payload | None:
-        """Return and forget the wanted batches of a window.
-
-        None where one of them was not kept.
+        """Return and forget the wanted batches of a window. None where one of them was not kept.
 
         Args:
-            window: The window.
             wanted: bool[batches].
             notes: Those of the window, to which the places of the records are added.
-
-        Raises:
-            InvalidRecordError: The record count of a wanted batch cannot be true.
         """
         place = window.file, window.file_position
         entry = self._entries.get(place)

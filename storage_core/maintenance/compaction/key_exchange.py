@@ -54,10 +54,7 @@ _HALF: Final = np.uint64(32)
 
 
 class MessageKind(enum.IntEnum):
-    """The content of a message.
-
-    A bucket has to hear the kinds in this order.
-    """
+    """The content of a message. A bucket has to hear the kinds in this order."""
 
     ROWS = 0  # transactions of the producers that have an aborted one
     KEYS = 1  # (low, high, rank) of records that count
@@ -68,19 +65,12 @@ class MessageKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMessage:
-    """What one segment tells one task.
-
-    Attributes:
-        bucket: Which bucket, or FOLD.
-        kind: What it says.
-        number: Number of the segment in the round.
-        content: Packed arrays.
-    """
+    """What one segment tells one task."""
 
     bucket: int
     kind: MessageKind
     number: int
-    content: bytes
+    content: bytes  # packed arrays
 
 
 def send_segment(
@@ -95,16 +85,8 @@ def send_segment(
     """Read one segment of a round and yield its messages.
 
     Args:
-        store: The partition directory.
         plan: The round, without a limit of keys.
-        number: Of the segment in the round.
-        buckets: How many buckets there are.
         throttler: Slows the reading down.
-        threads: How many threads to use.
-
-    Raises:
-        BadBytesError: A batch or record is malformed; its text has file and position.
-        StorageError: A file cannot be read.
     """
     mailbox = _Mailbox(number, buckets)
     sink = _AskingKeys(plan, mailbox)
@@ -229,11 +211,7 @@ class _AskingKeys(SegmentKeys):
 
 
 class KeyBucket:
-    """Hears the messages of all segments to one bucket, ordered by kind.
-
-    Args:
-        plan: The round.
-    """
+    """Hears the messages of all segments to one bucket, ordered by kind."""
 
     def __init__(self, plan: CompactionPlan) -> None:
         self._plan = plan
@@ -252,13 +230,7 @@ class KeyBucket:
         return len(self._map)
 
     def hear(self, kind: MessageKind, number: int, content: bytes | memoryview) -> None:
-        """Take one message.
-
-        Args:
-            kind: What it says.
-            number: Segment that it comes from.
-            content: As the segment packed it.
-        """
+        """Take one message."""
         if kind < self._last_kind:
             raise ValueError(f"a message of kind {kind.name} after one of {self._last_kind.name}")
         self._last_kind = kind
@@ -276,10 +248,8 @@ class KeyBucket:
             self._ask(low, high, rank.view(np.int64))
 
     def survivors(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-        """Yield, by segment of the round, the ordinals of its survivors.
-
-        Many of one segment come in several arrays.
-        """
+        """Yield, by segment of the round, the ordinals of its survivors. Many of one segment
+        come in several arrays."""
         for low, high, rank in self._late:
             self._ask(low, high, rank)
         _, _, newest = self._map.entries()

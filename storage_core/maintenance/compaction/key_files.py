@@ -1,6 +1,5 @@
-"""Store key entries and arrays in scratch files, mapped into memory.
-
-They are for processes of one host.
+"""Store key entries and arrays in scratch files, mapped into memory. They are for processes of one
+host.
 
 A *stream* is a file of rows ``uint64[n, columns]``, appended to block by block and mapped when it
 is complete. A *set* is a file of named arrays with a few facts: a line of JSON that says where
@@ -31,12 +30,7 @@ T = TypeVar("T")
 
 
 class _NewFile:
-    """A file that is created; a context manager that closes it.
-
-    Args:
-        path: File to be created.
-        columns: Words of a row.
-    """
+    """A file that is created; a context manager that closes it."""
 
     def __init__(self, path: Path, columns: int) -> None:
         self._path = path
@@ -67,10 +61,6 @@ class StreamWriter(_NewFile):
 def read_stream(path: Path, columns: int) -> Iterator[NDArray[np.uint64]]:
     """Yield the rows of a complete stream in blocks, copied by columns.
 
-    Args:
-        path: Its file.
-        columns: Words of a row.
-
     Yields:
         uint64[columns, n], n at most BLOCK_ROWS; a row of it is contiguous.
     """
@@ -80,11 +70,7 @@ def read_stream(path: Path, columns: int) -> Iterator[NDArray[np.uint64]]:
 
 
 def write_set(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays and facts (as JSON) to a file.
-
-    Raises:
-        StorageError: The file cannot be written.
-    """
+    """Write arrays and facts (as JSON) to a file."""
     described = [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
     head = json.dumps({"facts": facts, "arrays": described}).encode() + b"\n"
 
@@ -99,14 +85,10 @@ def write_set(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, NDArray
 
 
 def map_set(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the facts and arrays of a file, mapped into memory.
-
-    The arrays' bytes stay in the page cache.
+    """Return the facts and arrays of a file, mapped into memory. The arrays' bytes stay in the page
+    cache.
 
     A change of an array is seen by nobody else, and not written back.
-
-    Raises:
-        StorageError: The file cannot be read.
     """
     mapped = _map(path, np.uint8, (-1,))
     end = _failing_as_storage(path, lambda: _end_of_line(path))
@@ -125,13 +107,7 @@ class FiledTable(_NewFile):
     """A table's memory in a file instead of the process."""
 
     def extend(self, slots: int) -> NDArray[np.uint64]:
-        """Extend the table to so many rows, with zeros behind.
-
-        It keeps the rows that it has.
-
-        Raises:
-            StorageError: The disk has no room for it.
-        """
+        """Extend the table to so many rows, with zeros behind. It keeps the rows that it has."""
 
         def extend() -> NDArray[np.uint64]:
             size = slots * self._columns * np.dtype(np.uint64).itemsize

@@ -1,6 +1,5 @@
-"""The key sidecar of a cleaned segment, for the next round.
-
-It says what the round has to know of the segment, without its records.
+"""The key sidecar of a cleaned segment, for the next round. It says what the round has to know of
+the segment, without its records.
 
     header (128 bytes)   magic, version, MAC, base offset, bytes of the segment, batches, keys,
                          CRC-32C of the hashes; little-endian, zeros behind
@@ -71,34 +70,21 @@ NO_KEYS: Final[Halves] = (np.empty(0, np.uint64), np.empty(0, np.uint64))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentVersion:
-    """Which version of which segment a sidecar is of.
-
-    Attributes:
-        base_offset: Of the segment.
-        size_bytes: Of its log.
-        version: What the store says of the file, as ``VersionedReader`` has it.
-    """
+    """Which version of which segment a sidecar is of."""
 
     base_offset: int
     size_bytes: int
-    version: str
+    version: str  # what the store says of the file, as ``VersionedReader`` has it
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is asked often is kept
 class KeySidecar:
-    """What a sidecar says.
+    """What a sidecar says."""
 
-    Attributes:
-        batches: Of the segment, all of them; positions are those in its file.
-        flags: uint8[batches].
-        low: uint64[keys].
-        high: uint64[keys].
-    """
-
-    batches: BatchTable
-    flags: NDArray[np.uint8]
-    low: NDArray[np.uint64]
-    high: NDArray[np.uint64]
+    batches: BatchTable  # of the segment, all of them; positions are those in its file
+    flags: NDArray[np.uint8]  # uint8[batches]
+    low: NDArray[np.uint64]  # uint64[keys]
+    high: NDArray[np.uint64]  # uint64[keys]
 
     @cached_property
     def key_count(self) -> NDArray[np.int64]:
@@ -107,10 +93,8 @@ class KeySidecar:
 
     @cached_property
     def first_key(self) -> NDArray[np.int64]:
-        """First hash of each batch, and the end, int64[batches + 1].
-
-        The end is that of the last batch.
-        """
+        """First hash of each batch, and the end, int64[batches + 1]. The end is that of the last
+        batch."""
         return np.concatenate([[0], np.cumsum(self.key_count)])
 
     def rows(self, first: int, end: int) -> "KeySidecar":
@@ -172,11 +156,6 @@ def decode_sidecar(content: NDArray[np.uint8], of: SegmentVersion, secret: bytes
 
     Args:
         content: The file, uint8[n]; the result refers to it.
-        of: The segment as it is now.
-        secret: Of the folder that it lies in.
-
-    Raises:
-        BadSidecarError: It is not one of this segment, or somebody has changed it.
     """
     if content.size < HEADER_BYTES:
         raise BadSidecarError(f"{content.size} bytes, fewer than a header's {HEADER_BYTES}")
@@ -210,10 +189,8 @@ def decode_sidecar(content: NDArray[np.uint8], of: SegmentVersion, secret: bytes
 
 
 def _check(sidecar: KeySidecar, of: SegmentVersion) -> None:
-    """Refuse a sidecar with facts impossible in a segment.
-
-    Even whoever knows the secret may have made a mistake.
-    """
+    """Refuse a sidecar with facts impossible in a segment. Even whoever knows the secret may
+    have made a mistake."""
     batches = sidecar.batches
     ends = np.cumsum(batches.size)
     is_good = (
@@ -235,31 +212,21 @@ def _check(sidecar: KeySidecar, of: SegmentVersion) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockKeys:
-    """Hashes of the keys of a block with surviving records.
+    """Hashes of the keys of a block with surviving records. Pass two keeps some records of each
+    of its batches."""
 
-    Pass two keeps some records of each of its batches.
-
-    Attributes:
-        noted: (low, high), uint64[] each: of pass one, or of the source segment's sidecar.
-        looked_up: (low, high), uint64[] each: of the look-up in pass two.
-    """
-
-    noted: Halves
-    looked_up: Halves
+    noted: Halves  # (low, high), uint64[] each: of pass one, or of the source segment's sidecar
+    looked_up: Halves  # (low, high), uint64[] each: of the look-up in pass two
 
 
 def sidecar_of_block(
     out: NDArray[np.uint8], payload: Payload, keep: NDArray[np.uint8], keys: BlockKeys
 ) -> KeySidecar:
-    """Return a sidecar of a block's output batches.
-
-    Positions are those in out.
+    """Return a sidecar of a block's output batches. Positions are those in out.
 
     Args:
         out: uint8[n], their bytes.
-        payload: The block, with all notes.
         keep: uint8[], by record.
-        keys: The hashes of the block.
     """
     first_row, end_row = payload.first_row, payload.end_row
     batches, notes = (

@@ -1,6 +1,5 @@
-"""Judge a clean segment by its sidecar, to read only changed batches.
-
-A batch is read only where something happens to it.
+"""Judge a clean segment by its sidecar, to read only changed batches. A batch is read only where
+something happens to it.
 
 The sidecar stands in for pass one, which has not read the segment: the keys that the round's map
 does not hold are those whose records stay, a bit each.
@@ -25,69 +24,42 @@ LEAST_RUN_BYTES: Final = 128 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRun:
-    """Consecutive batches of a segment.
-
-    Attributes:
-        first_row: The first.
-        end_row: Just past the last.
-        is_read: Whether they are read and judged; otherwise what becomes of them is known.
-        stays: Of those that are not read, whether they stay, every byte of them.
-    """
+    """Consecutive batches of a segment."""
 
     first_row: int
     end_row: int
-    is_read: bool
-    stays: bool
+    is_read: bool  # whether they are read and judged; otherwise what becomes of them is known
+    stays: bool  # of those that are not read, whether they stay, every byte of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foresight:
-    """The fate of a segment's batches before any is read.
+    """The fate of a segment's batches before any is read."""
 
-    Attributes:
-        is_settled: bool[batches], whether it is known what becomes of them.
-        stays: bool[batches], whether they stay as they are.
-        was_read: bool[batches], whether Kafka's cleaner would look at their records.
-    """
-
-    is_settled: NDArray[np.bool_]
-    stays: NDArray[np.bool_]
+    is_settled: NDArray[np.bool_]  # bool[batches], whether it is known what becomes of them
+    stays: NDArray[np.bool_]  # bool[batches], whether they stay as they are
+    # bool[batches], whether Kafka's cleaner would look at their records.
     was_read: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSegment:
-    """A segment with a sidecar, asked by a round.
-
-    Attributes:
-        file: Name of its log, for messages.
-        sidecar: Its sidecar.
-        flags: uint8[batches], what pass one would have noted of them; but that a batch has
-            tombstones is left out where nothing happens to them.
-        keeps_all_tombstones: bool[batches], where that is.
-        words: uint64[], the survivors' bitmap.
-    """
+    """A segment with a sidecar, asked by a round."""
 
     file: str
     sidecar: KeySidecar
+    # uint8[batches], what pass one would have noted of them; but that a batch has tombstones is
+    # left out where nothing happens to them.
     flags: NDArray[np.uint8]
-    keeps_all_tombstones: NDArray[np.bool_]
-    words: NDArray[np.uint64]
+    keeps_all_tombstones: NDArray[np.bool_]  # bool[batches], where that is
+    words: NDArray[np.uint64]  # uint64[], the survivors' bitmap
 
     @classmethod
     def ask(
         cls, file: str, sidecar: KeySidecar, index: CompactionIndex, now_ms: int
     ) -> "KnownSegment":
-        """Look up all keys of a segment in a round's map.
-
-        The segment lies before the round's dirty part.
-
-        Args:
-            file: Name of the segment's log.
-            sidecar: Its sidecar.
-            index: Pass one of the round.
-            now_ms: Clock of the round.
-        """
+        """Look up all keys of a segment in a round's map. The segment lies before the round's
+        dirty part."""
         batches = sidecar.batches
         counts = sidecar.key_count
         words, absent = index.offset_map.mark_absent(sidecar.low, sidecar.high, counts)
@@ -106,11 +78,7 @@ class KnownSegment:
         return Window(self.file, 0, nothing, self.sidecar.batches, is_whole=False)
 
     def rows_of(self, window: Window) -> slice:
-        """Return which batches of the sidecar a window has that was read.
-
-        Raises:
-            ChangedWhileReadError: It has others.
-        """
+        """Return which batches of the sidecar a window has that was read."""
         table = self.sidecar.batches
         first = int(np.searchsorted(table.position, window.file_position))
         here = slice(first, first + len(window.batches))
@@ -132,7 +100,6 @@ def find_stretches(size: NDArray[np.int64], foreseen: Foresight) -> list[BatchRu
 
     Args:
         size: int64[batches], bytes of each.
-        foreseen: What is known of them.
     """
     kind = np.where(foreseen.is_settled, np.where(foreseen.stays, 1, 2), 0)
     bounds = _bounds(kind)

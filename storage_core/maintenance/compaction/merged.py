@@ -1,7 +1,5 @@
-"""Merge partial indexes into everything pass two needs.
-
-The merge is in memory or in scratch files.
-"""
+"""Merge partial indexes into everything pass two needs. The merge is in memory or in scratch
+files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,32 +35,20 @@ from storage_core.records.packing import pack_arrays, unpack_arrays
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStart:
-    """One group of pass two, and the transaction tracker before it.
-
-    Attributes:
-        base_offsets: Base offsets of the group's segments.
-        tracker: State of the tracker, as TransactionTracker.state gives it.
-    """
+    """One group of pass two, and the transaction tracker before it."""
 
     base_offsets: tuple[int, ...]
-    tracker: str
+    tracker: str  # state of the tracker, as TransactionTracker.state gives it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedIndex:
-    """All partial indexes of a round in one, for pass two.
+    """All partial indexes of a round in one, for pass two. Pass two needs nothing else."""
 
-    Pass two needs nothing else.
-
-    Attributes:
-        index: As a round in process would have built it.
-        groups: What pass two has to do, oldest first.
-        needs_map: Whether a record may have to be looked up in the offset map: where pass one saw
-            every record of the round, the bitmaps alone decide.
-    """
-
-    index: CompactionIndex
-    groups: tuple[GroupStart, ...]
+    index: CompactionIndex  # as a round in process would have built it
+    groups: tuple[GroupStart, ...]  # what pass two has to do, oldest first
+    # Whether a record may have to be looked up in the offset map: where pass one saw every record
+    # of the round, the bitmaps alone decide.
     needs_map: bool
 
     def to_bytes(self) -> bytes:
@@ -80,10 +66,8 @@ class MergedIndex:
         return cls._of(facts, arrays, whole)
 
     def to_file(self, path: Path) -> None:
-        """Write the merged index to a file, without the map's table.
-
-        Where the index needs the map, its table lies in another file.
-        """
+        """Write the merged index to a file, without the map's table. Where the index needs the
+        map, its table lies in another file."""
         write_set(path, *self._parts())
 
     @classmethod
@@ -91,7 +75,6 @@ class MergedIndex:
         """Return what to_file wrote, mapped into memory.
 
         Args:
-            path: Its file.
             table: That of the offset map's table, None if it is not needed.
         """
         facts, arrays = map_set(path)
@@ -149,12 +132,8 @@ def merge_indexes(
     """Merge the partial indexes of a round.
 
     Args:
-        plan: The round.
         partials: One for each of the plan's ``round_segments``, in any order.
         whole: The empty map that is to hold all keys, None for one in memory.
-
-    Raises:
-        ValueError: A segment is missing, or is there twice.
     """
     ordered = sorted(partials, key=lambda partial: partial.base_offset)
     expected = [segment.base_offset for segment in plan.round_segments]
@@ -179,21 +158,15 @@ def merge_indexes(
 def merge_files(
     plan: CompactionPlan, prefixes: Sequence[Path], target: Path
 ) -> tuple[Path, Path | None]:
-    """Merge the partial indexes in scratch files, the map in one, too.
-
-    The map never lies in memory.
+    """Merge the partial indexes in scratch files, the map in one, too. The map never lies in
+    memory.
 
     Args:
-        plan: The round.
         prefixes: Of the files of each of the plan's ``round_segments``, in any order.
         target: Path of the merged index's files but for their endings.
 
     Returns:
         (merged, table): for ``MergedIndex.from_file``; no table where none is needed.
-
-    Raises:
-        StorageError: A file cannot be read or written.
-        ValueError: A segment is missing, or is there twice.
     """
     table = target.with_name(target.name + ".table")
     partials = [PartialIndex.from_file(prefix) for prefix in prefixes]
@@ -228,8 +201,6 @@ def start_groups(
     """Run pass two's tracker over a round; note its state before groups.
 
     Args:
-        plan: The round.
-        end_offset: Where the segments end that are rewritten.
         rows: The transactional and control batches of each of them, by base offset.
     """
     tracker = TransactionTracker()

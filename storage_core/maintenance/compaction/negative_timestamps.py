@@ -1,6 +1,4 @@
-"""Refuse a round before it ends at a negative timestamp.
-
-Kafka's cleaner ends there, too.
+"""Refuse a round before it ends at a negative timestamp. Kafka's cleaner ends there, too.
 
 Brokers take timestamps below -1. The cleaner cannot write such a record anew, and gives the log up
 where a batch that has one loses other records. Only a round tells; so one is made without output
@@ -19,18 +17,7 @@ from storage_core.store.base import LogStore
 
 
 def refuse_negative_timestamps(store: LogStore, plan: CompactionPlan) -> None:
-    """Refuse a round with a negative timestamp, if cheaply visible.
-
-    The round would end at it.
-
-    Args:
-        store: The partition.
-        plan: The round.
-
-    Raises:
-        NegativeTimestampError: It would end there.
-        StorageError: The store failed.
-    """
+    """Refuse a round with a negative timestamp, if cheaply visible. The round would end at it."""
     sources = plan.segments_below(plan.first_uncleanable_offset)
     if plan.keeps_negative_timestamps or not any(
         _begins_negative(store, segment.log_file) for segment in sources

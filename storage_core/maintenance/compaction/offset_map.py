@@ -41,9 +41,8 @@ class TableMemory(Protocol):
     """Where a table lies."""
 
     def extend(self, slots: int) -> NDArray[np.uint64]:
-        """Extend the table to so many slots, with empty ones behind.
-
-        It keeps the slots that it has.
+        """Extend the table to so many slots, with empty ones behind. It keeps the slots that it
+        has.
 
         Nobody may have the array of the last time any more: its memory may move.
         """
@@ -153,19 +152,14 @@ class OffsetMap:
     def look_up(
         self, low: NDArray[np.uint64], high: NDArray[np.uint64], count: int
     ) -> NDArray[np.int64]:
-        """Return the ranks of the first count hashes, or ABSENT.
-
-        ABSENT stands for a hash that is not in the map.
-        """
+        """Return the ranks of the first count hashes, or ABSENT. ABSENT stands for a hash that
+        is not in the map."""
         rank = np.empty(count, np.int64)
         look_up_block(self.table, low, high, count, rank)
         return rank
 
     def hash_bits(self) -> NDArray[np.uint64]:
-        """Return bits of all keys, in the kernels' form.
-
-        The map is complete by now.
-        """
+        """Return bits of all keys, in the kernels' form. The map is complete by now."""
         if self._hash_bits is None:
             hash_bits = _ALL_HASH_BITS
             if self._used * _LEAST_HASH_BITS <= 64 * _MOST_HASH_BIT_WORDS:
@@ -181,9 +175,7 @@ class OffsetMap:
         high: NDArray[np.uint64],
         record_count: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Mark the hashes absent from the map.
-
-        The map is complete by now.
+        """Mark the hashes absent from the map. The map is complete by now.
 
         Args:
             low: uint64[n], lower halves.
@@ -209,12 +201,9 @@ class OffsetMap:
 
 
 class KeyBlock:
-    """The keyed records of some batches, hashed.
-
-    Its arrays are used again for the next batches.
+    """The keyed records of some batches, hashed. Its arrays are used again for the next batches.
 
     Attributes:
-        count: How many keys there are.
         batch: int64[>= count], rows of their batches, counted from the payload's first row.
         low: uint64[>= count], lower halves of the hashes.
         high: uint64[>= count], upper halves.
@@ -247,20 +236,14 @@ class KeyBlock:
         first_offset: int,
         checks_crc: bool = False,
     ) -> None:
-        """Hash the keyed records of a payload's wanted rows.
-
-        Only records at or above first_offset count.
+        """Hash the keyed records of a payload's wanted rows. Only records at or above first_offset
+        count.
 
         Args:
-            payload: Some batches of a window.
             wanted: bool[batches], of the window.
             limits: What a record may have.
-            first_offset: Where to begin.
-            checks_crc: Whether checksums are looked at first: of batches of format v2, none of
-                them compressed.
-
-        Raises:
-            InvalidRecordError: A record is malformed or too large, or a checksum is wrong.
+            checks_crc: Whether checksums are looked at first: of batches of format v2, none of them
+                compressed.
         """
         batches = payload.batches.rows(payload.first_row, payload.end_row)
         notes = payload.notes.rows(payload.first_row, payload.end_row)

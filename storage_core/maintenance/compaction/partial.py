@@ -1,6 +1,5 @@
-"""Spread pass one over processes: one partial index for each segment.
-
-The partial indexes are merged afterwards.
+"""Spread pass one over processes: one partial index for each segment. The partial indexes are
+merged afterwards.
 
 A segment can be indexed without knowing the ones before it, but for one thing: whether a
 transactional batch was aborted depends on what came before. The keys of the batches that may be
@@ -83,7 +82,6 @@ class SegmentKeys:
 
     Args:
         plan: The round, without a limit of keys.
-        receiver: Where the keys go.
 
     Attributes:
         suspects: Rows of suspects' batches and markers that were seen so far.
@@ -119,10 +117,8 @@ class SegmentKeys:
         return Choice(wanted, suspect_row)
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:  # noqa: ARG002  # all are alike
-        """Take keys into the small map; keep suspects apart.
-
-        Of the records of one key that are in the map together, the newest goes on.
-        """
+        """Take keys into the small map; keep suspects apart. Of the records of one key that are
+        in the map together, the newest goes on."""
         keys, count = batches.keys, batches.keys.count
         low, high, rank = keys.low[:count], keys.high[:count], keys.rank[:count]
         suspect_row = batches.choice.suspect_row[batches.payload.first_row + keys.batch[:count]]
@@ -147,10 +143,8 @@ class SegmentKeys:
 
 
 def rows_of_suspects(plan: CompactionPlan, rows: TransactionRows) -> TransactionRows:
-    """Return the rows of producers with aborted transactions.
-
-    They can tell which batches of a round were aborted.
-    """
+    """Return the rows of producers with aborted transactions. They can tell which batches of a
+    round were aborted."""
     return rows.of_producers(plan.aborted_producers)
 
 
@@ -160,7 +154,6 @@ def find_aborted(
     """Yield, segment by segment, which rows of suspects belong to aborted transactions.
 
     Args:
-        plan: The round.
         segments: Of each dirty segment, oldest first: how many rows lie before its dirty part, and
             all its rows of suspects. Of those before nothing is aborted.
     """
@@ -174,24 +167,17 @@ def find_aborted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialIndex:
-    """What one segment of a round says.
+    """What one segment of a round says."""
 
-    Attributes:
-        segment: What pass one noted of it.
-        is_dirty: Whether its keys were collected; of the others only transactions are of interest.
-        rows: The transactional and control batches of the whole segment.
-        first_dirty_row: How many rows of suspects lie before its dirty part.
-        keys: Its keys, in blocks; one may come several times.
-        suspects: Keys of suspects' records, with the row of suspects that each belongs to.
-        prefix: Of the streams that hold the keys in place of these blocks, None without.
-    """
-
-    segment: IndexedSegment
+    segment: IndexedSegment  # what pass one noted of it
+    # Whether its keys were collected; of the others only transactions are of interest.
     is_dirty: bool
-    rows: TransactionRows
-    first_dirty_row: int
-    keys: tuple[KeyColumns, ...] = ()
+    rows: TransactionRows  # the transactional and control batches of the whole segment
+    first_dirty_row: int  # how many rows of suspects lie before its dirty part
+    keys: tuple[KeyColumns, ...] = ()  # its keys, in blocks; one may come several times
+    # Keys of suspects' records, with the row of suspects that each belongs to.
     suspects: tuple[SuspectColumns, ...] = ()
+    # Of the streams that hold the keys in place of these blocks, None without.
     prefix: Path | None = None
 
     @property
@@ -214,10 +200,8 @@ class PartialIndex:
         yield from self.suspects
 
     def to_bytes(self) -> bytes:
-        """Pack the partial index into bytes for another process.
-
-        The other process belongs to the same run.
-        """
+        """Pack the partial index into bytes for another process. The other process belongs to
+        the same run."""
         return pack_arrays(*self._parts())
 
     @classmethod
@@ -325,17 +309,10 @@ def index_segment(
     """Read one segment of a round.
 
     Args:
-        store: The partition directory.
         plan: The round, without a limit of keys.
-        segment: One of the plan's ``round_segments``.
         prefix: Path, but for their endings, of scratch files for ``PartialIndex.from_file``; None
             to keep the keys in memory.
         throttler: Slows the reading down.
-        threads: How many threads to use.
-
-    Raises:
-        BadBytesError: A batch or record is malformed; its text has file and position.
-        StorageError: A file cannot be read or written.
     """
     number = plan.number_of_dirty.get(segment.base_offset)
     opened: AbstractContextManager[_MemoryReceiver] = (

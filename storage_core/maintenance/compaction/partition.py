@@ -37,32 +37,18 @@ IN_PROCESS = "in-process"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanResult:
-    """What a round did.
+    """What a round did."""
 
-    Attributes:
-        next_offset: Where the next round begins, None where nothing was cleaned.
-        messages_read: Records looked at while cleaning.
-        messages_written: Records kept.
-        bytes_read: Bytes of batches read while cleaning.
-        bytes_written: Bytes of batches kept.
-        map_messages_read: Records read while the offset map was built.
-        invalid_messages_read: Records without a key that were dropped.
-        segments: Segments that the log has now.
-        size: Bytes of their records.
-        cleaner_checkpoint: What the partition's entry in the cleaner checkpoint should be now,
-            None for no entry.
-        nothing_to_clean: Whether there was nothing to do.
-    """
-
-    next_offset: int | None = None
-    messages_read: int = 0
+    next_offset: int | None = None  # where the next round begins, None where nothing was cleaned
+    messages_read: int = 0  # records looked at while cleaning
     messages_written: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-    map_messages_read: int = 0
-    invalid_messages_read: int = 0
+    map_messages_read: int = 0  # records read while the offset map was built
+    invalid_messages_read: int = 0  # records without a key that were dropped
     segments: int
     size: int
+    # What the partition's entry in the cleaner checkpoint should be now, None for no entry.
     cleaner_checkpoint: int | None
     nothing_to_clean: bool = False
 
@@ -76,27 +62,15 @@ def clean_and_load(
     request: CleanRequest,
     threads: int | None = None,
 ) -> tuple[CleanResult, LoadedLog]:
-    """Load a closed partition, clean it once, and close it again.
-
-    It was closed cleanly.
+    """Load a closed partition, clean it once, and close it again. It was closed cleanly.
 
     Args:
         directory: The partition directory; scratch files lie in it while the round runs.
-        config: The topic's configuration.
-        cleaner: How to clean.
-        request: Clock and checkpoints.
-        threads: How many threads to use, None for as many as there are processors. What comes of
-            it is the same.
+        threads: How many threads to use, None for as many as there are processors. What comes of it
+            is the same.
 
     Returns:
         (result, log): what the round did, and the log from before it.
-
-    Raises:
-        OffsetOverflowError: Offsets of a segment do not fit it. As Kafka's cleaner does, the round
-            has split it into segments that they fit, and is given up: the next one cleans. Of a
-            segment that is damaged, not long, every byte is as it was.
-        PylogError: Something else is wrong with the partition; it is untouched then, but for what
-            loading it repairs, unless the store itself failed while the result was put into place.
     """
     store = LocalStore(directory, is_ours=True)
     log = _load(store, config, cleaner, request)
@@ -150,11 +124,7 @@ def clean_and_load(
 def load_for_round(
     store: LogStore, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
 ) -> LoadedLog:
-    """Load the log for a round, with the request's clock and checkpoints.
-
-    Raises:
-        PylogError: It cannot be loaded, or has to be recovered first.
-    """
+    """Load the log for a round, with the request's clock and checkpoints."""
     return load_log(
         store,
         config=config,
@@ -182,10 +152,8 @@ def _split(store: LocalStore, log: LoadedLog, plan: CompactionPlan, file: str) -
 def _load(
     store: LocalStore, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
 ) -> LoadedLog:
-    """Load a log as a broker does, after its repairs.
-
-    What loading would repair is repaired first.
-    """
+    """Load a log as a broker does, after its repairs. What loading would repair is repaired
+    first."""
     checkpoint = request.log_start_offset or 0
     log = plan_recovery(
         store,

@@ -1,6 +1,5 @@
-"""Pass one: read and hash the keyed records of the dirty section.
-
-They are read once, whatever becomes of their keys.
+"""Pass one: read and hash the keyed records of the dirty section. They are read once, whatever
+becomes of their keys.
 
 ``SegmentReading`` is the one loop over the batches of a segment. What it hashes it hands to a sink:
 
@@ -73,38 +72,26 @@ class CleanPart(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Where a sink was full.
+    """Where a sink was full."""
 
-    Attributes:
-        row: Batch of the window of which it did not take every key.
-        records: Records of that batch before the first key that it did not take.
-    """
-
-    row: int
-    records: int
+    row: int  # batch of the window of which it did not take every key
+    records: int  # records of that batch before the first key that it did not take
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The batches of a window that are read for their keys.
+    """The batches of a window that are read for their keys."""
 
-    Attributes:
-        wanted: bool[n], which they are.
-        suspect_row: int64[n], number of a batch among those of suspects, NO_ROW where it is none;
-            empty where the sink does not tell them apart.
-    """
-
-    wanted: NDArray[np.bool_]
+    wanted: NDArray[np.bool_]  # bool[n], which they are
+    # int64[n], number of a batch among those of suspects, NO_ROW where it is none; empty where the
+    # sink does not tell them apart.
     suspect_row: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class HashedBatches:
-    """Some batches of a window and the keys of their records.
-
-    They are valid until they were taken.
+    """Some batches of a window and the keys of their records. They are valid until they were taken.
 
     Attributes:
-        payload: The batches.
         choice: What the sink chose of their window.
         keys: Their keys; ranks count from first_rank.
         first_rank: Rank of the first record that has an ordinal; 0 until `count_from` says it.
@@ -121,15 +108,7 @@ class HashedBatches:
         self._plan = plan
 
     def hash_from(self, first_offset: int, *, checks_crc: bool = False) -> None:
-        """Hash the keys from an offset on, in place of earlier ones.
-
-        Args:
-            first_offset: The offset.
-            checks_crc: As `KeyBlock.read`.
-
-        Raises:
-            InvalidRecordError: A record is malformed or too large, or a checksum is wrong.
-        """
+        """Hash the keys from an offset on, in place of earlier ones."""
         self.keys.read(
             self.payload,
             self._wanted,
@@ -202,9 +181,8 @@ class PassOneSink(Protocol):
         ...
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:
-        """Take the next batches' keys; return the stop, None with room.
-
-        The stop says where there was no room.
+        """Take the next batches' keys; return the stop, None with room. The stop says where there
+        was no room.
 
         Those of the dirty part come from the first dirty offset on, those of the clean part all. A
         sink may hash the batches again: the flags of the last time count.
@@ -214,33 +192,21 @@ class PassOneSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _HashRequest:
-    """A window, and what the sink wants of it.
-
-    Attributes:
-        reading: Of its segment.
-        is_dirty: Whether it is of the dirty part.
-        window: The window.
-        choice: What the sink wants of it.
-        buffers: For what is made of it.
-    """
+    """A window, and what the sink wants of it."""
 
     reading: "SegmentReading"
-    is_dirty: bool
+    is_dirty: bool  # whether it is of the dirty part
     window: Window
-    choice: Choice
+    choice: Choice  # what the sink wants of it
     buffers: WindowBuffers
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A window as far as it can be read without the sink.
-
-    Attributes:
-        request: The window.
-        batches: Its keys, up to where memory ended; None where only the headers were of interest.
-    """
+    """A window as far as it can be read without the sink."""
 
     request: _HashRequest
+    # Its keys, up to where memory ended; None where only the headers were of interest.
     batches: HashedBatches | None
 
 
@@ -248,11 +214,7 @@ class SegmentReading:
     """Pass one over one segment, with every key for a sink.
 
     Args:
-        store: The partition directory.
-        plan: The round.
-        segment: One of its segments.
         sink: Takes the keys.
-        number: Of the segment, in the ranks of its records.
         throttler: Slows the reading down.
         records: Keeps what was decompressed, None where nobody asks for it again.
         hashes: Keeps the hashes of the keys, None where nobody asks for them again.
@@ -261,7 +223,6 @@ class SegmentReading:
         pool: The memory to use, None for new.
 
     Attributes:
-        number: Of the segment.
         is_full: Whether the sink had no room for all of the segment.
     """
 
@@ -298,21 +259,14 @@ class SegmentReading:
         self._messages_read = 0
 
     def run(self) -> IndexedSegment:
-        """Read the segment.
-
-        Raises:
-            BadBytesError: A batch or record is malformed; its text has file and position.
-            StorageError: A file cannot be read.
-        """
+        """Read the segment."""
         for _ in self.windows():
             pass
         return self.result()
 
     def windows(self) -> Iterator[None]:
-        """Read the segment as `run` does, with a yield after each window.
-
-        A window may be yielded after in parts.
-        """
+        """Read the segment as `run` does, with a yield after each window. A window may be
+        yielded after in parts."""
         with closing(_read_windows([self], self._pace.threads)) as windows:
             for read in windows:
                 yield from self.take(read)
@@ -332,10 +286,7 @@ class SegmentReading:
         )
 
     def _parts(self, size_bytes: int) -> Iterator[tuple[int, int | None, bool]]:
-        """Yield (start, end, is_dirty) of the parts to read.
-
-        Parts without bytes are left out.
-        """
+        """Yield (start, end, is_dirty) of the parts to read. Parts without bytes are left out."""
         clean_part = self._sink.clean_part
         is_dirty = self._segment.base_offset in self._plan.number_of_dirty
         begin = start_position(self._store, self._plan, self._segment) if is_dirty else size_bytes
@@ -385,10 +336,8 @@ class SegmentReading:
     def _hash_from(
         self, request: _HashRequest, row: int, *, checks_crc: bool = False
     ) -> HashedBatches:
-        """Hash a window's keys from a row on, as many as fit.
-
-        The limit is the memory of the buffers.
-        """
+        """Hash a window's keys from a row on, as many as fit. The limit is the memory of the
+        buffers."""
         plan, buffers = self._plan, request.buffers
         notes = buffers.notes(len(request.window.batches))
         payload = open_batches(
@@ -423,10 +372,8 @@ class SegmentReading:
         yield
 
     def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
-        """Note batches after a sink took their keys, up to its stop.
-
-        The sink stops where it is full.
-        """
+        """Note batches after a sink took their keys, up to its stop. The sink stops where it is
+        full."""
         payload, flags = batches.payload, batches.keys.flags
         table = payload.batches.rows(payload.first_row, payload.end_row)
         if table.kinds & HAS_LEGACY:
@@ -466,12 +413,9 @@ def _read_windows(readings: Sequence[SegmentReading], threads: int) -> Generator
 
 
 class _MapSink:
-    """Put the keys of all dirty segments into one map.
-
-    They come in order, up to a full map.
+    """Put the keys of all dirty segments into one map. They come in order, up to a full map.
 
     Attributes:
-        offset_map: The map.
         latest_offset: How far the log is mapped.
     """
 
@@ -522,20 +466,11 @@ def index_round(
     keeps_hashes: bool = False,
     threads: int = 1,
 ) -> CompactionIndex:
-    """Index the dirty segments of a round until its map is full.
-
-    They are read in order.
+    """Index the dirty segments of a round until its map is full. They are read in order.
 
     Args:
-        store: The partition directory.
-        plan: The round.
         throttler: Slows the reading down.
         keeps_hashes: Whether pass two asks for the hashes of the keys.
-        threads: How many threads to use.
-
-    Raises:
-        BadBytesError: A batch or record is malformed; its text has file and position.
-        StorageError: A file cannot be read.
     """
     sink = _MapSink(plan)
     dirty = plan.dirty_segments
@@ -584,7 +519,6 @@ def index_of_map(
     """Return the index of dirty segments with all keys in one map.
 
     Args:
-        segments: Oldest first.
         offset_map: The map; it may be full.
         latest_offset: How far the log is mapped.
     """
@@ -605,10 +539,7 @@ def index_of_map(
 
 
 def start_position(store: LogStore, plan: CompactionPlan, segment: SegmentState) -> int:
-    """Return pass one's start in a dirty segment, by its offset index.
-
-    Kafka does the same.
-    """
+    """Return pass one's start in a dirty segment, by its offset index. Kafka does the same."""
     if plan.first_dirty_offset <= segment.base_offset:
         return 0
     index = read_offset_index(DirectoryView(store), segment.base_offset, segment.offset_index_file)
@@ -616,13 +547,8 @@ def start_position(store: LogStore, plan: CompactionPlan, segment: SegmentState)
 
 
 def check_batches(window: Window) -> None:
-    """Refuse batches of unknown formats, and unreadable control records.
-
-    Kafka's cleaner cannot take them either.
-
-    Raises:
-        CorruptRecordError: There is one.
-    """
+    """Refuse batches of unknown formats, and unreadable control records. Kafka's cleaner cannot
+    take them either."""
     batches = window.batches
     if not batches.kinds & HAS_UNREADABLE:
         return

@@ -24,23 +24,14 @@ from storage_core.store.generations import current_location
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedPartition:
-    """The result of both passes over a partition.
-
-    Attributes:
-        end_offset: The next round begins there.
-        groups: The cleaned groups, oldest first.
-        index: What pass one read and found.
-        spent_secs: Time spent on the passes, summed over tasks.
-        index_secs: On pass one, None where that was not told apart.
-        sidecars: Of the partition, staged; None for none.
-    """
+    """The result of both passes over a partition."""
 
     end_offset: int
     groups: tuple[CleanedGroup, ...]
-    index: IndexStats
-    spent_secs: float
-    index_secs: float | None = None
-    sidecars: PartitionSidecars | None = None
+    index: IndexStats  # what pass one read and found
+    spent_secs: float  # time spent on the passes, summed over tasks
+    index_secs: float | None = None  # on pass one, None where that was not told apart
+    sidecars: PartitionSidecars | None = None  # of the partition, staged; None for none
 
     @property
     def stats(self) -> RewriteStats:
@@ -52,7 +43,6 @@ class CleanedPartition:
 
         Args:
             store: The partition as the commit left it.
-            plan: The round.
         """
         if self.sidecars is None:
             return
@@ -77,17 +67,11 @@ def run_passes(
 
     Args:
         store: The partition; it is only read.
-        plan: The round.
         sidecar_folder: Where key sidecars lie; empty for none.
         scratch: As `clean_groups`.
-        attempt: As there.
         keep: Takes the files of a group out of its scratch folder, if they cannot stay there.
         throttler: Slows reading and writing down.
         threads: How many threads to use; the result is the same.
-
-    Raises:
-        OffsetOverflowError: Offsets of a segment do not fit it.
-        PylogError: As `index_round` and `clean_groups`.
     """
     started = time.perf_counter()
     plan, sidecars = _with_sidecars(store, plan, sidecar_folder)
@@ -122,13 +106,10 @@ def run_passes(
 def _with_sidecars(
     store: LogStore, plan: CompactionPlan, folder: str
 ) -> tuple[CompactionPlan, PartitionSidecars | None]:
-    """Return a round with a folder's secret, and its partition's sidecars.
-
-    The round knows keys by that secret.
+    """Return a round with a folder's secret, and its partition's sidecars. The round knows keys by
+    that secret.
 
     Args:
-        store: The partition.
-        plan: The round, which is done by one process.
         folder: Where sidecars lie; empty for none, and then the plan is as it was. So it is where
             the folder cannot be used, keys are known by MD5, or the store does not tell one version
             of a file from another.

@@ -1,7 +1,4 @@
-"""The plan of one compaction round, as data for both passes.
-
-It has all that they need.
-"""
+"""The plan of one compaction round, as data for both passes. It has all that they need."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,34 +29,21 @@ CACHED_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveProducer:
-    """A producer still in the log, and its last sequence's batch.
-
-    The batch keeps the producer's sequence alive.
-
-    Attributes:
-        producer_id: Its id.
-        producer_epoch: Its epoch.
-        last_data_offset: Last offset of its last data batch, -1 if none is remembered.
-    """
+    """A producer still in the log, and its last sequence's batch. The batch keeps the producer's
+    sequence alive."""
 
     producer_id: int
     producer_epoch: int
-    last_data_offset: int
+    last_data_offset: int  # last offset of its last data batch, -1 if none is remembered
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """How the segments of a round are read.
-
-    Attributes:
-        threads: How many threads to use.
-        at_once: How many windows are valid at the same time.
-        window_bytes: How much each of them holds.
-    """
+    """How the segments of a round are read."""
 
     threads: int
-    at_once: int
-    window_bytes: int
+    at_once: int  # how many windows are valid at the same time
+    window_bytes: int  # how much each of them holds
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what every segment asks for is kept
@@ -68,54 +52,32 @@ class CompactionPlan:
 
     A partition may have thousands of segments, and each of them asks its plan for these: nothing
     that is asked once a segment may cost as much as the partition has segments.
-
-    Attributes:
-        location: Path or URL of the partition directory.
-        now_ms: Clock of the run.
-        first_dirty_offset: Keys are collected from here.
-        first_uncleanable_offset: Base offset of the first segment left alone.
-        high_watermark: The batch that ends there stays, empty if need be.
-        log_start_offset: For the search of aborted transactions.
-        segments: Every segment of the log, oldest first, the active one last.
-        producers: Those alive.
-        max_keys: How many keys the offset map may hold; None for no limit.
-        offset_map_hash: How keys are known.
-        hash_key: 16 bytes of key for SipHash, in hexadecimal; secret within a run.
-        segment_bytes: ``segment.bytes``.
-        segment_index_bytes: ``segment.index.bytes``.
-        index_interval_bytes: ``index.interval.bytes``.
-        delete_retention_ms: ``delete.retention.ms``.
-        max_record_bytes: ``max.decompressed.message.bytes``.
-        max_batch_bytes: Limit of one decompressed batch.
-        window_bytes: How much of a segment may be held at a time.
-        verify_crc: Whether a batch with a wrong CRC stops the round.
-        recompression: Codec of the batches that are rebuilt; control batches have none.
-        recompresses_all: Whether all batches with records are rebuilt.
-        keeps_negative_timestamps: Whether a batch with one can be rebuilt.
     """
 
     location: str
     now_ms: int
-    first_dirty_offset: int
-    first_uncleanable_offset: int
-    high_watermark: int
-    log_start_offset: int
+    first_dirty_offset: int  # keys are collected from here
+    first_uncleanable_offset: int  # base offset of the first segment left alone
+    high_watermark: int  # the batch that ends there stays, empty if need be
+    log_start_offset: int  # for the search of aborted transactions
+    # Every segment of the log, oldest first, the active one last.
     segments: tuple[SegmentState, ...]
     producers: tuple[ActiveProducer, ...]
-    max_keys: int | None
-    offset_map_hash: OffsetMapHash
-    hash_key: str
+    max_keys: int | None  # how many keys the offset map may hold; None for no limit
+    offset_map_hash: OffsetMapHash  # how keys are known
+    hash_key: str  # 16 bytes of key for SipHash, in hexadecimal; secret within a run
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
     delete_retention_ms: int
-    max_record_bytes: int
-    max_batch_bytes: int
-    window_bytes: int
-    verify_crc: bool
+    max_record_bytes: int  # ``max.decompressed.message.bytes``
+    max_batch_bytes: int  # limit of one decompressed batch
+    window_bytes: int  # how much of a segment may be held at a time
+    verify_crc: bool  # whether a batch with a wrong CRC stops the round
+    # Codec of the batches that are rebuilt; control batches have none.
     recompression: Recompression = AS_KAFKA
-    recompresses_all: bool = False
-    keeps_negative_timestamps: bool = False
+    recompresses_all: bool = False  # whether all batches with records are rebuilt
+    keeps_negative_timestamps: bool = False  # whether a batch with one can be rebuilt
 
     @cached_property
     def dirty_segments(self) -> tuple[SegmentState, ...]:
@@ -136,10 +98,7 @@ class CompactionPlan:
 
     @property
     def end_offset(self) -> int:
-        """The cleaner point after a round without a limit of keys.
-
-        It is 0 if nothing is dirty.
-        """
+        """The cleaner point after a round without a limit of keys. It is 0 if nothing is dirty."""
         return self.first_uncleanable_offset if self.dirty_segments else 0
 
     @cached_property
@@ -165,9 +124,8 @@ class CompactionPlan:
 
     @cached_property
     def legacy_delete_horizon_ms(self) -> int:
-        """File age limit for tombstones of legacy formats, epoch milliseconds.
-
-        In a segment whose file is older they are dropped.
+        """File age limit for tombstones of legacy formats, epoch milliseconds. In a segment whose
+        file is older they are dropped.
 
         It is what the last segment below the first dirty offset says; 0 without such a segment.
         """
@@ -216,9 +174,8 @@ class CompactionPlan:
         return sum(segment.size_bytes for segment in self.round_segments)
 
     def pace(self, threads: int, *, is_mapped: bool = False) -> ReadSettings:
-        """Return how to read segments: window size and windows at once.
-
-        Several windows at once take the memory of two.
+        """Return how to read segments: window size and windows at once. Several windows at once
+        take the memory of two.
 
         That is theirs, and that of what is made of them; of a file that is mapped they take none,
         so that four are as large as one alone. One thread that copies has windows that stay in the
@@ -247,10 +204,8 @@ class CompactionPlan:
 def segments_between(
     segments: Sequence[SegmentState], first_offset: int, end_offset: int
 ) -> list[SegmentState]:
-    """Return the segments from the one of first_offset to end_offset.
-
-    All of them begin below end_offset.
-    """
+    """Return the segments from the one of first_offset to end_offset. All of them begin below
+    end_offset."""
     if first_offset == end_offset:
         return []
     floor = max((s.base_offset for s in segments if s.base_offset <= first_offset), default=0)
@@ -269,11 +224,6 @@ def plan_compaction(
     """Plan a round over the range that was chosen.
 
     Args:
-        log: The partition.
-        config: Its topic's configuration.
-        cleaner: How to clean.
-        cleanable: What to clean.
-        now_ms: Clock of the run.
         hash_key: 16 random bytes, fresh for each run.
     """
     return CompactionPlan(
@@ -318,10 +268,8 @@ def map_slots(cleaner: CleanerConfig) -> int | None:
 
 
 def map_capacity(cleaner: CleanerConfig) -> int | None:
-    """Return the key capacity of a map of configured size, or None.
-
-    None without a configured size.
-    """
+    """Return the key capacity of a map of configured size, or None. None without a configured
+    size."""
     slots = map_slots(cleaner)
     return None if slots is None else int(slots * cleaner.load_factor)
 

@@ -1,7 +1,4 @@
-"""Pass two: filter a group's segments into one cleaned segment.
-
-It is written as scratch files.
-"""
+"""Pass two: filter a group's segments into one cleaned segment. It is written as scratch files."""
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -94,23 +91,14 @@ COPY_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteStats:
-    """What pass two read and wrote; Kafka's names.
+    """What pass two read and wrote; Kafka's names."""
 
-    Attributes:
-        messages_read: Records looked at; those of batches dropped whole are not.
-        messages_written: Records kept.
-        bytes_read: Bytes of all source batches.
-        bytes_written: Bytes of the cleaned segment's batches.
-        invalid_messages_read: Records without a key that were dropped.
-        source_records: Records of all source batches, control records included.
-    """
-
-    messages_read: int = 0
+    messages_read: int = 0  # records looked at; those of batches dropped whole are not
     messages_written: int = 0
     bytes_read: int = 0
-    bytes_written: int = 0
-    invalid_messages_read: int = 0
-    source_records: int = 0
+    bytes_written: int = 0  # bytes of the cleaned segment's batches
+    invalid_messages_read: int = 0  # records without a key that were dropped
+    source_records: int = 0  # records of all source batches, control records included
 
     def __add__(self, other: "RewriteStats") -> "RewriteStats":
         return RewriteStats(
@@ -125,13 +113,7 @@ class RewriteStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchFile:
-    """One finished, synced file of a cleaned segment.
-
-    Attributes:
-        suffix: Which file of the segment it will be.
-        path: Where it lies.
-        size_bytes: Its length.
-    """
+    """One finished, synced file of a cleaned segment."""
 
     suffix: str
     path: str
@@ -140,19 +122,15 @@ class ScratchFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedGroup:
-    """The result of pass two on one group.
+    """The result of pass two on one group."""
 
-    Attributes:
-        base_offsets: Base offsets of the source segments; the first names the cleaned segment.
-        files: Its files: log, offset index, time index, and a transaction index if it has entries;
-            none where the group is one segment that stays, every byte of it.
-        stats: What was read and written; a segment that stays counts as both.
-        gaps: What the log leaves out, in order: stretches that the store of the source can copy.
-    """
-
+    # Base offsets of the source segments; the first names the cleaned segment.
     base_offsets: tuple[int, ...]
+    # Its files: log, offset index, time index, and a transaction index if it has entries; none
+    # where the group is one segment that stays, every byte of it.
     files: tuple[ScratchFile, ...]
-    stats: RewriteStats
+    stats: RewriteStats  # what was read and written; a segment that stays counts as both
+    # What the log leaves out, in order: stretches that the store of the source can copy.
     gaps: tuple[CopiedRange, ...] = ()
 
     @property
@@ -161,10 +139,7 @@ class CleanedGroup:
         return {file.suffix: file.path for file in self.files}
 
     def moved(self, places: Mapping[str, str]) -> "CleanedGroup":
-        """Return the group with its files at new places, without gaps.
-
-        The places go by suffix.
-        """
+        """Return the group with its files at new places, without gaps. The places go by suffix."""
         files = tuple(replace(file, path=places[file.suffix]) for file in self.files)
         return replace(self, files=files, gaps=())
 
@@ -186,22 +161,15 @@ def clean_groups(  # noqa: PLR0913  # what is read, what is known of it, and whe
 
     Args:
         store: The partition directory; it is only read.
-        plan: The round.
-        index: Its pass one.
         groups: Consecutive segments each, one group after the other.
         tracker: As it stands after all segments before the groups; it is moved on.
         scratch: Opens a folder on the filesystem of the partition for the files of a group, until
             the next group is asked for.
-        attempt: Name of this attempt, part of the files' names.
         throttler: Slows reading and writing down.
         sidecars: Where keys of segments are known from, and those of the cleaned ones go; the
             plan's hash key is their secret. None for none, and then there are no gaps.
         threads: How many threads to use: with more than one, windows are filtered beside each
             other, and beside the writing and the syncs of the group before them.
-
-    Raises:
-        BadBytesError: A batch or record is malformed, or an index is full.
-        StorageError: A file cannot be read or written; no scratch file of the group is left then.
     """
     filtering = _Filtering(store, plan, index, tracker, sidecars, threads)
     throttler = throttler or Throttler(UNLIMITED)
@@ -225,14 +193,8 @@ def measure_groups(
 
     Args:
         store: The partition directory; it is only read.
-        plan: The round.
-        index: Its pass one.
         groups: Consecutive segments each, one group after the other.
         tracker: As it stands after all segments before the groups; it is moved on.
-
-    Raises:
-        BadBytesError: As `clean_groups`.
-        StorageError: A file cannot be read.
     """
     filtering = _Filtering(store, plan, index, tracker, None, 1)
     with closing(filtering.pieces(groups)) as pieces:
@@ -244,99 +206,58 @@ def measure_groups(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noted:
-    """A window, and all that depends on what lies before it.
-
-    Attributes:
-        segment: Its segment.
-        window: The window.
-        notes: What pass one noted of it; all that follows is added to them.
-        discard: bool[n], whether nothing refers to a batch any more.
-        ended: Aborted transactions that end in it.
-        buffers: For what is made of it.
-    """
+    """A window, and all that depends on what lies before it."""
 
     segment: "_Segment"
     window: Window
-    notes: BatchNotes
-    discard: NDArray[np.bool_]
+    notes: BatchNotes  # what pass one noted of it; all that follows is added to them
+    discard: NDArray[np.bool_]  # bool[n], whether nothing refers to a batch any more
     ended: list[AbortedTxn]
     buffers: WindowBuffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SegmentSummary:
-    """Facts about a segment from its sidecar and from earlier batches.
-
-    Attributes:
-        segment: The segment.
-        version: Of its file, as the store has it.
-        known_segment: What the sidecar tells.
-        discard: bool[batches], whether nothing refers to a batch any more.
-        ended: Aborted transactions that end in it.
-    """
+    """Facts about a segment from its sidecar and from earlier batches."""
 
     segment: "_Segment"
     version: str
-    known_segment: KnownSegment
-    discard: NDArray[np.bool_]
+    known_segment: KnownSegment  # what the sidecar tells
+    discard: NDArray[np.bool_]  # bool[batches], whether nothing refers to a batch any more
     ended: list[AbortedTxn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OutputBatches:
-    """Batches as they are to be written.
+    """Batches as they are to be written."""
 
-    Attributes:
-        out: uint8[], their bytes, valid until the buffers of their window is used again.
-        end_row: Row of the window behind the last batch that went into it.
-        size: int64[n], bytes of each.
-        last_offset: int64[n].
-        max_timestamp: int64[n].
-        stats: What was read for them, and what they are.
-        keys: What a sidecar says of them, None where nobody asks.
-    """
-
+    # uint8[], their bytes, valid until the buffers of their window is used again.
     out: NDArray[np.uint8]
-    end_row: int
-    size: NDArray[np.int64]
-    last_offset: NDArray[np.int64]
-    max_timestamp: NDArray[np.int64]
+    end_row: int  # row of the window behind the last batch that went into it
+    size: NDArray[np.int64]  # int64[n], bytes of each
+    last_offset: NDArray[np.int64]  # int64[n]
+    max_timestamp: NDArray[np.int64]  # int64[n]
     stats: RewriteStats
-    keys: KeySidecar | None
+    keys: KeySidecar | None  # what a sidecar says of them, None where nobody asks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Filtered:
-    """What is left of a window, up to where memory ended.
-
-    Attributes:
-        noted: The window.
-        source_records: Records of its batches, control records included.
-        block: What is left of its first batches.
-    """
+    """What is left of a window, up to where memory ended."""
 
     noted: _Noted
-    source_records: int
+    source_records: int  # records of its batches, control records included
     block: _OutputBatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
-    """A source segment and the filter for its windows.
-
-    Any thread may filter any of them.
-
-    Attributes:
-        source: The segment.
-        judge: What becomes of its batches.
-        rebuilding: Makes those that change.
-        checks_crc: Whether pass one has not looked at its checksums.
-    """
+    """A source segment and the filter for its windows. Any thread may filter any of them."""
 
     source: SegmentState
     judge: SegmentFilter
-    rebuilding: "_Rebuilding"
-    checks_crc: bool
+    rebuilding: "_Rebuilding"  # makes those that change
+    checks_crc: bool  # whether pass one has not looked at its checksums
 
     def filter(self, noted: _Noted) -> _Filtered:
         """Check and filter a window; any thread may call it."""
@@ -363,10 +284,7 @@ class _Segment:
             raise
 
     def blocks(self, first: _Filtered) -> Iterator[_OutputBatches]:
-        """Yield the survivors of a window in blocks.
-
-        Each block is valid until the next.
-        """
+        """Yield the survivors of a window in blocks. Each block is valid until the next."""
         block = first.block
         yield block
         while block.end_row < len(first.noted.window.batches):
@@ -392,11 +310,6 @@ class _Filtering:
 
     Args:
         store: As `clean_groups`, and so are all others.
-        plan: See there.
-        index: See there.
-        tracker: See there.
-        sidecars: See there.
-        threads: See there.
     """
 
     def __init__(
@@ -497,10 +410,8 @@ class _Filtering:
     def _read_stretch(
         self, summary: _SegmentSummary, stretch: BatchRun, reader: FileReader
     ) -> Generator[_Noted]:
-        """Read a stretch of a segment with a sidecar.
-
-        The tracker has seen all batches of the segment.
-        """
+        """Read a stretch of a segment with a sidecar. The tracker has seen all batches of the
+        segment."""
         pool = self._told_pool
         batches, last = summary.known_segment.sidecar.batches, stretch.end_row - 1
         start = int(batches.position[stretch.first_row])
@@ -537,10 +448,8 @@ class _Filtering:
         )
 
     def _decide(self, window: Window) -> tuple[NDArray[np.bool_], list[AbortedTxn]]:
-        """Return the batches to discard, and the aborted transactions with an end.
-
-        Nothing refers any more to a batch to discard. The transactions end in this window.
-        """
+        """Return the batches to discard, and the aborted transactions with an end. Nothing
+        refers any more to a batch to discard. The transactions end in this window."""
         rows, transactions = TransactionRows.select(window.batches)
         discard = np.zeros(len(window.batches), bool)
         discard[rows], ended = self._tracker.decide(transactions)
@@ -620,11 +529,7 @@ class _Rebuilding:
         self._least_timestamp = _LEAST_LONG if plan.keeps_negative_timestamps else NO_TIMESTAMP
 
     def build(self, verdict: WindowFates, buffers: WindowBuffers) -> _OutputBatches:
-        """Make what is left of a block of batches.
-
-        Raises:
-            InvalidRecordError: A record that stays cannot be written as Kafka would read it.
-        """
+        """Make what is left of a block of batches."""
         payload = verdict.payload
         row, end_row = payload.first_row, payload.end_row
         batches, notes = payload.batches.rows(row, end_row), payload.notes.rows(row, end_row)
@@ -663,9 +568,8 @@ class _Rebuilding:
     def _compress_from(
         self, first_row: int, verdict: WindowFates, buffers: WindowBuffers
     ) -> tuple[int, int]:
-        """Rebuild and compress batches from a row on, within RAW_BYTES.
-
-        Those before it may be overwritten.
+        """Rebuild and compress batches from a row on, within RAW_BYTES. Those before it may be
+        overwritten.
 
         Returns:
             (count, status): how many are done, at least one, unless the next is the bad one that a
@@ -722,8 +626,6 @@ def _block_of(
     """Return the batches that were written of a verdict.
 
     Args:
-        verdict: Of the batches.
-        out: Their bytes.
         sizes: int64[n], how many each batch of the verdict has.
         max_timestamp: int64[n], of each.
     """
@@ -833,15 +735,10 @@ class _GroupWriter:
         foreseen: Foresight,
         throttler: Throttler,
     ) -> None:
-        """Copy or drop a sidecar segment's batches without reading their records.
-
-        Batches that stay are written as they are.
+        """Copy or drop a sidecar segment's batches without reading their records. Batches that stay
+        are written as they are.
 
         What the store can copy by itself becomes a gap.
-
-        Raises:
-            ChangedWhileReadError: The segment is shorter than its sidecar says.
-            OffsetOverflowError: Their offsets do not fit the cleaned segment.
         """
         part = known_segment.sidecar.rows(stretch.first_row, stretch.end_row)
         rows = part.batches
@@ -882,10 +779,8 @@ class _GroupWriter:
         known_segment: KnownSegment,
         foreseen: Foresight,
     ) -> bool:
-        """Whether a round would write the group's only segment unchanged.
-
-        Its indexes would be the same, too.
-        """
+        """Whether a round would write the group's only segment unchanged. Its indexes would be
+        the same, too."""
         if len(self._group) > 1:
             return False
         log_file = segment_file(segment.base_offset, LOG_SUFFIX)
@@ -1018,10 +913,8 @@ def _write_durably(
 
 
 def _make_durable(file: BinaryIO, adopt: Callable[[int], None], modified_ns: int | None) -> None:
-    """Sync a file with owner, mode, attributes and optional modification time.
-
-    The attributes are extended ones.
-    """
+    """Sync a file with owner, mode, attributes and optional modification time. The attributes
+    are extended ones."""
     file.flush()
     adopt(file.fileno())
     if modified_ns is not None:

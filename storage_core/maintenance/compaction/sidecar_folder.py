@@ -1,6 +1,4 @@
-"""The folder of key sidecars, never inside a log directory.
-
-It is a folder of their own.
+"""The folder of key sidecars, never inside a log directory. It is a folder of their own.
 
 It holds a secret and a folder a partition with a file a segment. Everything in it may be deleted at
 any time: the next round costs what it would without, and begins anew. That is also how a secret is
@@ -57,13 +55,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSidecar:
-    """A sidecar of a segment that is not in its place yet.
-
-    Attributes:
-        base_offset: Of the segment.
-        name: Of its file.
-        sidecar: What will be in it.
-    """
+    """A sidecar of a segment that is not in its place yet."""
 
     base_offset: int
     name: str
@@ -75,9 +67,6 @@ class SidecarFolder:
 
     Args:
         folder: Its path; it is made when it is needed.
-
-    Attributes:
-        folder: The same.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -102,13 +91,7 @@ class SidecarFolder:
 
 
 def check_sidecar_folder(folder: Path) -> None:
-    """Refuse a foreign folder for key sidecars.
-
-    A folder that is not there yet will be ours.
-
-    Raises:
-        OSError: It is a link, somebody else's, or others may write it or the secret in it.
-    """
+    """Refuse a foreign folder for key sidecars. A folder that is not there yet will be ours."""
     if not is_there(folder):
         return
     with open_own_folder(folder) as opened, suppress(FileNotFoundError):
@@ -145,12 +128,8 @@ class PartitionSidecars:
     """The key sidecars of one partition.
 
     Args:
-        folder: The folder of all sidecars.
         name: Of the partition's own folder in there.
         secret: Of the folder, 16 bytes; the key of all hashes.
-
-    Attributes:
-        secret: The same.
     """
 
     def __init__(self, folder: Path, name: str, secret: bytes) -> None:
@@ -161,12 +140,7 @@ class PartitionSidecars:
         self._staged: list[StagedSidecar] = []
 
     def read(self, reader: FileReader, base_offset: int) -> KeySidecar | None:
-        """Return a segment's sidecar, None without a trustworthy one.
-
-        Args:
-            reader: The segment's log, open.
-            base_offset: Its base offset.
-        """
+        """Return a segment's sidecar, None without a trustworthy one."""
         of = _version_of(reader, base_offset)
         if of is None:
             return None
@@ -181,10 +155,7 @@ class PartitionSidecars:
             return None
 
     def stage(self, base_offset: int, sidecar: KeySidecar) -> None:
-        """Write the sidecar of a segment not yet in its place.
-
-        Where that fails, there is none.
-        """
+        """Write the sidecar of a segment not yet in its place. Where that fails, there is none."""
         name = f"{segment_file(base_offset, SIDECAR_SUFFIX)}-{self._attempt}{_STAGED_SUFFIX}"
         try:
             with open_own_folder(self._folder) as home, suppress(FileExistsError):
@@ -203,7 +174,6 @@ class PartitionSidecars:
 
         Args:
             store: The partition; its segments are in their places.
-            base_offsets: Of all its segments.
         """
         wanted = {segment_file(base, SIDECAR_SUFFIX) for base in base_offsets}
         try:
@@ -232,10 +202,7 @@ class PartitionSidecars:
 
     @contextmanager
     def _open(self) -> Iterator[int]:
-        """Open the partition's own folder for the time of a block.
-
-        The folder has to be ours.
-        """
+        """Open the partition's own folder for the time of a block. The folder has to be ours."""
         with (
             open_own_folder(self._folder) as home,
             open_folder_below(home, (self._name,)) as folder,

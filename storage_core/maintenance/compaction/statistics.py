@@ -1,7 +1,5 @@
-"""Numbers of a round and of a run, under Kafka's names.
-
-A round has those of ``CleanerStats``, a run those of the cleaner's gauges.
-"""
+"""Numbers of a round and of a run, under Kafka's names. A round has those of ``CleanerStats``, a
+run those of the cleaner's gauges."""
 
 import json
 from collections.abc import Iterable
@@ -14,33 +12,20 @@ from storage_core.maintenance.compaction.rewrite import RewriteStats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerStats:
-    """What one round on one partition read and wrote.
-
-    Attributes:
-        map_bytes_read: Bytes of batches read for their keys.
-        map_messages_read: Records of those, markers included.
-        bytes_read: Bytes of batches read while cleaning.
-        bytes_written: Bytes of batches kept.
-        messages_read: Records looked at while cleaning; those of batches dropped whole are not.
-        messages_written: Records kept.
-        invalid_messages_read: Records without a key that were dropped.
-        keys: Distinct keys of the dirty section.
-        buffer_utilization: Share of the offset map's slots that were used; None without a limit.
-        elapsed_secs: Time that tasks spent on both passes, summed.
-        elapsed_index_secs: On the first of them; None where they were not told apart.
-    """
+    """What one round on one partition read and wrote."""
 
     map_bytes_read: int
-    map_messages_read: int
-    bytes_read: int
+    map_messages_read: int  # records of those, markers included
+    bytes_read: int  # bytes of batches read while cleaning
     bytes_written: int
-    messages_read: int
+    messages_read: int  # records looked at while cleaning; those of batches dropped whole are not
     messages_written: int
-    invalid_messages_read: int
-    keys: int
+    invalid_messages_read: int  # records without a key that were dropped
+    keys: int  # distinct keys of the dirty section
+    # Share of the offset map's slots that were used; None without a limit.
     buffer_utilization: float | None
-    elapsed_secs: float
-    elapsed_index_secs: float | None
+    elapsed_secs: float  # time that tasks spent on both passes, summed
+    elapsed_index_secs: float | None  # on the first of them; None where they were not told apart
 
     @classmethod
     def of(
@@ -55,7 +40,6 @@ class CleanerStats:
         """Put the numbers of both passes together.
 
         Args:
-            index: Of pass one.
             rewrite: Of pass two.
             slots: Slots of a map of the configured size, None without a size.
             elapsed_secs: Time spent on both.
@@ -102,58 +86,33 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerTotals:
-    """The totals of Kafka's cleaner over all its logs.
+    """The totals of Kafka's cleaner over all its logs. Percentages are cut to whole ones, as
+    there."""
 
-    Percentages are cut to whole ones, as there.
-
-    Attributes:
-        max_dirty_percent: Of the partition that was dirtiest among those due.
-        cleaner_recopy_percent: Bytes written for 100 bytes read.
-        max_buffer_utilization_percent: Of the fullest offset map; 0 without a limit of keys.
-        max_clean_time_secs: Of the partition that took longest.
-        max_compaction_delay_secs: By which max.compaction.lag.ms was exceeded, at most.
-        cleanable_partitions: How many were due.
-        delayed_partitions: How many of them were past max.compaction.lag.ms.
-        uncleanable_partitions_count: How many could not be cleaned because of an error.
-        uncleanable_bytes: Dirty bytes of those.
-    """
-
-    max_dirty_percent: int
-    cleaner_recopy_percent: int
-    max_buffer_utilization_percent: int
-    max_clean_time_secs: int
-    max_compaction_delay_secs: int
+    max_dirty_percent: int  # of the partition that was dirtiest among those due
+    cleaner_recopy_percent: int  # bytes written for 100 bytes read
+    max_buffer_utilization_percent: int  # of the fullest offset map; 0 without a limit of keys
+    max_clean_time_secs: int  # of the partition that took longest
+    max_compaction_delay_secs: int  # by which max.compaction.lag.ms was exceeded, at most
     cleanable_partitions: int
-    delayed_partitions: int
-    uncleanable_partitions_count: int
+    delayed_partitions: int  # how many of them were past max.compaction.lag.ms
+    uncleanable_partitions_count: int  # how many could not be cleaned because of an error
     uncleanable_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedLog:
-    """What the totals need of one partition that was due.
+    """What the totals need of one partition that was due."""
 
-    Attributes:
-        cleanable_ratio: Its share of dirty bytes.
-        cleanable_bytes: Its dirty bytes.
-        compaction_delay_ms: By which max.compaction.lag.ms was exceeded, 0 if it was not.
-        has_failed: Whether an error kept it from being cleaned.
-        stats: Of its round; None if it was not cleaned.
-    """
-
-    cleanable_ratio: float
+    cleanable_ratio: float  # its share of dirty bytes
     cleanable_bytes: int
-    compaction_delay_ms: int
-    has_failed: bool
-    stats: CleanerStats | None
+    compaction_delay_ms: int  # by which max.compaction.lag.ms was exceeded, 0 if it was not
+    has_failed: bool  # whether an error kept it from being cleaned
+    stats: CleanerStats | None  # of its round; None if it was not cleaned
 
 
 def total_of(logs: Iterable[CleanedLog]) -> CleanerTotals:
-    """Return the totals of a run.
-
-    Args:
-        logs: The partitions that were due.
-    """
+    """Return the totals of a run."""
     listed = list(logs)
     stats = [log.stats for log in listed if log.stats is not None]
     read, written = sum(s.bytes_read for s in stats), sum(s.bytes_written for s in stats)

@@ -1,7 +1,5 @@
-"""Choose a window's surviving batches and records, over arrays.
-
-The rules are those of Kafka's cleaner for retention.
-"""
+"""Choose a window's surviving batches and records, over arrays. The rules are those of Kafka's
+cleaner for retention."""
 
 import sys
 from dataclasses import dataclass
@@ -73,21 +71,13 @@ _NOT_READ = IndexedSegment(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFates:
-    """What becomes of batches [first_row, end_row) of a window.
+    """What becomes of batches [first_row, end_row) of a window."""
 
-    Attributes:
-        payload: The batches, with all notes, and where the records of the rebuilt ones lie.
-        keep: uint8[], by record, where FIRST_RECORD says: whether it stays.
-        messages_read: Records looked at.
-        invalid_messages: Records without a key that were dropped.
-        keys: Hashes of the keys, None where nobody asks for them.
-    """
-
-    payload: Payload
-    keep: NDArray[np.uint8]
+    payload: Payload  # the batches, with all notes, and where the records of the rebuilt ones lie
+    keep: NDArray[np.uint8]  # uint8[], by record, where FIRST_RECORD says: whether it stays
     messages_read: int
-    invalid_messages: int
-    keys: BlockKeys | None = None
+    invalid_messages: int  # records without a key that were dropped
+    keys: BlockKeys | None = None  # hashes of the keys, None where nobody asks for them
 
 
 class ProducerLookup:
@@ -100,10 +90,8 @@ class ProducerLookup:
         self._offsets = np.array([producer.last_data_offset for producer in by_id], np.int64)
 
     def is_last_batch(self, batches: BatchTable) -> NDArray[np.bool_]:
-        """Return which batches are the last of their producer.
-
-        A producer without a remembered data batch has its markers of the current epoch instead.
-        """
+        """Return which batches are the last of their producer. A producer without a remembered
+        data batch has its markers of the current epoch instead."""
         if not len(self._ids):
             return np.zeros(len(batches), bool)
         slot = np.minimum(np.searchsorted(self._ids, batches.producer_id), len(self._ids) - 1)
@@ -117,15 +105,10 @@ class ProducerLookup:
 
 
 class SegmentFilter:
-    """Judge the windows of one source segment.
-
-    Call `note` in order; the other methods may run beside each other.
+    """Judge the windows of one source segment. Call `note` in order; the other methods may run
+    beside each other.
 
     Args:
-        plan: The round.
-        index: Its pass one.
-        producers: Those alive.
-        base_offset: Which segment.
         known_segment: What a sidecar told of it, None where it was not asked.
         tells_keys: Whether verdicts have the hashes of the keys.
     """
@@ -192,22 +175,15 @@ class SegmentFilter:
         *,
         checks_crc: bool = False,
     ) -> WindowFates:
-        """Judge a window's rows from first_row on, as many as fit.
-
-        The limit is memory.
+        """Judge a window's rows from first_row on, as many as fit. The limit is memory.
 
         Any thread may ask.
 
         Args:
-            window: The window.
             notes: What is known of it, as `observe` left them; what becomes of the rows is added.
             first_row: 0, or where the verdict before ended.
             buffers: For what the verdict is made of; the verdict is valid until it is used again.
             checks_crc: Whether to look at checksums where keys are looked up, as `KeyBlock.read`.
-
-        Raises:
-            BadBytesError: A record that has to be read is malformed, or a checksum is wrong.
-            ChangedWhileReadError: The segment is not what pass one read.
         """
         plan, index = self._plan, self._index
         needs_records = notes.have(NEEDS_RECORDS)
@@ -257,12 +233,9 @@ class SegmentFilter:
         )
 
     def observe(self, window: Window, notes: BatchNotes, discard: NDArray[np.bool_]) -> None:
-        """Settle a window's batches by headers and bitmaps, as far as possible.
-
-        Any thread may ask.
+        """Settle a window's batches by headers and bitmaps, as far as possible. Any thread may ask.
 
         Args:
-            window: The window.
             notes: As `note` left them; what is settled is added.
             discard: bool[n], what the transaction tracker says of each batch.
         """
@@ -280,11 +253,7 @@ class SegmentFilter:
         )
 
     def note(self, window: Window, notes: BatchNotes) -> None:
-        """Copy pass one's notes for the batches of the next window.
-
-        Raises:
-            ChangedWhileReadError: The segment is not what pass one read.
-        """
+        """Copy pass one's notes for the batches of the next window."""
         batches = window.batches
         known_segment = self._known_segment
         if known_segment is not None:
@@ -321,9 +290,8 @@ class SegmentFilter:
     def _look_up(
         self, payload: Payload, keys: KeyBlock, *, checks_crc: bool
     ) -> tuple[NDArray[np.uint64], Halves]:
-        """Look up the newest record of each key, as a bitmap.
-
-        The bitmap is for the rows that have none yet.
+        """Look up the newest record of each key, as a bitmap. The bitmap is for the rows that have
+        none yet.
 
         And the hashes of the keys by bit, if those are told. LOOK_UP_BIT of these rows is noted.
         """

@@ -25,61 +25,39 @@ class PredicateResult(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One predicate of a decision, or one part of a size.
-
-    Attributes:
-        about: The question.
-        code: Stable code of the predicate.
-        verdict: The result of the predicate.
-        text: The same for a person, with the numbers.
-        facts: The numbers, by name.
-        until_ms: When it changes by itself, epoch milliseconds; None where time does not do it.
-        until: The event that changes it; empty if none is needed.
-    """
+    """One predicate of a decision, or one part of a size."""
 
     about: About
-    code: str
+    code: str  # stable code of the predicate
     verdict: PredicateResult
-    text: str
+    text: str  # the same for a person, with the numbers
     facts: Mapping[str, Number] = field(default_factory=dict)
+    # When it changes by itself, epoch milliseconds; None where time does not do it.
     until_ms: int | None = None
-    until: str = ""
+    until: str = ""  # the event that changes it; empty if none is needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer that follows from the predicates of one decision.
-
-    Attributes:
-        about: The decision.
-        is_due: Whether something would be done now.
-        held_by: Code of the predicate that holds it back; None where it is due.
-        text: The answer in one line.
-        from_ms: From when on it will be, if nothing is appended, epoch milliseconds; None where
-            only an event changes it, and where it is due.
-        condition: The event; empty where none is needed.
-    """
+    """The answer that follows from the predicates of one decision."""
 
     about: About
-    is_due: bool
-    held_by: str | None
+    is_due: bool  # whether something would be done now
+    held_by: str | None  # code of the predicate that holds it back; None where it is due
     text: str
+    # From when on it will be, if nothing is appended, epoch milliseconds; None where only an event
+    # changes it, and where it is due.
     from_ms: int | None = None
-    condition: str = ""
+    condition: str = ""  # the event; empty where none is needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why one partition is as it is.
+    """Why one partition is as it is."""
 
-    Attributes:
-        answers: Answers about cleaning and deletion, in this order; the asked one first.
-        statements: All predicates, in the order in which Kafka asks.
-        after_recovery: The answers as they would be after a recovery, where one has to come first.
-    """
-
+    # Answers about cleaning and deletion, in this order; the asked one first.
     answers: tuple[Answer, ...]
-    statements: tuple[Statement, ...]
+    statements: tuple[Statement, ...]  # all predicates, in the order in which Kafka asks
     after_recovery: tuple[Answer, ...] = ()
 
 
@@ -130,7 +108,6 @@ def held_until_recovery(after: Explanation, code: str, text: str, until: str) ->
     """Return the explanation before a recovery from the one after it.
 
     Args:
-        after: The explanation after a recovery.
         code: Why there has to be one, as the stable code of a predicate.
         text: The same for a person.
         until: The event that ends the wait.

@@ -27,21 +27,13 @@ _ABOUT = About.CLEANING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CleaningLimit:
-    """One of the offsets at which cleaning has to stop.
-
-    Attributes:
-        code: Stable code.
-        offset: Where.
-        text: Why, with numbers.
-        until: The event that moves it.
-        until_ms: When it moves by itself, None where it does not.
-    """
+    """One of the offsets at which cleaning has to stop."""
 
     code: str
     offset: int
     text: str
-    until: str
-    until_ms: int | None = None
+    until: str  # the event that moves it
+    until_ms: int | None = None  # when it moves by itself, None where it does not
 
 
 def explain_cleaning(
@@ -52,15 +44,7 @@ def explain_cleaning(
     *,
     producers: Iterable[ProducerEntry],
 ) -> tuple[Answer, list[Statement]]:
-    """Explain whether a log is due for cleaning, or when next.
-
-    Args:
-        state: The partition, loaded.
-        config: Its topic's configuration.
-        request: Clock and checkpoints.
-        cleanable: The range by ``choose_range``.
-        producers: The log's producers.
-    """
+    """Explain whether a log is due for cleaning, or when next."""
     if not config.is_compacted:
         policy = ",".join(sorted(config.cleanup_policy)) or "nothing"
         text = f"cleanup.policy is {policy}: such a log is never compacted"
@@ -104,10 +88,8 @@ def _start(state: PartitionState, request: CleanRequest, cleanable: CleanableRan
 
 
 def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -> _CleaningLimit:
-    """Return the last stable offset as a bound, with its cause.
-
-    A transaction or the high watermark holds it.
-    """
+    """Return the last stable offset as a bound, with its cause. A transaction or the high
+    watermark holds it."""
     if open_ones and open_ones[0].first_offset == state.last_stable_offset:
         oldest = open_ones[0]
         late = (
@@ -259,10 +241,8 @@ def _not_due(
     bounds: Sequence[_CleaningLimit],
     last: tuple[Statement, Statement],
 ) -> Answer:
-    """Say what keeps a log from cleaning: a bound or the ratio.
-
-    A bound does, if the log would be due without it.
-    """
+    """Say what keeps a log from cleaning: a bound or the ratio. A bound does, if the log would
+    be due without it."""
     lag, ratio = last
     dirty = cleanable.dirty_bytes
     total = cleanable.clean_bytes + dirty

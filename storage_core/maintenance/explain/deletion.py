@@ -35,9 +35,6 @@ def explain_deletion(
 
     Args:
         state: The partition, as far as retention looked.
-        plan: The decisions about it.
-        rules: Retention of its topic.
-        now_ms: The run's clock, epoch milliseconds.
     """
     look = _ExplainedPlan(state=state, plan=plan, rules=rules, now_ms=now_ms)
     statements = [look.statement(block) for block in plan.blocks]

@@ -53,15 +53,9 @@ def explain_partition(
     """Explain a partition; nothing is written, no record is read.
 
     Args:
-        store: The partition.
-        config: Its topic's configuration.
         cleaner: Settings of compaction that do not belong to a topic.
-        request: Clock and checkpoints.
         max_timestamps: Largest timestamps, as for `SweepRequest`.
         is_closed: Whether the log is closed, as for `SweepRequest`.
-
-    Raises:
-        StorageError: The store failed.
     """
     if config.remote_storage_enable:
         text = "remote.storage.enable is true: which segments were uploaded cannot be seen here"
@@ -147,9 +141,6 @@ def _explain_size(
     """Return statements about the bytes of a partition directory.
 
     Args:
-        files: Its listing.
-        state: The partition, loaded.
-        config: Its topic's configuration.
         first_dirty_offset: Where its dirty section begins, None for a log that is not compacted.
         removable_bytes: Bytes that retention would remove now.
     """
@@ -221,14 +212,8 @@ def explain_after_recovery(
     recovery point on are read.
 
     Args:
-        store: The partition.
-        config: Its topic's configuration.
         cleaner: Settings of compaction that do not belong to a topic.
-        request: Clock and checkpoints.
         recovery_point: The partition's entry in the recovery-point checkpoint, 0 without one.
-
-    Raises:
-        StorageError: The store failed.
     """
     loader = LogLoader(
         settle(store),

@@ -37,19 +37,13 @@ from storage_core.store.uploads import encode_location
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commitment:
-    """The committing run, its fence, and the result to keep.
-
-    Attributes:
-        run_id: The run.
-        fencing_token: Token of its lease.
-        fence: Raises where the lease is gone; called right before the commit.
-        result: The commit's result in the manifest.
-    """
+    """The committing run, its fence, and the result to keep."""
 
     run_id: str
     fencing_token: int = 0
+    # Raises where the lease is gone; called right before the commit.
     fence: Callable[[], None] | None = None
-    result: Mapping[str, Any]
+    result: Mapping[str, Any]  # the commit's result in the manifest
 
 
 def commit_ingest(
@@ -65,16 +59,8 @@ def commit_ingest(
 
     Args:
         planned: By ``observe_and_plan``, with the same mirror and target.
-        mirror: The directory.
-        target: The managed partition.
         rules: The owner's rules.
-        commitment: The run and its lease.
         threads: How many objects to copy at the same time.
-
-    Raises:
-        ChangedWhileReadError: The mirror's files are not any more what was planned.
-        ConditionFailedError: Somebody else committed since the plan was made.
-        StorageError: A store failed.
     """
     plan = planned.plan
     if rules.in_place:

@@ -1,6 +1,4 @@
-"""Read edges of a mirror's segments and its small files.
-
-Records between the edges are not read.
+"""Read edges of a mirror's segments and its small files. Records between the edges are not read.
 
 A segment's first batch, its indexes, and what lies behind the last index entry tell which offsets
 and leader epochs it holds, and whether it ends where a batch ends. That is a few kilobytes of a
@@ -58,16 +56,11 @@ class LeftReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSegment:
-    """The files of one segment.
-
-    Attributes:
-        base_offset: Names its files.
-        log: Its records.
-        companions: Its indexes and the producer snapshot at its base, as far as there are.
-    """
+    """The files of one segment."""
 
     base_offset: int
     log: ListedFile
+    # Its indexes and the producer snapshot at its base, as far as there are.
     companions: tuple[ListedFile, ...]
 
     @property
@@ -78,82 +71,52 @@ class MirrorSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorListing:
-    """The files of a partition's directory by kind.
+    """The files of a partition's directory by kind."""
 
-    Attributes:
-        segments: In order of base offsets.
-        snapshots: Producer snapshots by their offset.
-        epoch_file: The leader epochs, None without.
-        metadata_file: The topic's id, None without.
-        unfinished: Files of a swap that the broker had not finished when they were copied.
-    """
-
-    segments: tuple[MirrorSegment, ...]
+    segments: tuple[MirrorSegment, ...]  # in order of base offsets
     snapshots: dict[int, ListedFile]
-    epoch_file: ListedFile | None
-    metadata_file: ListedFile | None
+    epoch_file: ListedFile | None  # the leader epochs, None without
+    metadata_file: ListedFile | None  # the topic's id, None without
+    # Files of a swap that the broker had not finished when they were copied.
     unfinished: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEdges:
-    """Offsets, epochs and times of a segment's first and last batches.
-
-    Attributes:
-        first_offset: Offset of the first batch, the base offset without any.
-        next_offset: After the last batch, the same of a segment without any.
-        first_epoch: Leader epoch of the first batch, -1 where it is not known.
-        last_epoch: Leader epoch of the last batch.
-        largest_timestamp: Timestamp of the last time index entry, epoch milliseconds; None without
-            one.
-    """
+    """Offsets, epochs and times of a segment's first and last batches."""
 
     first_offset: int
-    next_offset: int
-    first_epoch: int
+    next_offset: int  # after the last batch, the same of a segment without any
+    first_epoch: int  # leader epoch of the first batch, -1 where it is not known
     last_epoch: int
+    # Timestamp of the last time index entry, epoch milliseconds; None without one.
     largest_timestamp: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorFacts:
-    """Facts about the partition from the mirror's files; None if unknown.
-
-    Attributes:
-        topic_id: The id in ``partition.metadata``.
-        epochs: Entries of the leader epoch file; empty without one.
-        high_watermark: The high watermark of the mirror's checkpoint, or by its owner.
-        log_start_offset: The log start of the mirror's checkpoint.
-        cleaner_offset: The cleaner offset of the mirror's checkpoint.
-    """
+    """Facts about the partition from the mirror's files; None if unknown."""
 
     topic_id: str | None
-    epochs: tuple[EpochEntry, ...]
-    high_watermark: int | None
-    log_start_offset: int | None
-    cleaner_offset: int | None
+    epochs: tuple[EpochEntry, ...]  # entries of the leader epoch file; empty without one
+    high_watermark: int | None  # the high watermark of the mirror's checkpoint, or by its owner
+    log_start_offset: int | None  # the log start of the mirror's checkpoint
+    cleaner_offset: int | None  # the cleaner offset of the mirror's checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedFacts:
-    """Facts about the managed partition before the ingest; defaults if new.
+    """Facts about the managed partition before the ingest; defaults if new."""
 
-    Attributes:
-        end_offset: Up to where the mirror's segments were taken, None before the first.
-        topic_id: The id in its manifest.
-        epochs: Entries of its own leader epoch file.
-    """
-
+    # Up to where the mirror's segments were taken, None before the first.
     end_offset: int | None = None
     topic_id: str | None = None
-    epochs: tuple[EpochEntry, ...] = ()
+    epochs: tuple[EpochEntry, ...] = ()  # entries of its own leader epoch file
 
 
 def group_files(files: Iterable[ListedFile]) -> MirrorListing:
-    """Sort a directory's files by kind, without other names.
-
-    Only names as Kafka writes them count: 20 digits and one of its suffixes.
-    """
+    """Sort a directory's files by kind, without other names. Only names as Kafka writes them
+    count: 20 digits and one of its suffixes."""
     by_name = {file.name: file for file in files}
     snapshots = {}
     segments = []
@@ -188,12 +151,7 @@ def read_edges(store: LogStore, segment: MirrorSegment, read: CompanionReader) -
 
     Args:
         store: The mirror's directory.
-        segment: One of its segments.
         read: Returns a companion by its name; they are read once, for this and for their copy.
-
-    Raises:
-        CorruptRecordError: The segment does not begin with a batch, or ends inside of one.
-        StorageError: The store failed.
     """
     base = segment.base_offset
     present = {file.name for file in segment.companions}
@@ -227,12 +185,7 @@ def read_edges(store: LogStore, segment: MirrorSegment, read: CompanionReader) -
 
 
 def read_topic_id(store: LogStore, listing: MirrorListing) -> str | None:
-    """Return the topic id of a directory, None without one.
-
-    Raises:
-        CheckpointError: The file is malformed.
-        StorageError: The store failed.
-    """
+    """Return the topic id of a directory, None without one."""
     if listing.metadata_file is None:
         return None
     content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
@@ -241,12 +194,7 @@ def read_topic_id(store: LogStore, listing: MirrorListing) -> str | None:
 
 
 def read_epochs(store: LogStore, listing: MirrorListing) -> tuple[EpochEntry, ...]:
-    """Return a directory's leader epochs, none without a file of them.
-
-    Raises:
-        CheckpointError: The file is malformed.
-        StorageError: The store failed.
-    """
+    """Return a directory's leader epochs, none without a file of them."""
     if listing.epoch_file is None:
         return ()
     content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
@@ -270,11 +218,7 @@ class _End(NamedTuple):
 
 
 def _find_end(reader: FileReader, index: OffsetIndex, place: str) -> _End:
-    """Return the end of a segment, from the last index entry on.
-
-    Raises:
-        CorruptRecordError: It is not where the file ends.
-    """
+    """Return the end of a segment, from the last index entry on."""
     start = index.look_up(index.last_offset) if len(index.entries) else 0
     end = _scan_from(reader, start) if 0 < start < reader.size_bytes else _End(0)
     if end.position != reader.size_bytes:

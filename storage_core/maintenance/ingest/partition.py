@@ -42,14 +42,7 @@ DEFAULT_SETTLE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorPartition:
-    """A partition's directory in a mirror.
-
-    Attributes:
-        objects: The mirror's root.
-        directory: Name of the directory.
-        files: For reading them: the same directory.
-        first: How it was first listed.
-    """
+    """A partition's directory in a mirror."""
 
     objects: ObjectStore
     directory: str
@@ -62,11 +55,7 @@ class MirrorPartition:
         return f"{self.objects.url}/{self.directory}"
 
     def list_again(self) -> list[ListedFile]:
-        """Return a new listing of the directory.
-
-        Raises:
-            StorageError: The store failed.
-        """
+        """Return a new listing of the directory."""
         return [
             ListedFile(info.key.rpartition("/")[2], info.size_bytes, info.modified_ms, info.etag)
             for info in self.objects.list_folder(f"{self.directory}/")
@@ -75,16 +64,13 @@ class MirrorPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRules:
-    """The owner's rules for a mirror.
+    """The owner's rules for a mirror."""
 
-    Attributes:
-        sync_has_stopped: Nothing is written to it any more: the newest segment is closed, too.
-        in_place: Its objects are adopted where they are; they belong to the managed root then.
-        settle_ms: How long the second of the two looks at it has to be after the first.
-    """
-
+    # Nothing is written to it any more: the newest segment is closed, too.
     sync_has_stopped: bool = False
+    # Its objects are adopted where they are; they belong to the managed root then.
     in_place: bool = False
+    # How long the second of the two looks at it has to be after the first.
     settle_ms: int = DEFAULT_SETTLE_MS
 
     def __post_init__(self) -> None:
@@ -99,11 +85,7 @@ class IngestRules:
 
 
 class CompanionFiles:
-    """A mirror's small files, each read once for plan and commit.
-
-    Args:
-        files: The directory.
-    """
+    """A mirror's small files, each read once for plan and commit."""
 
     def __init__(self, files: LogStore) -> None:
         self._files = files
@@ -132,19 +114,12 @@ class CompanionFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedIngest:
-    """A plan with what its commit needs.
-
-    Attributes:
-        plan: The plan of the ingest.
-        companions: Small files that were read for it.
-        cost: Its cost, planning included.
-        is_new: Whether the managed root does not have the partition yet.
-    """
+    """A plan with what its commit needs."""
 
     plan: IngestPlan
     companions: CompanionFiles
     cost: IngestCost
-    is_new: bool
+    is_new: bool  # whether the managed root does not have the partition yet
 
     @property
     def has_work(self) -> bool:
@@ -153,10 +128,8 @@ class PlannedIngest:
 
 
 def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: IngestRules) -> bool:
-    """Whether the first listing has anything new for the managed partition.
-
-    A partition with nothing new is neither listed again nor read.
-    """
+    """Whether the first listing has anything new for the managed partition. A partition with
+    nothing new is neither listed again nor read."""
     listing = group_files(first)
     candidates = choose_candidates(
         listing,
@@ -191,20 +164,12 @@ def observe_and_plan(
     """List a mirror's directory again, read new segments' edges, and plan.
 
     Args:
-        mirror: The directory.
         target: The managed partition; one that is new was opened so.
         rules: The owner's rules.
         high_watermark: The high watermark by the mirror's checkpoint or its owner, None without
             either.
         log_start_offset: The log start of the mirror's checkpoint, None without one.
         cleaner_offset: The cleaner offset of the mirror's checkpoint, None without one.
-
-    Raises:
-        GuardRefusedError: The directory contradicts itself or what was taken before; the code
-            says how.
-        InconsistentTopicIdError: It belongs to another topic of that name than before.
-        CorruptRecordError: A closed segment is damaged or torn.
-        StorageError: A store failed.
     """
     first, second = group_files(mirror.first), group_files(mirror.list_again())
     for listing in (first, second):
@@ -261,12 +226,7 @@ def _attested(
 
 
 def own_epochs(target: ManagedStore) -> tuple[EpochEntry, ...]:
-    """Return a managed partition's leader epochs, none without a file of them.
-
-    Raises:
-        CheckpointError: The file is malformed.
-        StorageError: The store failed.
-    """
+    """Return a managed partition's leader epochs, none without a file of them."""
     if LEADER_EPOCH_FILE not in target.manifest.files:
         return ()
     content = target.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)

@@ -30,63 +30,39 @@ _EDGES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Segments that may be taken as far as listings tell.
+    """Segments that may be taken as far as listings tell."""
 
-    Attributes:
-        segments: In order of base offsets.
-        ends: Where each of them ends: the base offset of the next one; None for the newest one,
-            which is a candidate only if no sync writes any more.
-        skip_reasons: Why each other new segment stays, by base offset.
-        snapshots: The producer snapshots that both listings have, by offset.
-    """
-
-    segments: tuple[MirrorSegment, ...]
+    segments: tuple[MirrorSegment, ...]  # in order of base offsets
+    # Where each of them ends: the base offset of the next one; None for the newest one, which is a
+    # candidate only if no sync writes any more.
     ends: tuple[int | None, ...]
-    skip_reasons: Mapping[int, LeftReason]
-    snapshots: Mapping[int, ListedFile]
+    skip_reasons: Mapping[int, LeftReason]  # why each other new segment stays, by base offset
+    snapshots: Mapping[int, ListedFile]  # the producer snapshots that both listings have, by offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenSegment:
-    """A segment that is taken.
-
-    Attributes:
-        segment: Its files.
-        end_offset: Just past what it holds: where the next one begins.
-        largest_timestamp: Epoch milliseconds, None where the time index does not say.
-    """
+    """A segment that is taken."""
 
     segment: MirrorSegment
-    end_offset: int
-    largest_timestamp: int | None
+    end_offset: int  # just past what it holds: where the next one begins
+    largest_timestamp: int | None  # epoch milliseconds, None where the time index does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPlan:
-    """The segments and files to take of one partition.
+    """The segments and files to take of one partition."""
 
-    Attributes:
-        location: Location of the mirror's directory.
-        segments: In order; may be empty.
-        skip_reasons: Why each other new segment stays, by base offset.
-        snapshot: Producer snapshot at the end of what is taken, None without one.
-        end_offset: Up to where the mirror will have been taken; None if nothing ever was.
-        topic_id: The partition's topic id, None if unknown.
-        epochs: The managed partition's leader epochs afterwards.
-        high_watermark: The attested high watermark, at most end_offset; None without one.
-        log_start_offset: Where a partition that is new begins.
-        cleaner_offset: Where the cleaner of a partition that is new goes on, None without one.
-    """
-
-    location: str
-    segments: tuple[TakenSegment, ...]
-    skip_reasons: Mapping[int, LeftReason]
-    snapshot: ListedFile | None
-    end_offset: int | None
-    topic_id: str | None
-    epochs: tuple[EpochEntry, ...]
-    high_watermark: int | None
+    location: str  # location of the mirror's directory
+    segments: tuple[TakenSegment, ...]  # in order; may be empty
+    skip_reasons: Mapping[int, LeftReason]  # why each other new segment stays, by base offset
+    snapshot: ListedFile | None  # producer snapshot at the end of what is taken, None without one
+    end_offset: int | None  # up to where the mirror will have been taken; None if nothing ever was
+    topic_id: str | None  # the partition's topic id, None if unknown
+    epochs: tuple[EpochEntry, ...]  # the managed partition's leader epochs afterwards
+    high_watermark: int | None  # the attested high watermark, at most end_offset; None without one
     log_start_offset: int | None
+    # Where the cleaner of a partition that is new goes on, None without one.
     cleaner_offset: int | None
 
     @property
@@ -118,11 +94,10 @@ def choose_candidates(
     """Choose new closed segments with equal facts in both listings.
 
     Args:
-        first: The mirror as it was first seen.
         second: A later listing of the same directory.
         end_offset: Up to where segments were taken before, None for the first time.
-        sync_has_stopped: Whether the owner says that nothing is written to the mirror any more:
-            the newest segment is as good as the others then.
+        sync_has_stopped: Whether the owner says that nothing is written to the mirror any more: the
+            newest segment is as good as the others then.
     """
     before = {segment.base_offset: segment for segment in first.segments}
     new = [s for s in second.segments if end_offset is None or s.base_offset >= end_offset]
@@ -161,10 +136,8 @@ def _is_unchanged(before: MirrorSegment | None, now: MirrorSegment) -> bool:
 
 
 def _is_same_file(before: ListedFile | None, now: ListedFile) -> bool:
-    """Whether two listings agree about a file; tags may be missing.
-
-    An inventory may have no tags.
-    """
+    """Whether two listings agree about a file; tags may be missing. An inventory may have no
+    tags."""
     if before is None or (before.name, before.size_bytes) != (now.name, now.size_bytes):
         return False
     return before.etag in {"", now.etag}
@@ -181,16 +154,8 @@ def plan_ingest(
 
     Args:
         location: Location of the mirror's directory, for messages.
-        candidates: By listings.
         edges: Edges of the candidates, in their order.
         attested: By the mirror's own files.
-        ingested: The managed partition's facts.
-
-    Raises:
-        GuardRefusedError: Segments overlap, are of several replicas, or do not continue what was
-            taken before.
-        InconsistentTopicIdError: The mirror has another topic of that name than before.
-        CorruptRecordError: A segment holds offsets below its base.
     """
     expected, topic_id = ingested.topic_id, attested.topic_id
     if expected is not None and topic_id is not None and expected != topic_id:
@@ -299,10 +264,8 @@ def _epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
 def _merge_epochs(
     ingested: Sequence[EpochEntry], attested: Sequence[EpochEntry], end_offset: int | None
 ) -> tuple[EpochEntry, ...]:
-    """Return ingested epochs and the mirror's newer ones, up to the end.
-
-    The end is that of the segments in the plan.
-    """
+    """Return ingested epochs and the mirror's newer ones, up to the end. The end is that of the
+    segments in the plan."""
     newest = max((entry.epoch for entry in ingested), default=NO_LEADER_EPOCH)
     new = [
         entry
@@ -330,25 +293,15 @@ def _mixed(reason: str) -> GuardRefusedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestCost:
-    """What a plan costs: requests to the stores, and bytes.
+    """What a plan costs: requests to the stores, and bytes."""
 
-    Attributes:
-        list_requests: Pages of listings, of the second look only.
-        get_requests: Ranged and whole reads, of the plan and of the commit.
-        copy_requests: Copies that the store makes by itself.
-        put_requests: Writes, the manifest and its history among them.
-        head_requests: Questions about single objects.
-        copied_bytes: Bytes that the store copies by itself.
-        moved_bytes: Bytes that are read and written again by us.
-    """
-
-    list_requests: int
-    get_requests: int
-    copy_requests: int
-    put_requests: int
-    head_requests: int
-    copied_bytes: int
-    moved_bytes: int
+    list_requests: int  # pages of listings, of the second look only
+    get_requests: int  # ranged and whole reads, of the plan and of the commit
+    copy_requests: int  # copies that the store makes by itself
+    put_requests: int  # writes, the manifest and its history among them
+    head_requests: int  # questions about single objects
+    copied_bytes: int  # bytes that the store copies by itself
+    moved_bytes: int  # bytes that are read and written again by us
 
 
 def cost_of(
@@ -362,9 +315,6 @@ def cost_of(
     """Count a plan's and its commit's requests and bytes, if predictable.
 
     Args:
-        plan: The plan of the ingest.
-        candidates: The candidates that were read for it.
-        listing: Listing of the mirror's directory.
         in_place: Whether objects are adopted where they are.
         is_server_side: Whether the store copies records by itself.
     """

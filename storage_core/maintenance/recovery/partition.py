@@ -14,25 +14,15 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverResult:
-    """The result of a recovery.
-
-    Attributes:
-        log_end_offset: Offset that the next record would get.
-        log_start_offset: First offset that may be read.
-        recovery_point: First offset that was not known to be on the disk.
-        segments: Segments that the log has now.
-        truncated_bytes: Bytes that were cut, removed segments and zeros included.
-        deleted_segments: Segments that were removed whole.
-        rebuilt_indexes: Segments whose indexes were built anew.
-    """
+    """The result of a recovery."""
 
     log_end_offset: int
-    log_start_offset: int
+    log_start_offset: int  # first offset that may be read
     recovery_point: int
     segments: int
-    truncated_bytes: int
-    deleted_segments: int
-    rebuilt_indexes: int
+    truncated_bytes: int  # bytes that were cut, removed segments and zeros included
+    deleted_segments: int  # segments that were removed whole
+    rebuilt_indexes: int  # segments whose indexes were built anew
 
     @classmethod
     def of(cls, log: LoadedLog) -> "RecoverResult":
@@ -67,10 +57,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
     """Load a log as a starting broker would; report changes, write nothing.
 
     Args:
-        store: The partition directory.
-        config: The topic's configuration.
         cleaner: For the expiry of producers, and limits of decompression.
-        now_ms: The run's clock, epoch milliseconds.
         recovery_point: The partition's entry in the recovery-point checkpoint, 0 without one.
         log_start_offset: Its entry in the log-start checkpoint, 0 without one.
         clean_shutdown: Whether its log directory has the clean-shutdown marker.
@@ -78,11 +65,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         truncations: Where the log, once it is loaded, is cut to follow a leader, one after the
             other; as ``follow_leader``.
         scans: Segments that were scanned before, by base offset.
-        threads: How many threads scan a segment.
         on_bytes: Told how many bytes of segments were scanned, window by window.
-
-    Raises:
-        PylogError: The errors of ``LogLoader.load``: Kafka does not load such a log either.
     """
     loader = LogLoader(
         store,

@@ -80,15 +80,8 @@ def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
     After a batch that is none the search goes on where its length says that the next one begins,
     or, where none does, byte by byte.
 
-    Args:
-        store: The partition directory.
-        cut: A stretch of one of its files.
-
     Yields:
         (position, batches): where in the file the batches' positions count from, and the batches.
-
-    Raises:
-        StorageError: The store failed.
     """
     end = cut.position + cut.size_bytes
     with closing(store.open_file(cut.file)) as reader:
@@ -118,26 +111,15 @@ def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
 
 
 def count_lost_records(store: LogStore, cut: Cut) -> int:
-    """Return how many records the readable batches in a cut have.
-
-    Raises:
-        StorageError: The store failed.
-    """
+    """Return how many records the readable batches in a cut have."""
     return sum(int(count_records(batches).sum()) for _, batches in lost_batches(store, cut))
 
 
 def measure_cuts(store: LogStore, cuts: Iterable[Cut]) -> tuple[int, tuple[int, int]]:
     """Count the readable records in cuts; return the count and their end.
 
-    Args:
-        store: The partition directory.
-        cuts: Stretches of its files.
-
     Returns:
         How many there are, then epoch and end of the last; (-1, 0) without one.
-
-    Raises:
-        StorageError: The store failed.
     """
     records, end = 0, (-1, 0)
     for cut in cuts:
@@ -155,11 +137,7 @@ def readable_batches(reader: FileReader, window: Window) -> BatchTable:
     messages there are inside. One that cannot be opened counts as one message.
 
     Args:
-        reader: The open file.
         window: A window of a scan that checks checksums.
-
-    Raises:
-        StorageError: The file cannot be read.
     """
     good = np.flatnonzero(window.batches.crc_ok == 1)
     batches = BatchTable(window.batches.columns[:, good])
@@ -193,14 +171,7 @@ def _next_start(reader: FileReader, position: int, end: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Salvage:
-    """The kept bytes and records of one partition.
-
-    Attributes:
-        directory: Where.
-        raw_bytes: Bytes of the raw copies.
-        segments: Segments that open.
-        records: Records in them.
-    """
+    """The kept bytes and records of one partition."""
 
     directory: SystemText
     raw_bytes: int
@@ -218,22 +189,14 @@ def salvage_cuts(
     source: LogStore | None = None,
     epochs: Sequence[EpochEntry] = (),
 ) -> Salvage:
-    """Copy the bytes of cuts before the cut; replace older files.
-
-    Older files are of a former attempt.
+    """Copy the bytes of cuts before the cut; replace older files. Older files are of a former
+    attempt.
 
     Args:
-        store: The partition directory, not cut yet.
         cuts: The planned cuts, in file order.
         directory: Where to; named like the partition directory, outside of every log directory.
-        index_interval_bytes: ``index.interval.bytes``.
-        max_index_bytes: ``segment.index.bytes``.
         source: The partition as it is when it is cut; None where no other change comes before.
         epochs: The leader epochs that the log keeps.
-
-    Raises:
-        CheckpointError: A file that says whose log it is is malformed.
-        StorageError: Something cannot be read, or written there.
     """
     source = store if source is None else source
     cuts = tuple(cut for cut in cuts if cut.lost_bytes)
@@ -272,19 +235,14 @@ def salvage_cuts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCuts:
-    """What a run wrote down of the cuts of one partition.
-
-    Attributes:
-        directory: The partition directory that they were in.
-        cuts: Each cut, in file order.
-        identity: Whose log it was; former versions did not say.
-        epoch_starts: Start offsets of its leader epochs, by epoch: of those that it kept, and of
-            those that its epoch file had behind the first cut. A former version did not say.
-    """
+    """What a run wrote down of the cuts of one partition."""
 
     directory: SystemText
-    cuts: tuple[Cut, ...]
+    cuts: tuple[Cut, ...]  # each cut, in file order
+    # Whose log it was; former versions did not say.
     identity: Annotated[LogIdentity, OMITTED] = _UNKNOWN
+    # Start offsets of its leader epochs, by epoch: of those that it kept, and of those that its
+    # epoch file had behind the first cut. A former version did not say.
     epoch_starts: Annotated[Mapping[_Epoch, Count], OMITTED] = field(default_factory=dict)
 
     @property
@@ -316,12 +274,7 @@ def _saved_cuts(
 
 
 def read_cuts(directory: Path) -> SavedCuts | None:
-    """Return the cuts with reasons; None from a version without records.
-
-    Raises:
-        ManifestError: The file is malformed.
-        StorageError: It cannot be read.
-    """
+    """Return the cuts with reasons; None from a version without records."""
     store = LocalStore(directory)
     if not store.has(CUTS_FILE):
         return None

@@ -66,17 +66,11 @@ _APPEND_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SalvagedLog:
-    """One partition directory's cuts, with a folder for each run.
-
-    Attributes:
-        partition: The partition.
-        directory: The folder with its segments and raw copies.
-        saved: The cuts with their reasons; None if the run did not write them down.
-    """
+    """One partition directory's cuts, with a folder for each run."""
 
     partition: TopicPartition
-    directory: Path
-    saved: SavedCuts | None
+    directory: Path  # the folder with its segments and raw copies
+    saved: SavedCuts | None  # the cuts with their reasons; None if the run did not write them down
 
     @property
     def is_named(self) -> bool:
@@ -86,43 +80,26 @@ class SalvagedLog:
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """Counts of what a salvaged log holds.
+    """Counts of what a salvaged log holds."""
 
-    Attributes:
-        first_offset: The first one; None without records.
-        last_offset: The last one.
-        segments: Segments that open.
-        raw_bytes: Bytes of the raw copies.
-        records: Records in the segments.
-        doubled: Records that the log has, too.
-        free: Records behind the end of the log.
-        passed: Other records: below the end of the log, of a former leader epoch, of one that is
-            not believed, or of another log.
-        kept_offsets: First and last offset of each run of records that the log does not have.
-        log_end_offset: Where the log ends; None where there is none.
-        other_log: Why the log is not the one that they were cut from; None where nothing says so.
-    """
-
-    first_offset: int | None = None
+    first_offset: int | None = None  # the first one; None without records
     last_offset: int | None = None
     segments: int = 0
     raw_bytes: int = 0
     records: int = 0
     doubled: int = 0
     free: int = 0
+    # Other records: below the end of the log, of a former leader epoch, of one that is not
+    # believed, or of another log.
     passed: int = 0
     kept_offsets: list[tuple[int, int]] = field(default_factory=list)
-    log_end_offset: int | None = None
+    log_end_offset: int | None = None  # where the log ends; None where there is none
+    # Why the log is not the one that they were cut from; None where nothing says so.
     other_log: OtherLogError | None = None
 
 
 def find_salvaged(folder: Path) -> list[SalvagedLog]:
-    """Return the partitions in a salvage folder, of one run or all.
-
-    Raises:
-        LogDirectoryNotFoundError: There is no such folder, or nothing in it was salvaged.
-        PylogError: A list of cuts is malformed.
-    """
+    """Return the partitions in a salvage folder, of one run or all."""
     logs: list[SalvagedLog] = []
     due = [folder] if folder.is_dir() else []
     while due:
@@ -148,16 +125,7 @@ def find_salvaged(folder: Path) -> list[SalvagedLog]:
 
 
 def require_own(log: SalvagedLog, directory: Path) -> None:
-    """Refuse salvaged files that more users than the log's may write.
-
-    Args:
-        log: The salvaged log.
-        directory: The partition directory of the log that gets its records.
-
-    Raises:
-        GuardRefusedError: Others may have.
-        StorageError: They cannot be looked at.
-    """
+    """Refuse salvaged files that more users than the log's may write."""
     with storage_errors(directory):
         around = directory.stat()
     with storage_errors(log.directory), open_folder(log.directory) as folder:
@@ -181,7 +149,6 @@ class LogBatches:
         first_offset: Where the look-ups begin.
 
     Attributes:
-        end_offset: Where the log ends.
         last_epoch: Its newest leader epoch, NO_EPOCH without one.
     """
 
@@ -258,20 +225,8 @@ def _segments(log: SalvagedLog) -> list[int]:
 
 
 def require_own_log(log: SalvagedLog, of_log: LogStore) -> None:
-    """Check that a log is still the one that was cut.
-
-    What a former version did not write down is not compared.
-
-    Args:
-        log: The salvaged log.
-        of_log: The partition directory of the log.
-
-    Raises:
-        InconsistentClusterIdError: It is another cluster's.
-        InconsistentEpochsError: Below the cut it has other leader epochs.
-        InconsistentTopicIdError: It is another topic's.
-        PylogError: A file cannot be read.
-    """
+    """Check that a log is still the one that was cut. What a former version did not write down
+    is not compared."""
     saved = log.saved
     if saved is None:
         return
@@ -289,11 +244,7 @@ def describe_salvaged(log: SalvagedLog, of_log: LogStore | None) -> Contents:
     """Return a salvaged log's content, and how much the log has.
 
     Args:
-        log: The salvaged log.
         of_log: The partition directory of the log; None where there is none.
-
-    Raises:
-        PylogError: A file cannot be read.
     """
     bases = _segments(log)
     contents = Contents(
@@ -321,15 +272,7 @@ def describe_salvaged(log: SalvagedLog, of_log: LogStore | None) -> Contents:
 
 
 class _SalvagedWindow(NamedTuple):
-    """Salvaged batches that follow each other.
-
-    Attributes:
-        log: Where they were salvaged.
-        base_offset: Base offset of their segment.
-        position: Where their positions count from.
-        batches: The batches.
-        is_believed: Which of them have a believed leader epoch.
-    """
+    """Salvaged batches that follow each other."""
 
     log: SalvagedLog
     base_offset: int
@@ -341,7 +284,6 @@ class _SalvagedWindow(NamedTuple):
         """Return a mask of batches that a log may get.
 
         Args:
-            end_offset: Where the log ends.
             last_epoch: Its newest leader epoch.
         """
         epochs = self.batches.leader_epoch
@@ -393,17 +335,11 @@ def _count(contents: Contents, window: _SalvagedWindow, of_log: LogBatches) -> N
 
 
 def replay(logs: Sequence[SalvagedLog], log: UnifiedLog, store: LogStore) -> int:
-    """Append batches at free offsets to a log; return the record count.
-
-    The batches have their former offsets.
+    """Append batches at free offsets to a log; return the record count. The batches have their
+    former offsets.
 
     Args:
         logs: The log's salvaged parts, by any runs.
-        log: The log, open for appends.
-        store: Its directory.
-
-    Raises:
-        PylogError: The log is another one, a file cannot be read, or a batch is not taken.
     """
     for each in logs:
         require_own_log(each, store)

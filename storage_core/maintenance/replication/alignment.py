@@ -31,45 +31,24 @@ _MOST_GAPS: Final = 1 << 16
 
 
 class Mismatch(NamedTuple):
-    """Records of both logs between two places at which they are alike.
+    """Records of both logs between two places at which they are alike."""
 
-    Attributes:
-        first: Offset of the first such record of the original; of the next one where there is none.
-        last: Offset of the last one, below the first if there is none.
-        records: How many.
-        time_ms: Timestamp of the first one.
-        copy_first: The same of the copy.
-        copy_last: The same of the copy.
-        copy_records: The same of the copy.
-        copy_time_ms: The same of the copy.
-        is_first: Whether nothing before was alike.
-        is_last: Whether nothing behind is alike.
-    """
-
+    # Offset of the first such record of the original; of the next one where there is none.
     first: int
-    last: int
+    last: int  # offset of the last one, below the first if there is none
     records: int
     time_ms: int
     copy_first: int
     copy_last: int
     copy_records: int
     copy_time_ms: int
-    is_first: bool
-    is_last: bool
+    is_first: bool  # whether nothing before was alike
+    is_last: bool  # whether nothing behind is alike
 
 
 @dataclass(slots=True)
 class WrongOffsets:
-    """Records at different offsets in original and copy, despite equal numbering.
-
-    Attributes:
-        records: How many.
-        first: Offset of the first one in the original.
-        last: Offset of the last one.
-        copy_first: Where the first one lies in the copy.
-        copy_last: The same of the last one.
-        time_ms: Timestamp of the first one.
-    """
+    """Records at different offsets in original and copy, despite equal numbering."""
 
     records: int = 0
     first: int = 0
@@ -79,12 +58,7 @@ class WrongOffsets:
     time_ms: int = 0
 
     def add(self, original: Rows, offsets: NDArray[np.int64]) -> None:
-        """Take note of records.
-
-        Args:
-            original: The records in the original, at least one.
-            offsets: Where they lie in the copy.
-        """
+        """Take note of records."""
         if not self.records:
             self.first, self.copy_first = int(original[OFFSET, 0]), int(offsets[0])
             self.time_ms = int(original[TIMESTAMP, 0])
@@ -94,21 +68,15 @@ class WrongOffsets:
 
 @dataclass(slots=True)
 class Alignment:
-    """What two logs have in common.
+    """What two logs have in common."""
 
-    Attributes:
-        gaps: Where they differ, in order.
-        untold: How many places more.
-        records: How many records both have.
-        wrong: Records at other offsets than in the original, where there is no map.
-        unmet: int64[5, n] each, records that do not lie where a map says: offset in the original,
-            in the copy, in the copy as the map has it, timestamp, identity.
-    """
-
-    gaps: list[Mismatch] = field(default_factory=list)
-    untold: int = 0
+    gaps: list[Mismatch] = field(default_factory=list)  # where they differ, in order
+    untold: int = 0  # how many places more
     records: int = 0
+    # Records at other offsets than in the original, where there is no map.
     wrong: WrongOffsets = field(default_factory=WrongOffsets)
+    # int64[5, n] each, records that do not lie where a map says: offset in the original, in the
+    # copy, in the copy as the map has it, timestamp, identity.
     unmet: list[NDArray[np.int64]] = field(default_factory=list)
 
 
@@ -123,10 +91,7 @@ class _AlignedLog:
         self.next_offset = 0  # behind the last record in use
 
     def read(self) -> Rows | None:
-        """Return the next piece without adding it to the rows.
-
-        None at the end of the log.
-        """
+        """Return the next piece without adding it to the rows. None at the end of the log."""
         rows = self.readers[-1].read()
         self.is_at_end = rows is None
         return rows
@@ -150,17 +115,10 @@ class _AlignedLog:
 
 @dataclass(slots=True)
 class Passed:
-    """Records of one log that follow each other.
-
-    Attributes:
-        first: Offset of the first one.
-        last: Offset of the last one, -1 without one.
-        records: How many.
-        time_ms: Timestamp of the first one.
-    """
+    """Records of one log that follow each other."""
 
     first: int = -1
-    last: int = -1
+    last: int = -1  # offset of the last one, -1 without one
     records: int = 0
     time_ms: int = -1
 
@@ -200,13 +158,8 @@ class Aligner:
 
     Args:
         open_original: Returns a reader of the original from an offset on.
-        open_copy: The same of the copy.
         syncs: int64[n, 2], offsets in the original, rising, and in the copy, that a map says; None
             where all offsets should be equal.
-
-    Attributes:
-        original: The one log.
-        copy: The other one.
     """
 
     def __init__(
@@ -220,11 +173,7 @@ class Aligner:
         self._answer = Alignment()
 
     def run(self) -> Alignment:
-        """Read both logs, and return what they have in common.
-
-        Raises:
-            PylogError: Records cannot be read.
-        """
+        """Read both logs, and return what they have in common."""
         one, two = self.original, self.copy
         while True:
             one.fill(1)

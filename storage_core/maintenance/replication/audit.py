@@ -30,12 +30,7 @@ _NOTHING: Final = LogSpan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A copy of the partition that has records of a loss.
-
-    Attributes:
-        replica: The copy.
-        records: How many of them it has.
-    """
+    """A copy of the partition that has records of a loss."""
 
     replica: Replica
     records: int
@@ -43,95 +38,64 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """The size, the time and some keys of records.
-
-    Attributes:
-        size_bytes: Size of their keys and values.
-        first_timestamp_ms: Smallest timestamp, epoch milliseconds; None where none has one.
-        last_timestamp_ms: Largest timestamp.
-        keys: The first of their keys, each once; no more than were asked for.
-    """
+    """The size, the time and some keys of records."""
 
     size_bytes: int = 0
+    # Smallest timestamp, epoch milliseconds; None where none has one.
     first_timestamp_ms: int | None = None
     last_timestamp_ms: int | None = None
-    keys: tuple[bytes, ...] = ()
+    keys: tuple[bytes, ...] = ()  # the first of their keys, each once; no more than were asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerCut:
-    """The change of one replica if a candidate leads.
-
-    Attributes:
-        replica: The follower.
-        offset: New log end offset; the old one if nothing is cut.
-        is_restart: Whether it is emptied and begins at the offset.
-        rounds: Offsets of the cuts, in order.
-        same_until: Up to it the follower agrees with the leader. Below ``offset`` and the leader's
-            log end, Kafka leaves the two different and says nothing.
-        committed: Committed records that the cut takes, and that the leader lacks.
-        stays_eligible: Whether its broker may stay in ISR and ELR: it is in neither, or has all
-            below the high watermark afterwards.
-    """
+    """The change of one replica if a candidate leads."""
 
     replica: Replica
-    offset: int
-    is_restart: bool
-    rounds: tuple[int, ...]
+    offset: int  # new log end offset; the old one if nothing is cut
+    is_restart: bool  # whether it is emptied and begins at the offset
+    rounds: tuple[int, ...]  # offsets of the cuts, in order
+    # Up to it the follower agrees with the leader. Below ``offset`` and the leader's log end, Kafka
+    # leaves the two different and says nothing.
     same_until: int
-    committed: Ranges
+    committed: Ranges  # committed records that the cut takes, and that the leader lacks
+    # Whether its broker may stay in ISR and ELR: it is in neither, or has all below the high
+    # watermark afterwards.
     stays_eligible: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A replica if it led next.
-
-    Attributes:
-        replica: The replica.
-        cuts: The followers that would be cut, or would not agree with it.
-        lost: Records that some replica has and this one has not.
-        committed: The lost records that were committed on their branch.
-        uncommitted: The lost records that were not, as a closed in-sync replica never had them. The
-            others are undecided: they are younger than the last checkpoint.
-        weight: Their size and time.
-        holders: The copies that have them; those that moves and deletions left, too.
-        is_safe: Whether nothing committed is lost, it has no damage, and every replica was read.
-    """
+    """A replica if it led next."""
 
     replica: Replica
     cuts: tuple[FollowerCut, ...]
     lost: Ranges
-    committed: Ranges
+    committed: Ranges  # the lost records that were committed on their branch
+    # The lost records that were not, as a closed in-sync replica never had them. The others are
+    # undecided: they are younger than the last checkpoint.
     uncommitted: Ranges
-    weight: Weight
+    weight: Weight  # their size and time
+    # The copies that have them; those that moves and deletions left, too.
     holders: tuple[Holder, ...]
-    is_safe: bool
+    is_safe: bool  # whether nothing committed is lost, it has no damage, and every replica was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAudit:
-    """The replicas of one partition together.
+    """The replicas of one partition together."""
 
-    Attributes:
-        high_watermark: First offset not known to be on all in-sync replicas, as far as the
-            directories tell; None without a replica that can be opened.
-        divergence: First offset at which two replicas have other records; None without.
-        damage: Each replica's damage, in the given order: batches with a wrong checksum and bytes
-            that are no batch, including those that opening cuts off.
-        candidates: In the order of the assignment.
-        largest_epoch: Largest leader epoch that a copy names, -1 without one.
-        largest_producer_id: Largest producer id that a copy names, -1 without one.
-        largest_coordinator_epoch: Largest epoch of a transaction's coordinator, -1 without one.
-    """
-
+    # First offset not known to be on all in-sync replicas, as far as the directories tell; None
+    # without a replica that can be opened.
     high_watermark: int | None
-    divergence: int | None
+    divergence: int | None  # first offset at which two replicas have other records; None without
+    # Each replica's damage, in the given order: batches with a wrong checksum and bytes that are no
+    # batch, including those that opening cuts off.
     damage: tuple[tuple[Damage, ...], ...]
-    candidates: tuple[Candidate, ...]
-    largest_epoch: int
-    largest_producer_id: int
-    largest_coordinator_epoch: int
+    candidates: tuple[Candidate, ...]  # in the order of the assignment
+    largest_epoch: int  # largest leader epoch that a copy names, -1 without one
+    largest_producer_id: int  # largest producer id that a copy names, -1 without one
+    largest_coordinator_epoch: int  # largest epoch of a transaction's coordinator, -1 without one
 
 
 def audit_partition(
@@ -148,9 +112,6 @@ def audit_partition(
         state: The partition's registration, None if unknown.
         beside: Copies that moves and deletions left: none of them leads or follows.
         most_keys: How many keys of each loss are wanted.
-
-    Raises:
-        PylogError: Records that have to be compared cannot be read.
     """
     return _JudgedPartition(replicas, state, beside, most_keys).result()
 
@@ -217,10 +178,8 @@ class _JudgedPartition:
         )
 
     def _find_in_sync(self) -> list[Replica]:
-        """Return the in-sync replicas: ISR, ELR, last known leader, or all.
-
-        The first of these sets with a member counts.
-        """
+        """Return the in-sync replicas: ISR, ELR, last known leader, or all. The first of these
+        sets with a member counts."""
         usable = [self._replicas[number] for number in self._usable]
         if self._state is not None:
             for brokers in (self._state.isr, self._state.elr, self._state.last_known_elr):
@@ -229,9 +188,8 @@ class _JudgedPartition:
         return usable
 
     def _estimate_high_watermark(self) -> int | None:
-        """Estimate the high watermark: the smallest log end of the in-sync replicas.
-
-        The result is at least each checkpoint of a log that reaches it.
+        """Estimate the high watermark: the smallest log end of the in-sync replicas. The result is
+        at least each checkpoint of a log that reaches it.
 
         Too few replicas in sync commit nothing: then the largest checkpoint counts.
         """
@@ -303,10 +261,8 @@ class _JudgedPartition:
         )
 
     def _stays_eligible(self, follower: Replica, end: int) -> bool:
-        """Whether a replica's log end justifies its place in ISR or ELR.
-
-        True for a replica in neither; false if the cluster's state is unknown.
-        """
+        """Whether a replica's log end justifies its place in ISR or ELR. True for a replica in
+        neither; false if the cluster's state is unknown."""
         state = self._state
         if state is None:
             return False
@@ -315,10 +271,8 @@ class _JudgedPartition:
         return self._watermark is not None and end >= self._watermark
 
     def _committed_end(self, replica: Replica) -> int | None:
-        """Return the end of a replica's committed records; None for all.
-
-        The in-sync replicas' high watermark binds a log as far as both are equal.
-        """
+        """Return the end of a replica's committed records; None for all. The in-sync replicas'
+        high watermark binds a log as far as both are equal."""
         checkpoint = replica.place.checkpoints.high_watermark
         if checkpoint is None:
             return None
@@ -329,10 +283,8 @@ class _JudgedPartition:
         return max(checkpoint, min(self._watermark or 0, shared))
 
     def _is_witness(self, replica: Replica) -> bool:
-        """Whether a replica had, and still has, all committed records.
-
-        It is a member of the ISR, was closed cleanly, and loses nothing when opened.
-        """
+        """Whether a replica had, and still has, all committed records. It is a member of the
+        ISR, was closed cleanly, and loses nothing when opened."""
         state = self._state
         return (
             state is not None
@@ -394,15 +346,7 @@ def _span(replica: Replica) -> LogSpan:
 
 
 def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> Weight:
-    """Weigh records of several logs, each record once.
-
-    Args:
-        parts: Logs, and which of the records each has.
-        most_keys: How many keys to return.
-
-    Raises:
-        PylogError: They cannot be read.
-    """
+    """Weigh records of several logs, each record once."""
     size_bytes = 0
     times: list[int] = []
     keys: dict[bytes, None] = {}

@@ -23,36 +23,24 @@ from storage_core.records.batch_table import BatchTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedLogs:
-    """Logs of a partition, compared with each other.
-
-    Attributes:
-        damage: Damage of each log.
-        differences: First offset at which two differ, by their numbers, the smaller one first;
-            None where they do not.
-        missing: Records of another log that a log lacks, by its number and the other's.
-        largest_epoch: Largest leader epoch of a batch, -1 without one.
-        largest_producer_id: Largest producer id of a batch, -1 without one.
-        largest_coordinator_epoch: Largest epoch of a marker's coordinator, -1 without one.
-    """
+    """Logs of a partition, compared with each other."""
 
     damage: tuple[tuple[Damage, ...], ...]
+    # First offset at which two differ, by their numbers, the smaller one first; None where they do
+    # not.
     differences: dict[tuple[int, int], int | None]
+    # Records of another log that a log lacks, by its number and the other's.
     missing: dict[tuple[int, int], Ranges]
-    largest_epoch: int
-    largest_producer_id: int
-    largest_coordinator_epoch: int
+    largest_epoch: int  # largest leader epoch of a batch, -1 without one
+    largest_producer_id: int  # largest producer id of a batch, -1 without one
+    largest_coordinator_epoch: int  # largest epoch of a marker's coordinator, -1 without one
 
 
 def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
-    """Compare each log with each other one, by batches.
-
-    Batches with a wrong checksum are ignored.
+    """Compare each log with each other one, by batches. Batches with a wrong checksum are ignored.
 
     Args:
         logs: None for a log without a record.
-
-    Raises:
-        PylogError: Records cannot be read.
     """
     readers = [
         LogReader(None, (), ReadDepth.CHECKSUMS)
@@ -105,8 +93,6 @@ def _compare(
 
     Args:
         alone: Each log's batches without a twin in the other.
-        start: From here on.
-        end: Below it.
 
     Returns:
         The first offset at which they differ, and what the first lacks of the second, and the
@@ -137,17 +123,12 @@ def _between(rows: BatchRows, start: int, end: int) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class MatchedRecords:
-    """Records of two logs, at the same offsets.
+    """Records of two logs, at the same offsets."""
 
-    Attributes:
-        tables: Each log's compared records, of ``log_batches.RECORDS``.
-        same: int64[], offsets at which both have the same record; its epoch may be another.
-        other: int64[], offsets at which anything differs, be it the epoch alone.
-    """
-
-    tables: tuple[pa.Table, pa.Table]
+    tables: tuple[pa.Table, pa.Table]  # each log's compared records, of ``log_batches.RECORDS``
+    # int64[], offsets at which both have the same record; its epoch may be another.
     same: NDArray[np.int64]
-    other: NDArray[np.int64]
+    other: NDArray[np.int64]  # int64[], offsets at which anything differs, be it the epoch alone
 
 
 def match_batches(
@@ -157,11 +138,6 @@ def match_batches(
 
     Args:
         rows: Rows of each log; the first log's decide how many are in memory at once.
-        start: From here on.
-        end: Below it.
-
-    Raises:
-        PylogError: Records cannot be read.
     """
     groups = [int(group.batches.last_offset.max()) + 1 for group in rows[0].groups()]
     for low, high in pairwise([start, *groups[:-1], end] if groups else []):
@@ -170,10 +146,8 @@ def match_batches(
 
 
 def _match(first: pa.Table, second: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the offsets of equal records, and of different ones.
-
-    Epochs may differ: a reader sees the same record.
-    """
+    """Return the offsets of equal records, and of different ones. Epochs may differ: a reader
+    sees the same record."""
     offsets, rows_1, rows_2 = np.intersect1d(
         first["offset"].to_numpy(), second["offset"].to_numpy(), return_indices=True
     )
@@ -206,10 +180,8 @@ def _have_same_headers(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArr
 
 
 def without(table: pa.Table, same: NDArray[np.int64]) -> Ranges:
-    """Return a table's data records at offsets other than the given.
-
-    Data records exclude control records.
-    """
+    """Return a table's data records at offsets other than the given. Data records exclude
+    control records."""
     offsets = table["offset"].to_numpy()
     is_other = ~np.isin(offsets, same) & ~np.asarray(table["is_control"], np.bool_)
     return of_offsets(offsets[is_other], table["epoch"].to_numpy()[is_other])
@@ -219,7 +191,6 @@ def batch_names(batches: BatchTable, digests: NDArray[np.uint64] | None = None) 
     """Return one comparable value for each batch.
 
     Args:
-        batches: The batches.
         digests: uint64[m, batches], of all their bytes; None to go by their headers.
     """
     columns = [

@@ -60,21 +60,13 @@ _ODD: Final = 0x1E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyDifferences:
-    """The answer about one partition.
+    """The answer about one partition."""
 
-    Attributes:
-        differences: In the order of the original's offsets.
-        untold: Ranges beyond those.
-        records: How many records both have.
-        read_bytes: Bytes of batches that were read.
-        has_times: Whether timestamps were compared: not where the copy's broker sets its own.
-    """
-
-    differences: tuple[CopyDifference, ...]
-    untold: int
+    differences: tuple[CopyDifference, ...]  # in the order of the original's offsets
+    untold: int  # ranges beyond those
     records: int
     read_bytes: int
-    has_times: bool
+    has_times: bool  # whether timestamps were compared: not where the copy's broker sets its own
 
 
 def compare_copy(
@@ -87,14 +79,9 @@ def compare_copy(
     """Compare a log with its copy.
 
     Args:
-        original: The one log.
-        copy: The other one.
         syncs: int64[n, 2], offsets in the original, rising, and in the copy, that a map says; None
             where all offsets should be equal.
         is_compacted: Whether the cleanup policy of each removes records by key.
-
-    Raises:
-        PylogError: Records cannot be read.
     """
     first = RecordReader(copy, ())
     first.read()
@@ -171,27 +158,16 @@ class _State(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _OriginalOffsets:
-    """Where the original has some records.
+    """Where the original has some records."""
 
-    Attributes:
-        offset: int64[n], -1 for none.
-        is_unmatched: bool[n], whether it has no place in the copy yet.
-        aborted: int64[n], how many records of aborted transactions are the same.
-    """
-
-    offset: NDArray[np.int64]
-    is_unmatched: NDArray[np.bool_]
-    aborted: NDArray[np.int64]
+    offset: NDArray[np.int64]  # int64[n], -1 for none
+    is_unmatched: NDArray[np.bool_]  # bool[n], whether it has no place in the copy yet
+    aborted: NDArray[np.int64]  # int64[n], how many records of aborted transactions are the same
 
 
 @dataclass(slots=True)
 class _Foreign:
-    """Records of one gap of the copy, absent from the original.
-
-    Attributes:
-        spans: Their offsets.
-        records: How many.
-    """
+    """Records of one gap of the copy, absent from the original."""
 
     spans: list[tuple[int, int]] = field(default_factory=list)
     records: int = 0
@@ -199,18 +175,11 @@ class _Foreign:
 
 @dataclass(slots=True, kw_only=True)
 class _CopyComparison:
-    """A log and its copy once they are aligned.
-
-    Attributes:
-        report: Takes the differences.
-        aborted: Transactions of each that were aborted.
-        cleaned: Below which offset a cleaner was, of each.
-        read_bytes: Bytes that were read again.
-    """
+    """A log and its copy once they are aligned."""
 
     report: ListedDifferences
     aborted: tuple[Sequence[AbortedTxn], Sequence[AbortedTxn]]
-    cleaned: tuple[int, int]
+    cleaned: tuple[int, int]  # below which offset a cleaner was, of each
     read_bytes: int = 0
     _moved: list[NDArray[np.int64]] = field(default_factory=lambda: [np.empty(0, np.int64)])
     _foreign: dict[int, _Foreign] = field(default_factory=dict)
@@ -375,7 +344,6 @@ class _CopyComparison:
         """Look for the same records in the original.
 
         Args:
-            rows: Records of the copy.
             unmatched: Offsets of the original's records that have no place in the copy yet.
             next_offset: Where to begin: copies come in runs.
         """
@@ -416,7 +384,6 @@ class _CopyComparison:
         """Add what one gap has, moved and doubled records left out.
 
         Args:
-            gap: The gap.
             foreign: Records of the copy's part that the original has nowhere.
             moved: Offsets of the original's records that the copy has elsewhere.
             candidates: To be added to: records of each log that a cleaner may have removed from the
@@ -504,12 +471,10 @@ class _CopyComparison:
         return first[is_rising], second[is_rising]
 
     def _add_unsurvived(self, number: int, wanted: NDArray[np.int64]) -> None:
-        """Add records of one log, lost from the other without a cleaner.
-
-        No cleaner can have removed them from that log.
+        """Add records of one log, lost from the other without a cleaner. No cleaner can have
+        removed them from that log.
 
         Args:
-            number: Number of the log that has them.
             wanted: int64[n, 3], first and last offset of those that the other one lacks, and where
                 they would be there.
         """

@@ -30,44 +30,26 @@ _FIELDS: Final = {"key": KEY, "value": VALUE, "headers": HEADERS, "timestamp": T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyDifference:
-    """One difference between a log and its copy.
-
-    Attributes:
-        kind: The kind of difference.
-        records: How many records.
-        first_offset: Offset of the first one in the original, None without one.
-        last_offset: Offset of the last one there.
-        copy_first_offset: Offset of the first one in the copy, None without one.
-        copy_last_offset: Offset of the last one there.
-        timestamp_ms: Timestamp of the first one, None if unknown.
-        side: Where it lies in the copy, or would.
-        other: Where it lies in the original, or would.
-        message: Further facts; often empty.
-    """
+    """One difference between a log and its copy."""
 
     kind: DifferenceKind
     records: int
-    first_offset: int | None = None
+    first_offset: int | None = None  # offset of the first one in the original, None without one
     last_offset: int | None = None
-    copy_first_offset: int | None = None
+    copy_first_offset: int | None = None  # offset of the first one in the copy, None without one
     copy_last_offset: int | None = None
-    timestamp_ms: int | None = None
+    timestamp_ms: int | None = None  # timestamp of the first one, None if unknown
     side: Side
     other: Side
-    message: str = ""
+    message: str = ""  # further facts; often empty
 
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """Records of one log in a gap.
-
-    Attributes:
-        rows: The first of them.
-        rest: The rest, if there are more than are in memory at once.
-    """
+    """Records of one log in a gap."""
 
     rows: Rows
-    rest: Passed
+    rest: Passed  # the rest, if there are more than are in memory at once
 
     @property
     def records(self) -> int:
@@ -77,21 +59,13 @@ class Unlike:
 
 @dataclass(slots=True, kw_only=True)
 class ListedDifferences:
-    """The differences between a log and its copy, as they are listed.
-
-    Attributes:
-        logs: The original, and the copy.
-        has_times: Whether timestamps are compared.
-        is_mapped: Whether a map says where records should be.
-        differences: The listed differences.
-        untold: How many ranges more.
-    """
+    """The differences between a log and its copy, as they are listed."""
 
     logs: tuple[RestingLog, RestingLog]
-    has_times: bool
-    is_mapped: bool
+    has_times: bool  # whether timestamps are compared
+    is_mapped: bool  # whether a map says where records should be
     differences: list[CopyDifference] = field(default_factory=list)
-    untold: int = 0
+    untold: int = 0  # how many ranges more
 
     @property
     def is_full(self) -> bool:
@@ -111,14 +85,7 @@ class ListedDifferences:
     def lengthen(
         self, number: int, *, records: int, last_offset: int, copy_last_offset: int
     ) -> None:
-        """Make a difference longer, by records that follow it.
-
-        Args:
-            number: Its place in the list.
-            records: How many follow.
-            last_offset: Offset of the last of them in the original.
-            copy_last_offset: The same in the copy.
-        """
+        """Make a difference longer, by records that follow it."""
         difference = self.differences[number]
         self.differences[number] = replace(
             difference,
@@ -144,12 +111,7 @@ class ListedDifferences:
             )
 
     def add_wrong_offsets(self, wrong: WrongOffsets, expected: int) -> None:
-        """Add records at other offsets than they should have.
-
-        Args:
-            wrong: The records.
-            expected: The offset that the first of them should have.
-        """
+        """Add records at other offsets than they should have."""
         if wrong.records:
             who = "the map says" if self.is_mapped else "without a map it should be"
             self.add(
@@ -195,15 +157,7 @@ class ListedDifferences:
         is_left: NDArray[np.bool_],
         near: int,
     ) -> None:
-        """Add records that only one log has.
-
-        Args:
-            number: Number of the log.
-            kind: The kind of difference.
-            unlike: The records of the gap.
-            is_left: Mask of the first of them.
-            near: Where in the other log they would be.
-        """
+        """Add records that only one log has."""
         rows = unlike.rows
         at = np.flatnonzero(is_left)
         spans = []
@@ -248,13 +202,8 @@ class ListedDifferences:
         """Add a difference.
 
         Args:
-            kind: The kind of difference.
-            records: How many records.
-            original: First and last offset in the original.
-            copy: The same in the copy.
             time_ms: Timestamp of the first one, -1 for none.
             sides: Where it lies in the copy and in the original; None to look for it.
-            near: Where it would be in the log that has no such offset.
             message: Further facts.
         """
         if self.is_full:
@@ -283,10 +232,8 @@ class ListedDifferences:
 
 
 def _place_of(log: RestingLog, offset: int | None) -> Side:
-    """Return the place of an offset in a log, or its end.
-
-    Every offset behind the end has the end's place.
-    """
+    """Return the place of an offset in a log, or its end. Every offset behind the end has the
+    end's place."""
     if offset is None or log.view is None:
         return Side(log=log)
     if offset >= log.log_end_offset:
@@ -295,10 +242,8 @@ def _place_of(log: RestingLog, offset: int | None) -> Side:
 
 
 def runs(is_border: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last index of each run between borders.
-
-    A border separates neighbours of different runs.
-    """
+    """Yield the first and last index of each run between borders. A border separates neighbours
+    of different runs."""
     starts = np.flatnonzero(np.append(True, is_border))
     ends = np.append(starts[1:], len(is_border) + 1) - 1
     yield from zip(starts.tolist(), ends.tolist(), strict=True)

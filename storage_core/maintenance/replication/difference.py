@@ -40,47 +40,30 @@ class DifferenceKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two replicas at a difference.
-
-    Attributes:
-        log: The replica.
-        epoch: Leader epoch of the first batch that differs, None where it has none.
-        file: Name of the segment's file, empty where nothing is.
-        position: Where in it that batch lies, or what it lacks would; None where nothing is.
-    """
+    """One of the two replicas at a difference."""
 
     log: RestingLog
-    epoch: int | None = None
-    file: str = ""
+    epoch: int | None = None  # leader epoch of the first batch that differs, None where it has none
+    file: str = ""  # name of the segment's file, empty where nothing is
+    # Where in it that batch lies, or what it lacks would; None where nothing is.
     position: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One difference between two replicas.
-
-    Attributes:
-        kind: The kind of difference.
-        first_offset: Where it begins.
-        last_offset: The last offset of it.
-        side: The replica that lacks something, or the one that is compared.
-        other: The one that it is compared with.
-        message: Further facts; often empty.
-    """
+    """One difference between two replicas."""
 
     kind: DifferenceKind
     first_offset: int
     last_offset: int
-    side: Side
+    side: Side  # the replica that lacks something, or the one that is compared
     other: Side
-    message: str = ""
+    message: str = ""  # further facts; often empty
 
 
 def place_of(log: RestingLog, offset: int, epoch: int | None) -> Side:
-    """Return the place of an offset in a replica.
-
-    Only headers near the offset are read from its file.
-    """
+    """Return the place of an offset in a replica. Only headers near the offset are read from its
+    file."""
     bases = [base for base in log.base_offsets if base <= offset]
     if log.view is None or not bases:
         return Side(log=log, epoch=epoch)

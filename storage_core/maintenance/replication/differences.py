@@ -1,7 +1,5 @@
-"""Find differences between a partition's replicas, and contradictions within one.
-
-Replicas are compared as they are, including bytes that a start of their brokers would cut.
-"""
+"""Find differences between a partition's replicas, and contradictions within one. Replicas are
+compared as they are, including bytes that a start of their brokers would cut."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +25,7 @@ COMPACTED_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFinding:
-    """What contradicts itself within one replica.
-
-    Attributes:
-        log: The replica.
-        finding: The finding.
-    """
+    """What contradicts itself within one replica."""
 
     log: RestingLog
     finding: Finding
@@ -40,20 +33,12 @@ class LogFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """The answer about one partition.
+    """The answer about one partition."""
 
-    Attributes:
-        differences: Between two replicas each.
-        untold: Ranges that differ beyond those.
-        findings: Within one replica each.
-        undecided: Batches that a cleaner may have left apart: their headers do not tell.
-        read_bytes: Bytes of batches that were read.
-    """
-
-    differences: tuple[Difference, ...]
-    untold: int
-    findings: tuple[LogFinding, ...]
-    undecided: int
+    differences: tuple[Difference, ...]  # between two replicas each
+    untold: int  # ranges that differ beyond those
+    findings: tuple[LogFinding, ...]  # within one replica each
+    undecided: int  # batches that a cleaner may have left apart: their headers do not tell
     read_bytes: int
 
 
@@ -71,15 +56,10 @@ def find_differences(
     is told of these two as well; what follows from that is not repeated.
 
     Args:
-        logs: The replicas.
-        topic: Name of the topic.
         state: The partition's registration, None if unknown.
         look: How much of each batch to look at; None for the offsets and epochs of the logs alone.
         ranges: Only batches that begin in one of these, first and end offset; None for all. Then
             nothing is said of single replicas.
-
-    Raises:
-        PylogError: Batches that differ cannot be read.
     """
     readable = [log for log in logs if not log.error]
     leader = None if state is None else state.leader
@@ -124,13 +104,10 @@ def find_differences(
 def findings_of(
     log: RestingLog, reader: LogReader, state: PartitionRegistration | None
 ) -> list[Finding]:
-    """Return contradictions within a replica that was read.
-
-    Verification reports wrong checksums that all replicas have.
+    """Return contradictions within a replica that was read. Verification reports wrong checksums
+    that all replicas have.
 
     Args:
-        log: The replica.
-        reader: Its reader, at the end.
         state: The partition's registration, None if unknown.
     """
     findings = FindingCollector()
@@ -151,10 +128,8 @@ def findings_of(
 
 
 def cleaned_end(log: RestingLog, sparse_end: int, *, is_compacted: bool) -> int:
-    """Return the end of possibly compacted offsets; 0 for none.
-
-    A cleaner may have removed records below it.
-    """
+    """Return the end of possibly compacted offsets; 0 for none. A cleaner may have removed
+    records below it."""
     if log.checkpoints.cleaner_offset:
         return log.checkpoints.cleaner_offset
     if not log.base_offsets or not (is_compacted or sparse_end):
@@ -166,14 +141,8 @@ class _Comparison:
     """All replicas of a partition, read once, side by side.
 
     Args:
-        logs: The replicas.
-        look: How much to read.
         cleaned: Below which offset a cleaner was in each.
         ranges: Where to look, None for everywhere.
-
-    Attributes:
-        readers: Readers of the logs.
-        pairs: Each with each other one.
     """
 
     def __init__(
@@ -252,10 +221,8 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
 def _put_together(
     logs: Sequence[RestingLog], pairs: Sequence[ReplicaPair], findings: Sequence[LogFinding]
 ) -> Differences:
-    """Collect the differences of all pairs, each difference once.
-
-    A pair without the first log adds only differences that neither log has from the first.
-    """
+    """Collect the differences of all pairs, each difference once. A pair without the first log
+    adds only differences that neither log has from the first."""
     first = logs[0] if logs else None
     of_first = {id(pair.logs[1]): pair.differences for pair in pairs if pair.logs[0] is first}
     differences: list[Difference] = []

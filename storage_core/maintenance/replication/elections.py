@@ -63,68 +63,43 @@ class Event(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartingBroker:
-    """A broker that comes up.
+    """A broker that comes up."""
 
-    Attributes:
-        broker: Node id.
-        is_clean: Whether the markers of all its log directories have its last broker epoch.
-        directories: Ids of its log directories; empty where nothing says them.
-        is_readable: Whether it can open the partition's log directory.
-    """
-
-    broker: int
-    is_clean: bool
-    directories: tuple[str, ...] = ()
-    is_readable: bool = True
+    broker: int  # node id
+    is_clean: bool  # whether the markers of all its log directories have its last broker epoch
+    directories: tuple[str, ...] = ()  # ids of its log directories; empty where nothing says them
+    is_readable: bool = True  # whether it can open the partition's log directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """The controller's view of the cluster when the first broker comes up.
+    """The controller's view of the cluster when the first broker comes up."""
 
-    Attributes:
-        is_elr_enabled: Whether the cluster has eligible leader replicas.
-        unfenced: Node ids that are not fenced, in the order in which their sessions end.
-        stopping: Brokers in a controlled shutdown: they lead nothing.
-        directories: Ids of the log directories of each registered broker.
-    """
-
-    is_elr_enabled: bool
+    is_elr_enabled: bool  # whether the cluster has eligible leader replicas
+    # Node ids that are not fenced, in the order in which their sessions end.
     unfenced: tuple[int, ...] = ()
-    stopping: frozenset[int] = frozenset()
+    stopping: frozenset[int] = frozenset()  # brokers in a controlled shutdown: they lead nothing
+    # Ids of the log directories of each registered broker.
     directories: Mapping[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionStep:
-    """A change of the partition.
-
-    Attributes:
-        event: Its cause.
-        broker: Node id of the broker that it is about; None for the periodic check.
-        state: The partition afterwards.
-    """
+    """A change of the partition."""
 
     event: Event
-    broker: int | None
+    broker: int | None  # node id of the broker that it is about; None for the periodic check
     state: PartitionRegistration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Election:
-    """The leader that brokers get when they come up in an order.
+    """The leader that brokers get when they come up in an order."""
 
-    Attributes:
-        leader: Node id, ``NO_LEADER`` for none.
-        way: How it was chosen.
-        steps: All changes of the partition, in order.
-        missing: Node ids of which one has to come up; none where there is a leader.
-    """
-
-    leader: int
+    leader: int  # node id, ``NO_LEADER`` for none
     way: Way
-    steps: tuple[ElectionStep, ...]
-    missing: tuple[int, ...]
+    steps: tuple[ElectionStep, ...]  # all changes of the partition, in order
+    missing: tuple[int, ...]  # node ids of which one has to come up; none where there is a leader
 
 
 def order_of_sessions(brokers: Sequence[RegisterBrokerRecord]) -> tuple[int, ...]:
@@ -282,8 +257,6 @@ class Prediction:
         """Set the partition's ISR, adjust its ELR, and elect a leader.
 
         Args:
-            event: Why.
-            broker: The broker of the event.
             isr: Its ISR from now on, but for an election.
             away: A broker that may not be elected.
             unclean: A broker that leaves the ELR.
@@ -343,10 +316,8 @@ class Prediction:
         is_eligible: Callable[[int], bool],
         may_be_unclean: bool,
     ) -> tuple[int, Way]:
-        """Return the next leader and how it is elected.
-
-        The old leader stays if it may still lead.
-        """
+        """Return the next leader and how it is elected. The old leader stays if it may still
+        lead."""
         state = self._state
         heirs, way = (isr, Way.ISR) if isr else (elr, Way.ELR)
         for broker in (state.leader, *state.replicas):

@@ -41,57 +41,33 @@ from storage_core.maintenance.replication.resting_log import RestingLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamageAnswer:
-    """Damage, and what becomes of it.
+    """Damage, and what becomes of it."""
 
-    Attributes:
-        state: Whether it is filled, else why not.
-        first_offset: First offset that may be missing.
-        end_offset: First offset that is there again, None at the end of the log.
-        file: The segment's file with the first bytes that are no batch; empty where none are.
-        position: Where in it they begin.
-        size_bytes: Bytes that are no valid batches.
-        filled_bytes: Bytes that take their place; of whole segments, where a cleaner was.
-        filled_batches: How many batches these are.
-        donors: Directories of the replicas that have them.
-        reason: Why it is left, donor by donor.
-    """
-
-    state: DamageState
-    first_offset: int
-    end_offset: int | None
-    file: str
+    state: DamageState  # whether it is filled, else why not
+    first_offset: int  # first offset that may be missing
+    end_offset: int | None  # first offset that is there again, None at the end of the log
+    file: str  # the segment's file with the first bytes that are no batch; empty where none are
     position: int
     size_bytes: int
-    filled_bytes: int = 0
+    filled_bytes: int = 0  # bytes that take their place; of whole segments, where a cleaner was
     filled_batches: int = 0
     donors: tuple[SystemText, ...] = ()
-    reason: SystemText = ""
+    reason: SystemText = ""  # why it is left, donor by donor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healing:
-    """What heals a log.
+    """What heals a log."""
 
-    Attributes:
-        all_damage: All of it, in order.
-        segments: The segments that become others, rising; one without pieces goes.
-        wrong_epochs: Epochs in the epoch file that only a damaged batch has: a start has believed
-            them.
-    """
-
-    all_damage: tuple[DamageAnswer, ...] = ()
+    all_damage: tuple[DamageAnswer, ...] = ()  # all of it, in order
+    # The segments that become others, rising; one without pieces goes.
     segments: tuple[PiecedSegment, ...] = ()
+    # Epochs in the epoch file that only a damaged batch has: a start has believed them.
     wrong_epochs: Annotated[tuple[int, ...], OMITTED] = ()
 
 
 class _DonorPiece(NamedTuple):
-    """Batches that lie one behind the other at a donor.
-
-    Attributes:
-        segment: Base offset of its segment there.
-        first_offset: Of the first of them.
-        piece: Where they lie.
-    """
+    """Batches that lie one behind the other at a donor."""
 
     segment: int
     first_offset: int
@@ -100,25 +76,16 @@ class _DonorPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Filling:
-    """What one donor has in the place of damage.
+    """What one donor has in the place of damage."""
 
-    Attributes:
-        damage: The damage, or whole segments around it.
-        donor: The donor.
-        names: A value for each batch, by which it is compared.
-        pieces: Where they lie.
-    """
-
-    damage: LogDamage
+    damage: LogDamage  # the damage, or whole segments around it
     donor: RestingLog
     names: NDArray[np.void]
     pieces: tuple[_DonorPiece, ...]
 
     def agrees(self, other: "_Filling") -> bool:
-        """Tell whether it equals another one.
-
-        At the end of the log, the beginning of that one is enough.
-        """
+        """Tell whether it equals another one. At the end of the log, the beginning of that one
+        is enough."""
         count = len(self.names)
         is_whole = count == len(other.names) or self.damage.after_segment is None
         return (
@@ -137,20 +104,12 @@ class _NoFilling(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Patient:
-    """A log that is to be healed.
-
-    Attributes:
-        log: The log.
-        view: Its directory.
-        has_transactions: Whether it has batches of transactions.
-        committed: Up to it records are known to be committed, here or at a donor; None where
-            nothing says it.
-        lineages: The entries of the epoch files, here and at donors.
-    """
+    """A log that is to be healed."""
 
     log: RestingLog
     view: DirectoryView
     has_transactions: bool
+    # Up to it records are known to be committed, here or at a donor; None where nothing says it.
     committed: int | None
     lineages: tuple[tuple[EpochEntry, ...], ...]
 
@@ -159,13 +118,9 @@ def plan_healing(log: RestingLog, donors: Sequence[RestingLog], *, quorum: int =
     """Plan how donors heal a log; nothing is written.
 
     Args:
-        log: The log.
         donors: The same partition elsewhere.
         quorum: How many donors have to agree on damage, if these are more than half of those that
             count; 0: all that count.
-
-    Raises:
-        PylogError: The log, or a donor, cannot be read.
     """
     view = log.view
     if view is None or not log.base_offsets:
@@ -400,10 +355,8 @@ def _find_least_epochs(log: RestingLog, rows: BatchRows) -> NDArray[np.int64]:
 def _keeps_tombstones(
     damage: LogDamage, patient: _Patient, donor: RestingLog, rows: BatchRows
 ) -> bool:
-    """Tell whether batches bring back no value whose tombstone is gone.
-
-    A cleaner also takes records out of batches, which keep their offsets then.
-    """
+    """Tell whether batches bring back no value whose tombstone is gone. A cleaner also takes
+    records out of batches, which keep their offsets then."""
     own = patient.log.checkpoints.cleaner_offset or 0
     other = donor.checkpoints.cleaner_offset or 0
     batches = rows.batches
@@ -499,9 +452,6 @@ def _filling_of(
     """Return batches of a donor as a filling.
 
     Args:
-        damage: What they fill.
-        donor: Where they lie.
-        rows: The batches.
         base_offsets: The segments of the log to be healed; no piece lies in two of them.
     """
     pieces = []

@@ -53,17 +53,8 @@ _REPLACED: Final = "replaced by the healed segment"
 class HealedPartition:
     """A partition about to get the segments of a healing.
 
-    Args:
-        store: The partition directory.
-        segments: The segments.
-        wrong_epochs: Epochs that its epoch file loses.
-
     Attributes:
         store: The partition as it will be; the segments have no indexes there yet.
-
-    Raises:
-        InvalidNameError: An unfinished file belongs to no segment.
-        StorageError: The directory cannot be listed.
     """
 
     def __init__(
@@ -77,9 +68,8 @@ class HealedPartition:
         self.store = PiecedStore(self._settled, segments)
 
     def plan(self, operations: Sequence[Operation]) -> tuple[Operation, ...]:
-        """Return the operations of the swap, then those of a load.
-
-        The scratch files are named by the files that they become.
+        """Return the operations of the swap, then those of a load. The scratch files are named by
+        the files that they become.
 
         Args:
             operations: Those of a load of ``store``. The indexes that it builds for the segments
@@ -117,10 +107,8 @@ class HealedPartition:
         return (*swap, *others)
 
     def _epoch_file(self, steps: Sequence[Operation]) -> bytes:
-        """Return the epoch file with the healed batches' epochs alone.
-
-        A wrong one has removed the true ones behind it.
-        """
+        """Return the epoch file with the healed batches' epochs alone. A wrong one has removed
+        the true ones behind it."""
         entries = read_epochs(self.store).entries
         for step in steps:
             if isinstance(step, WriteFile) and step.name == LEADER_EPOCH_FILE:
@@ -146,12 +134,7 @@ class HealedPartition:
         """Write the logs to scratch files; return the final operations.
 
         Args:
-            operations: The result of ``plan``.
             scratch: Path, but for their endings, of the files.
-
-        Raises:
-            ChangedWhileReadError: A piece is not what it was when the plan was made.
-            StorageError: The disk failed.
         """
         paths = {}
         for segment in self._segments:

@@ -81,21 +81,14 @@ class ReadDepth(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """Batches of a log, in order of offsets.
+    """Batches of a log, in order of offsets."""
 
-    Attributes:
-        view: The log's directory, None for a log without a record.
-        batches: Their headers; ``position`` is that in the file of the segment.
-        segment: int64[n], base offset of the segment of each.
-        lowest: int64[n], lowest offset that each may hold: a compressed legacy message does not
-            tell it.
-        digests: uint64[2, n], the halves of their digests, zeros where none were asked for.
-    """
-
-    view: DirectoryView | None
-    batches: BatchTable
-    segment: NDArray[np.int64]
+    view: DirectoryView | None  # the log's directory, None for a log without a record
+    batches: BatchTable  # their headers; ``position`` is that in the file of the segment
+    segment: NDArray[np.int64]  # int64[n], base offset of the segment of each
+    # int64[n], lowest offset that each may hold: a compressed legacy message does not tell it.
     lowest: NDArray[np.int64]
+    # uint64[2, n], the halves of their digests, zeros where none were asked for.
     digests: NDArray[np.uint64]
 
     def __len__(self) -> int:
@@ -134,11 +127,7 @@ class BatchRows:
         return is_met
 
     def records(self) -> pa.Table:
-        """Return their records.
-
-        Raises:
-            PylogError: They cannot be read.
-        """
+        """Return their records."""
         parts = [RECORDS.empty_table()]
         for base_offset in np.unique(self.segment).tolist():
             assert self.view is not None  # noqa: S101  # it has rows
@@ -190,14 +179,7 @@ def find_start(view: DirectoryView, base_offset: int, offset: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EpochFall:
-    """A batch with a lower leader epoch than one before it.
-
-    Attributes:
-        file: Name of the segment's file.
-        position: Position of the batch in it.
-        run: The batch, and those of its epoch behind it.
-        before: The epoch before.
-    """
+    """A batch with a lower leader epoch than one before it."""
 
     file: str
     position: int
@@ -210,15 +192,12 @@ class LogReader:
 
     Args:
         view: Its directory, None for a log without a record.
-        base_offsets: Base offsets of its segments, rising.
-        look: How much to look at.
         ranges: Only batches that begin in one of these, first and end offset, rising; None for all.
 
     Attributes:
         damage: The damage in the part read so far.
         rows: Batches that were read and not yet used.
         is_at_end: Whether no batch follows them.
-        read_bytes: Bytes of batches that it has looked at.
         epochs: Leader epochs of batches with a right checksum, as they follow each other.
         falls: Where an epoch is lower than one before it.
         sparse_end: Just past the last batch with fewer records than offsets: a cleaner was there.
@@ -376,19 +355,12 @@ class LogReader:
 def scan_digests(
     reader: FileReader, *, start: int = 0, crc: CrcCheck, most_bytes: int = MOST_HEADER_BYTES
 ) -> Generator[tuple[Window, NDArray[np.uint64]]]:
-    """Yield the windows of a file with digests of their batches.
-
-    For a batch larger than a window the header is digested and the checksum checked.
+    """Yield the windows of a file with digests of their batches. For a batch larger than a window
+    the header is digested and the checksum checked.
 
     Args:
-        reader: The open .log file.
-        start: Position of a batch.
         crc: Whether the other checksums are checked, too.
         most_bytes: How much of the file one of them stands for, about.
-
-    Raises:
-        CorruptRecordError: A batch's length is impossible.
-        StorageError: The file cannot be read.
     """
     held: list[Window] = []
     digests: list[NDArray[np.uint64]] = []
@@ -441,10 +413,8 @@ def _digest_large(reader: FileReader, window: Window) -> tuple[Window, NDArray[n
 def pieces(
     readers: Sequence[LogReader],
 ) -> Iterator[tuple[int, int, list[BatchRows]]]:
-    """Yield consecutive ranges of offsets, with each log's batches in them.
-
-    A batch belongs to every range that it overlaps.
-    """
+    """Yield consecutive ranges of offsets, with each log's batches in them. A batch belongs to
+    every range that it overlaps."""
     start = 0
     while start < MOST_OFFSET:
         for reader in readers:

@@ -44,13 +44,7 @@ class BatchName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes of a segment's log.
-
-    Attributes:
-        segment: Base offset of the segment.
-        position: Where they begin.
-        size_bytes: How many there are.
-    """
+    """Bytes of a segment's log."""
 
     segment: int
     position: int
@@ -59,25 +53,16 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDamage:
-    """A place between two valid batches, or behind the last one.
+    """A place between two valid batches, or behind the last one. Bytes there are no valid
+    batches, or batches are missing."""
 
-    Bytes there are no valid batches, or batches are missing.
-
-    Attributes:
-        ranges: Bytes there that are no valid batches, in order; none where a file is missing.
-        before: The valid batch before it, None at the beginning of the log.
-        before_segment: Base offset of the segment with that, or of the first segment.
-        after: The valid batch behind it, None at the end of the log.
-        after_segment: Base offset of the segment with that, None at the end of the log.
-        is_blank: Whether it is the end, and no byte there is other than zero, as in a file with
-            room to grow.
-    """
-
+    # Bytes there that are no valid batches, in order; none where a file is missing.
     ranges: tuple[FileRange, ...]
-    before: BatchName | None
+    before: BatchName | None  # the valid batch before it, None at the beginning of the log
     before_segment: int
-    after: BatchName | None
-    after_segment: int | None
+    after: BatchName | None  # the valid batch behind it, None at the end of the log
+    after_segment: int | None  # base offset of the segment with that, None at the end of the log
+    # Whether it is the end, and no byte there is other than zero, as in a file with room to grow.
     is_blank: bool = False
 
     @property
@@ -103,15 +88,11 @@ class LogDamage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogScan:
-    """Where a log is damaged.
+    """Where a log is damaged."""
 
-    Attributes:
-        all_damage: In order. The last one is the end of the log, where nothing need be missing.
-        has_transactions: Whether a valid batch is of a transaction.
-    """
-
+    # In order. The last one is the end of the log, where nothing need be missing.
     all_damage: tuple[LogDamage, ...]
-    has_transactions: bool
+    has_transactions: bool  # whether a valid batch is of a transaction
 
 
 class _SoundRun(NamedTuple):
@@ -130,14 +111,9 @@ def find_damage(
     """Read a whole log, and return where it is damaged.
 
     Args:
-        view: The directory.
         base_offsets: Base offsets of its segments, rising; at least one.
         cleaner_offset: Its entry in the cleaner checkpoint: below it a cleaner removes offsets
             between segments. None without an entry.
-
-    Raises:
-        CorruptRecordError: There are more such places than a disk makes.
-        StorageError: A file cannot be read.
     """
     all_damage: list[LogDamage] = []
     ranges: list[FileRange] = []
@@ -188,13 +164,7 @@ def find_damage(
 
 
 def _find_runs(reader: FileReader, segment: int, end_offset: int) -> Iterator[_SoundRun]:
-    """Yield the runs of valid batches in a segment.
-
-    Args:
-        reader: Its open log.
-        segment: Its base offset.
-        end_offset: Base offset of the next one.
-    """
+    """Yield the runs of valid batches in a segment."""
     stop = data_end_of(reader)
     finder = BatchFinder(reader, stop)
     position: int | None = 0
@@ -227,10 +197,8 @@ def _runs_of(
     """Yield the runs among batches that lie one behind the other.
 
     Args:
-        batches: By position in the file.
         last: Last offset of the valid batch before them.
         epoch: Leader epoch of that batch; NO_EPOCH without one.
-        end_offset: They lie below it.
         is_end: Whether nothing is known to follow; else the last one is not judged.
     """
     is_valid = _are_valid(batches, last, epoch, end_offset)

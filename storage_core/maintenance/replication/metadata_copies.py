@@ -58,46 +58,31 @@ class VotersSource(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataCopy:
-    """A node's copy of the cluster's metadata.
-
-    Its log is described as the node's start leaves it.
-
-    Attributes:
-        root: The log directory that holds it.
-        properties: Whose it is; None where no file says it.
-        log: The log; None where it cannot be opened, or ends before the snapshot.
-        log_start_offset: Offset of the first record; what lies below is in the snapshot alone.
-        log_end_offset: Offset of the next record.
-        last_epoch: Newest epoch of a record that is believed; -1 without one.
-        doubtful: The first epoch of a record that is not believed; None without one. A node that
-            starts on it believes it, and wins each election by it.
-        cut_records: How many readable records its start cuts behind damage.
-        cut_end: Epoch and end of the last of these; (-1, 0) without one.
-        snapshot_offset: End of the newest snapshot, below which all is committed; 0 without one.
-        size_bytes: Of the log and all snapshots.
-        metadata: What it says; None where that cannot be read.
-        quorum: What its control records say.
-        election: The fields of ``quorum-state``; empty without the file.
-        error: Why it cannot be read; else empty.
-        damage: Where its node's start would cut records, or miss some; else empty.
-    """
+    """A node's copy of the cluster's metadata. Its log is described as the node's start leaves
+    it."""
 
     root: str
-    properties: MetaProperties | None
+    properties: MetaProperties | None  # whose it is; None where no file says it
+    # The log; None where it cannot be opened, or ends before the snapshot.
     log: OpenedLog | None = None
+    # Offset of the first record; what lies below is in the snapshot alone.
     log_start_offset: int = 0
     log_end_offset: int = 0
-    last_epoch: int = -1
+    last_epoch: int = -1  # newest epoch of a record that is believed; -1 without one
+    # The first epoch of a record that is not believed; None without one. A node that starts on it
+    # believes it, and wins each election by it.
     doubtful: DoubtfulEpoch | None = None
-    cut_records: int = 0
-    cut_end: tuple[int, int] = (-1, 0)
+    cut_records: int = 0  # how many readable records its start cuts behind damage
+    cut_end: tuple[int, int] = (-1, 0)  # epoch and end of the last of these; (-1, 0) without one
+    # End of the newest snapshot, below which all is committed; 0 without one.
     snapshot_offset: int = 0
     size_bytes: int = 0
-    metadata: ClusterMetadata | None = None
-    quorum: QuorumRecords = field(default_factory=QuorumRecords)
+    metadata: ClusterMetadata | None = None  # what it says; None where that cannot be read
+    quorum: QuorumRecords = field(default_factory=QuorumRecords)  # what its control records say
+    # The fields of ``quorum-state``; empty without the file.
     election: Mapping[str, Any] = field(default_factory=dict)
-    error: str = ""
-    damage: str = ""
+    error: str = ""  # why it cannot be read; else empty
+    damage: str = ""  # where its node's start would cut records, or miss some; else empty
 
     @property
     def cluster_id(self) -> str | None:
@@ -131,8 +116,6 @@ def read_copy(root: str, properties: MetaProperties | None, *, now_ms: int) -> M
 
     Args:
         root: Path of a log directory with ``__cluster_metadata-0``.
-        properties: What its ``meta.properties`` says.
-        now_ms: The run's clock, epoch milliseconds.
     """
     try:
         return _read(root, properties, now_ms)
@@ -199,12 +182,7 @@ def _read(root: str, properties: MetaProperties | None, now_ms: int) -> Metadata
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergingCopies:
-    """Two copies with other records at one offset.
-
-    Attributes:
-        roots: Their log directories.
-        offset: The first such offset.
-    """
+    """Two copies with other records at one offset."""
 
     roots: tuple[str, str]
     offset: int
@@ -212,24 +190,19 @@ class DivergingCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCopies:
-    """What the copies of one cluster's metadata say together.
+    """What the copies of one cluster's metadata say together."""
 
-    Attributes:
-        cluster_id: Id of the cluster, None where no file says it.
-        copies: The copies; the longest first, those that cannot be read last.
-        voters: The voters, as the longest copy that names them does; empty where none does.
-        voters_source: Where they are named.
-        differences: Pairs of copies that differ. Each offset was written by another leader; a
-            start cuts what the quorum did not commit.
-        majority_offset: Below it, a majority of the voters has the log of the longest copy; None
-            where the copies of no majority were given.
-    """
-
-    cluster_id: str | None
+    cluster_id: str | None  # id of the cluster, None where no file says it
+    # The copies; the longest first, those that cannot be read last.
     copies: tuple[MetadataCopy, ...]
+    # The voters, as the longest copy that names them does; empty where none does.
     voters: tuple[Voter, ...] = ()
     voters_source: VotersSource | None = None
+    # Pairs of copies that differ. Each offset was written by another leader; a start cuts what the
+    # quorum did not commit.
     differences: tuple[DivergingCopies, ...] = ()
+    # Below it, a majority of the voters has the log of the longest copy; None where the copies of
+    # no majority were given.
     majority_offset: int | None = None
 
     @property
@@ -260,10 +233,8 @@ class ComparedCopies:
 
     @property
     def largest_epoch(self) -> int:
-        """Largest epoch that a record or a ``quorum-state`` names, at least 0.
-
-        A node that starts on an epoch which is not believed takes it for its own.
-        """
+        """Largest epoch that a record or a ``quorum-state`` names, at least 0. A node that
+        starts on an epoch which is not believed takes it for its own."""
         epochs: list[int] = [copy.election.get("leader_epoch", -1) for copy in self.copies]
         epochs += [copy.doubtful.epoch for copy in self.copies if copy.doubtful is not None]
         return max(0, *epochs, *(copy.last_epoch for copy in self.copies))
@@ -290,11 +261,7 @@ class ComparedCopies:
 
 
 def compare_copies(copies: Iterable[MetadataCopy]) -> list[ComparedCopies]:
-    """Compare copies, cluster by cluster.
-
-    Raises:
-        PylogError: Records cannot be read.
-    """
+    """Compare copies, cluster by cluster."""
     clusters: dict[str | None, list[MetadataCopy]] = {}
     for copy in copies:
         clusters.setdefault(copy.cluster_id, []).append(copy)
@@ -302,11 +269,7 @@ def compare_copies(copies: Iterable[MetadataCopy]) -> list[ComparedCopies]:
 
 
 def one_cluster(clusters: Sequence[ComparedCopies]) -> ComparedCopies:
-    """Return the only cluster with a readable copy.
-
-    Raises:
-        ConfigError: There is none, or there are several.
-    """
+    """Return the only cluster with a readable copy."""
     readable = [each for each in clusters if not each.copies[0].error]
     if len(readable) != 1:
         ids = ", ".join(str(each.cluster_id) for each in readable) or "none"

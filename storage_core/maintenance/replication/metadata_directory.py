@@ -27,19 +27,8 @@ from storage_core.store.local import LocalStore, make_folder_like, storage_error
 
 
 def missing_properties(directory: Path, wanted: MetaProperties) -> MetaProperties | None:
-    """Return the identity that a directory lacks, None for none.
-
-    Without a directory id a node gives its directory one when it starts.
-
-    Args:
-        directory: A log directory that ``--into`` names.
-        wanted: Whose it has to be.
-
-    Raises:
-        ConfigError: It is not there, another node's, or a partition's.
-        CheckpointError: Its ``meta.properties`` is malformed.
-        StorageError: It cannot be read.
-    """
+    """Return the identity that a directory lacks, None for none. Without a directory id a node
+    gives its directory one when it starts."""
     if not is_there(directory, may_be_link=True) or not directory.is_dir():
         raise ConfigError("--into", directory, "no such directory")
     store = LocalStore(directory, may_be_link=True)
@@ -59,11 +48,7 @@ def missing_properties(directory: Path, wanted: MetaProperties) -> MetaPropertie
 
 
 def has_at_most_format(directory: Path) -> bool:
-    """Return whether a log directory's metadata log is absent, or just formatted.
-
-    Raises:
-        StorageError: It cannot be read.
-    """
+    """Return whether a log directory's metadata log is absent, or just formatted."""
     log = directory / CLUSTER_METADATA_DIRECTORY
     with storage_errors(log):
         if not is_there(log, may_be_link=True):
@@ -72,11 +57,7 @@ def has_at_most_format(directory: Path) -> bool:
 
 
 def has_only_metadata(directory: Path) -> bool:
-    """Return whether a log directory has nothing but identity and metadata.
-
-    Raises:
-        StorageError: It cannot be listed.
-    """
+    """Return whether a log directory has nothing but identity and metadata."""
     with storage_errors(directory):
         names = set(entry_names(directory, may_be_link=True))
     return names <= {META_PROPERTIES_FILE, CLUSTER_METADATA_DIRECTORY, LOCK_FILE}
@@ -93,18 +74,8 @@ def write_metadata_log(
     lock: LogDirectoryLock,
     operations: Sequence[RestoreFile | WriteFile],
 ) -> None:
-    """Write a metadata log, in place of a formatted one.
-
-    The files get the owner of the directory.
-
-    Args:
-        directory: The log directory.
-        lock: Its lock, held.
-        operations: What makes the files of the log.
-
-    Raises:
-        StorageError: The disk failed; the directory has no metadata log.
-    """
+    """Write a metadata log, in place of a formatted one. The files get the owner of the
+    directory."""
     home = LocalStore(directory, may_be_link=True)
     unfinished = directory / unfinished_name(METADATA_LOG)
     make_folder_like(home, unfinished)
@@ -132,11 +103,7 @@ def write_identity(directory: Path, properties: MetaProperties | None) -> None:
     """Let a node start in a directory that has its metadata log.
 
     Args:
-        directory: The log directory.
         properties: The content of its ``meta.properties``; None where that is there.
-
-    Raises:
-        StorageError: The disk failed.
     """
     if properties is not None:
         store = LocalStore(directory, may_be_link=True)

@@ -53,27 +53,17 @@ _OTHER_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """A voter that gets a copy.
-
-    Attributes:
-        voter: The voter.
-        directory: Its log directory, which has no metadata log yet.
-        source: The copy that it gets.
-        files: The files of the copy, without indexes: a start makes these.
-        properties: The identity that its ``meta.properties`` gets; None where it has the file.
-        epoch: The epoch in which it begins.
-        voters: Node ids of the voters; None where the log has them.
-        is_done: Whether a former call gave it the copy, and no node has started on it since.
-    """
+    """A voter that gets a copy."""
 
     voter: Voter
     directory: Path
     source: MetadataCopy
-    files: tuple[FileInfo, ...]
+    files: tuple[FileInfo, ...]  # the files of the copy, without indexes: a start makes these
+    # The identity that its ``meta.properties`` gets; None where it has the file.
     properties: MetaProperties | None
     epoch: int
-    voters: tuple[int, ...] | None
-    is_done: bool
+    voters: tuple[int, ...] | None  # node ids of the voters; None where the log has them
+    is_done: bool  # whether a former call gave it the copy, and no node has started on it since
 
     @property
     def size_bytes(self) -> int:
@@ -84,19 +74,11 @@ class Promotion:
 def plan_promotions(
     clusters: Sequence[ComparedCopies], targets: Mapping[int, Path]
 ) -> list[Promotion]:
-    """Plan to give voters the longest readable copy.
-
-    By the quorum's own rule no voter refuses its vote to that one.
+    """Plan to give voters the longest readable copy. By the quorum's own rule no voter refuses its
+    vote to that one.
 
     Args:
-        clusters: The compared copies.
         targets: Log directories of voters, by node id.
-
-    Raises:
-        ConfigError: There is no copy, one that cannot be read, or copies of several clusters; a
-            node is no voter; a directory is not there, another node's, or a partition's.
-        GuardRefusedError: A directory has a metadata log, or a copy's node runs.
-        StorageError: A directory cannot be read.
     """
     for copy in (copy for each in clusters for copy in each.copies):
         if copy.error:  # it may be the longest
@@ -153,11 +135,6 @@ def promote(promotion: Promotion) -> None:
 
     A second call after a kill begins anew; the log has its name once all of it is on the disk.
     What is done already is left alone.
-
-    Raises:
-        ConfigError: By now the directory is another node's.
-        GuardRefusedError: The directory has a metadata log, or a node runs there.
-        StorageError: The disk failed; the directory has no metadata log.
     """
     directory = promotion.directory
     with LogDirectoryLock(directory) as lock:
@@ -218,12 +195,7 @@ def _voter_of(cluster: ComparedCopies, node: int) -> Voter:
 
 
 def _has_copy(directory: Path, files: Sequence[FileInfo]) -> bool:
-    """Return whether a directory has just the files of a promotion.
-
-    Raises:
-        GuardRefusedError: It has another metadata log.
-        StorageError: It cannot be read.
-    """
+    """Return whether a directory has just the files of a promotion."""
     if has_at_most_format(directory):
         return False
     store = LocalStore(directory / CLUSTER_METADATA_DIRECTORY)

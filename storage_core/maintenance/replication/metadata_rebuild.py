@@ -72,48 +72,28 @@ _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownFact:
-    """What nobody can tell any more.
-
-    Attributes:
-        part: The part of the metadata.
-        subject: The topic, partition or directory; empty for the whole cluster.
-        detail: What it means, and what to do.
-    """
+    """What nobody can tell any more."""
 
     part: UnknownPart
-    subject: str
+    subject: str  # the topic, partition or directory; empty for the whole cluster
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltPartition:
-    """A partition as its logs have it.
-
-    Attributes:
-        topic: Name of its topic.
-        partition: Its number.
-        topic_id: The id of its topic; None where no file says it.
-        directories: Directory id of each replica, by broker.
-        isr: Brokers that may lead.
-        detail: Why nobody may lead; else empty.
-        leader_epoch: Largest leader epoch that a log names, -1 without one.
-        has_records: Whether a log has records, or cannot be opened.
-        unnamed: Its directories without a topic id.
-        producer_id: Largest producer id that a log names, -1 without one.
-        coordinator_epoch: Largest epoch of a transaction's coordinator, -1 without one.
-    """
+    """A partition as its logs have it."""
 
     topic: str
     partition: int
-    topic_id: str | None
-    directories: Mapping[int, str]
-    isr: tuple[int, ...] = ()
-    detail: str = ""
-    leader_epoch: int = -1
+    topic_id: str | None  # the id of its topic; None where no file says it
+    directories: Mapping[int, str]  # directory id of each replica, by broker
+    isr: tuple[int, ...] = ()  # brokers that may lead
+    detail: str = ""  # why nobody may lead; else empty
+    leader_epoch: int = -1  # largest leader epoch that a log names, -1 without one
     has_records: bool = False
-    unnamed: tuple[str, ...] = ()
-    producer_id: int = -1
-    coordinator_epoch: int = -1
+    unnamed: tuple[str, ...] = ()  # its directories without a topic id
+    producer_id: int = -1  # largest producer id that a log names, -1 without one
+    coordinator_epoch: int = -1  # largest epoch of a transaction's coordinator, -1 without one
 
     @property
     def name(self) -> str:
@@ -128,7 +108,6 @@ def find_in_sync(audit: PartitionAudit, unnamed: Set[str]) -> tuple[int, ...]:
     topic id aside and begins an empty one: that is in sync only if there is no record.
 
     Args:
-        audit: Of the partition.
         unnamed: Directories without a topic id.
     """
     safe = [
@@ -185,12 +164,7 @@ def register_brokers(roots: Iterable[ObservedRoot]) -> list[RegisterBrokerRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltMetadata:
-    """The metadata of a cluster, made anew.
-
-    Attributes:
-        metadata: What is known.
-        unknowns: What is not.
-    """
+    """The metadata of a cluster, made anew."""
 
     metadata: BootstrapMetadata
     unknowns: tuple[UnknownFact, ...]
@@ -212,16 +186,8 @@ def plan_metadata(
     """Return the metadata of a cluster by what its logs have.
 
     Args:
-        partitions: The partitions of all given log directories.
         release: The features that the cluster begins with.
-        brokers: Registrations of its brokers.
-        catalog: Configs of topics.
         older: An older copy of the metadata, None without one.
-
-    Raises:
-        ConfigError: No topic has an id; one has two, another's, none beside records, or no config;
-            a partition below the largest of its topic has no replica; an epoch or a producer id
-            cannot rise; or the release takes no so many records.
     """
     topics, unnamed = _by_topic(partitions)
     if not topics:
@@ -513,19 +479,12 @@ def _of_partitions(topics: _Topics, older: ClusterMetadata | None) -> Iterator[U
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapTarget:
-    """A controller's log directory that begins with rebuilt metadata.
-
-    Attributes:
-        directory: The log directory.
-        properties: Whose it is.
-        is_formatted: Whether it has its ``meta.properties``.
-        replaced_topics: How many topics the snapshot has that is replaced: of an earlier rebuild.
-    """
+    """A controller's log directory that begins with rebuilt metadata."""
 
     directory: Path
     properties: MetaProperties
-    is_formatted: bool
-    replaced_topics: int
+    is_formatted: bool  # whether it has its ``meta.properties``
+    replaced_topics: int  # how many topics the snapshot has that is replaced: of an earlier rebuild
 
 
 def plan_targets(
@@ -535,15 +494,7 @@ def plan_targets(
 
     Args:
         targets: Log directories, by node id.
-        cluster_id: Id of the cluster.
         voters: Voters that the log is to have; empty for fixed ones.
-
-    Raises:
-        ConfigError: A directory is not there, another node's, a partition's or given twice; its
-            node is none of the voters; a voter has none; or it was formatted with voters, and none
-            are given.
-        GuardRefusedError: A directory has a metadata log.
-        StorageError: A directory cannot be read.
     """
     ids = {voter.node_id: voter.directory_id for voter in voters}
     planned = []
@@ -580,11 +531,7 @@ def plan_targets(
 
 
 def _count_replaced(directory: Path, voters: Sequence[Voter]) -> int:
-    """Return how many topics a directory's bootstrap snapshot has, 0 without one.
-
-    Raises:
-        ConfigError: It cannot be read, or it has voters, and none are given.
-    """
+    """Return how many topics a directory's bootstrap snapshot has, 0 without one."""
     log = directory / CLUSTER_METADATA_DIRECTORY
     if not is_there(log, may_be_link=True):
         return 0
@@ -613,15 +560,7 @@ def write_bootstrap(
     """Write the bootstrap snapshot into the log directories of controllers.
 
     Args:
-        targets: Of ``plan_targets``.
-        metadata: What the snapshot has.
         voters: Voters that the log is to have; empty for fixed ones.
-        timestamp_ms: The run's clock, epoch milliseconds.
-
-    Raises:
-        ConfigError: By now a directory is another node's; nothing was written.
-        GuardRefusedError: A directory has a metadata log, or a node runs there; as above.
-        StorageError: The disk failed; that directory has no metadata log.
     """
     content = b"".join(
         encode_snapshot([*metadata.values()], voters=voters, timestamp_ms=timestamp_ms)

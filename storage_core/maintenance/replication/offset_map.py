@@ -51,15 +51,7 @@ _Pairs = Iterable[tuple[TopicPartition, int, int]]
 
 
 def parse_offset_map(content: bytes, file: str) -> OffsetMap:
-    """Read an offset map from CSV.
-
-    Args:
-        content: Its bytes.
-        file: Its name, for errors.
-
-    Raises:
-        ConfigError: It is none; the line is named.
-    """
+    """Read an offset map from CSV."""
     if len(content) > MAX_MAP_BYTES:
         raise ConfigError(_OPTION, file, f"is longer than the {MAX_MAP_BYTES:,} bytes it may have")
     try:
@@ -110,12 +102,7 @@ def _parse_line(cells: list[str], line: int, file: str) -> tuple[TopicPartition,
 
 
 def read_offset_syncs(log: RestingLog) -> OffsetMap:
-    """Read an offset map from the log of MirrorMaker's offset syncs.
-
-    Raises:
-        ConfigError: A record is no offset sync, or the log is none.
-        PylogError: Records cannot be read.
-    """
+    """Read an offset map from the log of MirrorMaker's offset syncs."""
     directory = log.place.directory
     if log.error or log.view is None:
         raise ConfigError(_OPTION, directory, log.error or "is no partition's directory")

@@ -56,10 +56,8 @@ def count(ranges: Ranges) -> int:
 
 
 def subtract(ranges: Ranges, others: Ranges) -> Ranges:
-    """Return the offsets of the first set outside the second.
-
-    Both sets are results of ``union``.
-    """
+    """Return the offsets of the first set outside the second. Both sets are results of
+    ``union``."""
     # Equal replicas are the rule: for these, the sets below took most of the time.
     if not len(ranges) or not len(others):
         return ranges

@@ -31,39 +31,24 @@ ANY_INDEX_BYTES: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
-    """The controller's view of a partition.
-
-    Attributes:
-        topic: Name of the topic.
-        partition: Number of the partition.
-        topic_id: Id of the topic.
-        replicas: Node ids, the preferred leader first.
-        isr: Node ids of the in-sync replicas.
-        elr: Node ids of the eligible leader replicas.
-        last_known_elr: Node ids of the last known ones.
-        leader: Node id, -1 for none.
-        leader_epoch: Number of the leader's reign.
-        min_insync_replicas: The topic's minimum, at most the number of its first partition's
-            replicas.
-        is_compacted: Whether the topic's cleanup policy removes records by key.
-        is_unclean_election_enabled: Whether a replica may lead that is neither in ISR nor ELR.
-        segment_index_bytes: Largest index with which a broker opens its log.
-        directories: Id of the log directory of each replica; empty where nothing says it.
-    """
+    """The controller's view of a partition."""
 
     topic: str
     partition: int
     topic_id: str
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    elr: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
-    leader: int = -1
-    leader_epoch: int = 0
+    replicas: tuple[int, ...]  # node ids, the preferred leader first
+    isr: tuple[int, ...]  # node ids of the in-sync replicas
+    elr: tuple[int, ...] = ()  # node ids of the eligible leader replicas
+    last_known_elr: tuple[int, ...] = ()  # node ids of the last known ones
+    leader: int = -1  # node id, -1 for none
+    leader_epoch: int = 0  # number of the leader's reign
+    # The topic's minimum, at most the number of its first partition's replicas.
     min_insync_replicas: int = 1
-    is_compacted: bool = False
+    is_compacted: bool = False  # whether the topic's cleanup policy removes records by key
+    # Whether a replica may lead that is neither in ISR nor ELR.
     is_unclean_election_enabled: bool = False
-    segment_index_bytes: int = ANY_INDEX_BYTES
+    segment_index_bytes: int = ANY_INDEX_BYTES  # largest index with which a broker opens its log
+    # Id of the log directory of each replica; empty where nothing says it.
     directories: tuple[str, ...] = ()
 
     @property
@@ -78,12 +63,8 @@ def states_of(
     """Yield the partitions of a cluster.
 
     Args:
-        metadata: The cluster's metadata.
         broker: The brokers' own settings; those in the metadata come before them.
         overrides: Settings of topics that come before all.
-
-    Raises:
-        ConfigError: A setting that is asked for is malformed.
     """
     dynamic = metadata.broker_configs.get("", {})
     counted = merge_dynamic_configs(broker, dynamic, {}, directories=None).settings
@@ -124,12 +105,7 @@ def parse_states(
     """Read a file of states: ``{"partitions": [{topic, partition, topic_id, replicas, ...}]}``.
 
     Args:
-        content: Its bytes, JSON.
-        file: Its name, for errors.
         overrides: Settings of topics that come before those of the file.
-
-    Raises:
-        ConfigError: It is no such file, or a value is none.
     """
     try:
         partitions = parse_json(content, limit_bytes=MAX_STATE_BYTES)["partitions"]

@@ -19,25 +19,16 @@ _BESIDE_KINDS: Final = frozenset({DirectoryKind.FUTURE, DirectoryKind.STRAY, Dir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlace:
-    """A directory with a copy of a partition, or its absence.
+    """A directory with a copy of a partition, or its absence."""
 
-    Attributes:
-        broker: Node id, None where no file says it.
-        root: The log directory.
-        directory: Its path or URL; empty for a replica that is missing.
-        kind: The kind of directory.
-        is_clean: Whether its log directory has the clean-shutdown marker.
-        checkpoints: Its entries in its log directory's checkpoints.
-        problem: Why it cannot be opened, as far as its names tell; else empty.
-    """
-
-    broker: int | None
+    broker: int | None  # node id, None where no file says it
     root: str
-    directory: str
+    directory: str  # its path or URL; empty for a replica that is missing
     kind: DirectoryKind
-    is_clean: bool
+    is_clean: bool  # whether its log directory has the clean-shutdown marker
+    # Its entries in its log directory's checkpoints.
     checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
-    problem: str = ""
+    problem: str = ""  # why it cannot be opened, as far as its names tell; else empty
 
     @property
     def is_missing(self) -> bool:
@@ -47,24 +38,15 @@ class ReplicaPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlaces:
-    """Where copies of one partition lie.
-
-    Attributes:
-        topic: Name of the topic.
-        partition: Number of the partition.
-        topic_id: Id of the topic; None where no file says it.
-        state: Its registration, None if unknown.
-        replicas: Replicas of each broker, also missing ones.
-        beside: Copies that moves and deletions left.
-        unseen: Node ids of assigned brokers whose replica may lie where nobody looked.
-    """
+    """Where copies of one partition lie."""
 
     topic: str
     partition: int
-    topic_id: str | None
-    state: PartitionRegistration | None
-    replicas: tuple[ReplicaPlace, ...]
-    beside: tuple[ReplicaPlace, ...]
+    topic_id: str | None  # id of the topic; None where no file says it
+    state: PartitionRegistration | None  # its registration, None if unknown
+    replicas: tuple[ReplicaPlace, ...]  # replicas of each broker, also missing ones
+    beside: tuple[ReplicaPlace, ...]  # copies that moves and deletions left
+    # Node ids of assigned brokers whose replica may lie where nobody looked.
     unseen: tuple[int, ...]
 
 
@@ -82,10 +64,8 @@ def find_places(
 
     Args:
         roots: The log directories; several of one broker count as one.
-        states: The partitions' registrations.
         registered: Ids of the log directories that brokers registered, by node id; None where
             nothing says it.
-        are_all_read: Whether no log directory was given that cannot be read.
     """
     registrations = {state.key: state for state in states}
     ids = _ids_of(roots, registrations.values())
@@ -154,10 +134,8 @@ def _is_seen(
     *,
     are_all_read: bool,
 ) -> bool:
-    """Whether a replica absent from the observed directories is really missing.
-
-    It may be in a directory of its broker that was not observed.
-    """
+    """Whether a replica absent from the observed directories is really missing. It may be in a
+    directory of its broker that was not observed."""
     if not roots or not registered:
         return bool(roots) and are_all_read
     if len(roots) >= len(registered):

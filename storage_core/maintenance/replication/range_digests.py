@@ -22,27 +22,15 @@ _MOST_RANGES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class OffsetRanges:
-    """Ranges of offsets of the same length, one behind the other.
-
-    Attributes:
-        first: Number of the first one.
-        count: How many there are.
-        shift: Each has ``2**shift`` offsets, from its number times that on.
-    """
+    """Ranges of offsets of the same length, one behind the other."""
 
     first: int
     count: int
-    shift: int
+    shift: int  # each has ``2**shift`` offsets, from its number times that on
 
     @classmethod
     def of(cls, first_offset: int, end_offset: int, size_bytes: int) -> "OffsetRanges":
-        """Return the ranges for logs between two offsets.
-
-        Args:
-            first_offset: Where the first log starts.
-            end_offset: Where the last one ends.
-            size_bytes: Size of the largest one.
-        """
+        """Return the ranges for logs between two offsets."""
         wanted = max(1, min(_MOST_RANGES, size_bytes // _RANGE_BYTES))
         length = max(1, -(-(end_offset - first_offset) // wanted))
         shift = (length - 1).bit_length()
@@ -64,10 +52,8 @@ class OffsetRanges:
 
 
 def digest_log(log: RestingLog, ranges: OffsetRanges) -> tuple[NDArray[np.uint64], LogReader]:
-    """Return digest sums of a replica's ranges, uint64[count, 2], and its reader.
-
-    The reader has reached the log's end.
-    """
+    """Return digest sums of a replica's ranges, uint64[count, 2], and its reader. The reader has
+    reached the log's end."""
     sums = np.zeros((ranges.count, 2), np.uint64)
     reader = LogReader(log.view, log.base_offsets, ReadDepth.SUMS)
     while True:

@@ -52,15 +52,7 @@ def no_rows() -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedBatch:
-    """A batch that cannot be read, or bytes that are none.
-
-    Attributes:
-        file: Name of the segment's file.
-        position: Where in it.
-        first_offset: Its first offset, or where the segment begins.
-        last_offset: Its last one.
-        reason: The fault.
-    """
+    """A batch that cannot be read, or bytes that are none."""
 
     file: str
     position: int
@@ -73,16 +65,12 @@ class RecordReader:
     """Reads the records of a log from an offset on.
 
     Args:
-        log: The log.
-        aborted: Its aborted transactions.
         has_times: Whether timestamps are part of the identity.
         skips_aborted: Whether records of aborted transactions are left out.
         spans: Only records at these offsets; None for all.
-        first: From this offset on.
 
     Attributes:
         damage: The damage in the part read so far.
-        read_bytes: Bytes of batches that it has looked at.
         sparse_end: Just past the last batch with fewer records than offsets: a cleaner was there.
         has_append_times: Whether the first batch has the time of the broker that wrote it; None
             before there is one.
@@ -117,11 +105,7 @@ class RecordReader:
         self._pieces = iter(()) if log.view is None else self._scan(log.view)
 
     def read(self) -> Rows | None:
-        """Return the next records, at least one; None at the end.
-
-        Raises:
-            PylogError: A batch with a right checksum cannot be decoded.
-        """
+        """Return the next records, at least one; None at the end."""
         return next((rows for rows in self._pieces if rows.shape[1]), None)
 
     def _scan(self, view: DirectoryView) -> Iterator[Rows]:

@@ -20,59 +20,35 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Bytes of a log without a whole, valid batch.
+    """Bytes of a log without a whole, valid batch. They are no batch, or a batch with a wrong
+    checksum."""
 
-    They are no batch, or a batch with a wrong checksum.
-
-    Attributes:
-        file: The segment's file, as it is named now.
-        position: Where in the file they begin.
-        reason: The fault.
-        is_tail: Whether the file ends inside of a batch there.
-    """
-
-    file: str
+    file: str  # the segment's file, as it is named now
     position: int
     reason: str
-    is_tail: bool = False
+    is_tail: bool = False  # whether the file ends inside of a batch there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedLog:
-    """A replica's log as opened by its broker; nothing is written.
-
-    Attributes:
-        view: The directory as it then is.
-        log_start_offset: First offset that may be read.
-        log_end_offset: Offset that the next record would get.
-        recovery_point: First offset that is not known to be on the disk.
-        last_stable_offset: First offset that a committed read does not reach.
-        last_stable_offset_as_leader: The same once all of the log is replicated: only an open
-            transaction then holds committed reads back.
-        epochs: Leader epochs.
-        base_offsets: Base offsets of the segments.
-        size_bytes: Size of all segments.
-        open_transactions: Open transactions, the oldest first.
-        largest_producer_id: Largest id of a producer that is remembered, -1 without one.
-        largest_coordinator_epoch: Largest epoch of a marker's coordinator, -1 without one.
-        cut: Bytes that opening cuts off.
-        cuts: The same with their sizes, in the files as they are.
-    """
+    """A replica's log as opened by its broker; nothing is written."""
 
     view: DirectoryView
-    log_start_offset: int
+    log_start_offset: int  # first offset that may be read
     log_end_offset: int
     recovery_point: int
-    last_stable_offset: int
+    last_stable_offset: int  # first offset that a committed read does not reach
+    # The same once all of the log is replicated: only an open transaction then holds committed
+    # reads back.
     last_stable_offset_as_leader: int
     epochs: tuple[EpochEntry, ...]
     base_offsets: tuple[int, ...]
     size_bytes: int
     open_transactions: tuple[OpenTransaction, ...]
-    largest_producer_id: int
-    largest_coordinator_epoch: int
+    largest_producer_id: int  # largest id of a producer that is remembered, -1 without one
+    largest_coordinator_epoch: int  # largest epoch of a marker's coordinator, -1 without one
     cut: tuple[Damage, ...]
-    cuts: tuple[Cut, ...]
+    cuts: tuple[Cut, ...]  # the same with their sizes, in the files as they are
 
     def span(self, high_watermark: int) -> LogSpan:
         """Return all that truncation goes by."""
@@ -85,30 +61,19 @@ class OpenedLog:
         )
 
     def whole_end(self, offset: int) -> int:
-        """Return the end of the whole batches below an offset.
-
-        A cut at the offset would remove a batch across it, too.
-
-        Raises:
-            PylogError: Bytes on the way are no batches.
-        """
+        """Return the end of the whole batches below an offset. A cut at the offset would remove
+        a batch across it, too."""
         base = find_batch_base_offset(self.view, self.base_offsets, offset)
         return offset if base is None else min(base, offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A replica of a partition, opened.
-
-    Attributes:
-        place: Where it lies.
-        log: Its log; None for a replica that is missing or cannot be opened.
-        error: Why it cannot be opened, else empty.
-    """
+    """A replica of a partition, opened."""
 
     place: ReplicaPlace
-    log: OpenedLog | None = None
-    error: str = ""
+    log: OpenedLog | None = None  # its log; None for a replica that is missing or cannot be opened
+    error: str = ""  # why it cannot be opened, else empty
 
     @property
     def broker(self) -> int | None:
@@ -117,15 +82,7 @@ class Replica:
 
 
 def open_replica(place: ReplicaPlace, now_ms: int, most_index_bytes: int) -> Replica:
-    """Open a replica as its broker does.
-
-    An error tells why the broker cannot open it.
-
-    Args:
-        place: Where it lies.
-        now_ms: The run's clock, epoch milliseconds.
-        most_index_bytes: ``segment.index.bytes`` of its topic.
-    """
+    """Open a replica as its broker does. An error tells why the broker cannot open it."""
     if place.problem or place.is_missing:
         return Replica(place=place, error=place.problem)
     # A copy on its way has no checkpoint entry: one of that name is another log's.
@@ -157,14 +114,8 @@ def open_log(
     """Open a replica's log as its broker's start does, without writing.
 
     Args:
-        store: The partition directory.
         checkpoints: Its entries in its log directory's checkpoints.
         is_clean: Whether that has the clean-shutdown marker.
-        now_ms: The run's clock, epoch milliseconds.
-        most_index_bytes: ``segment.index.bytes`` of its topic.
-
-    Raises:
-        PylogError: The errors of ``LogLoader.load``: the broker cannot open it either.
     """
     loader = LogLoader(
         store,

@@ -31,14 +31,7 @@ from storage_core.maintenance.replication.survivors import find_lost
 
 @dataclass(frozen=True, slots=True)
 class PairPiece:
-    """The batches of two logs that reach into a range of offsets.
-
-    Attributes:
-        parts: The batches of each.
-        behind: Batches of each that were read behind the range.
-        start: Where the range begins.
-        end: Just past it.
-    """
+    """The batches of two logs that reach into a range of offsets."""
 
     parts: tuple[BatchRows, BatchRows]
     behind: tuple[BatchRows, BatchRows]
@@ -59,25 +52,15 @@ class PairPiece:
 
 @dataclass(slots=True)
 class ReplicaPair:
-    """Two replicas, while they are compared.
-
-    Attributes:
-        logs: The two.
-        look: How much of their batches was read.
-        cleaned: Below which offsets a cleaner was, of each.
-        differences: The listed differences.
-        untold: How many ranges more.
-        undecided: Batches of which the headers do not tell whether they differ.
-        lacked: Records of the second that the first lacks and a cleaner may have removed, and the
-            other way.
-    """
+    """Two replicas, while they are compared."""
 
     logs: tuple[RestingLog, RestingLog]
     look: ReadDepth = ReadDepth.HEADERS
-    cleaned: tuple[int, int] = (0, 0)
+    cleaned: tuple[int, int] = (0, 0)  # below which offsets a cleaner was, of each
     differences: list[Difference] = field(default_factory=list)
-    untold: int = 0
-    undecided: int = 0
+    untold: int = 0  # how many ranges more
+    undecided: int = 0  # batches of which the headers do not tell whether they differ
+    # Records of the second that the first lacks and a cleaner may have removed, and the other way.
     lacked: tuple[list[Ranges], list[Ranges]] = field(default_factory=lambda: ([], []))
 
     def add(self, difference: Difference) -> None:
@@ -288,10 +271,8 @@ class ReplicaPair:
         )
 
     def _side(self, number: int, rows: BatchRows, first: int, last: int) -> Side:
-        """Return the place of the first batch in a range of offsets.
-
-        That batch may begin below the range.
-        """
+        """Return the place of the first batch in a range of offsets. That batch may begin below
+        the range."""
         log = self.logs[number]
         at = np.flatnonzero((rows.batches.last_offset >= first) & (rows.lowest <= last))
         if not at.size or log.view is None:

@@ -45,29 +45,18 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestingLog:
-    """The log of a replica at rest.
-
-    Attributes:
-        place: Where it lies.
-        view: Its directory; None for a replica that is missing or cannot be read.
-        base_offsets: Base offsets of its segments, rising.
-        size_bytes: Size of their files.
-        log_start_offset: By the checkpoint and the first segment.
-        log_end_offset: Just past the last batch.
-        end_position: Where in the last segment's file that ends.
-        epochs: Epochs of the epoch file, by the rules of Kafka's cache.
-        error: Why it cannot be read, else empty.
-    """
+    """The log of a replica at rest."""
 
     place: ReplicaPlace
+    # Its directory; None for a replica that is missing or cannot be read.
     view: DirectoryView | None = None
     base_offsets: tuple[int, ...] = ()
     size_bytes: int = 0
     log_start_offset: int = 0
     log_end_offset: int = 0
     end_position: int = 0
-    epochs: tuple[EpochEntry, ...] = ()
-    error: str = ""
+    epochs: tuple[EpochEntry, ...] = ()  # epochs of the epoch file, by the rules of Kafka's cache
+    error: str = ""  # why it cannot be read, else empty
     cache: LeaderEpochCache = field(default_factory=LeaderEpochCache, repr=False, compare=False)
 
     @property
@@ -85,13 +74,8 @@ class RestingLog:
 
 
 def observe_log(place: ReplicaPlace) -> RestingLog:
-    """Observe a replica's listing, epoch file and last batches.
-
-    What prevents that is the replica's error.
-
-    Args:
-        place: Where it lies.
-    """
+    """Observe a replica's listing, epoch file and last batches. What prevents that is the
+    replica's error."""
     if place.problem or place.is_missing:
         return RestingLog(place=place, error=place.problem)
     try:
@@ -142,10 +126,8 @@ def _find_end(view: DirectoryView, base_offset: int) -> tuple[int, int]:
 
 
 def _read_epochs(view: DirectoryView) -> LeaderEpochCache:
-    """Return the epochs of the epoch file; none if it is unreadable.
-
-    Another finding reports an unreadable file.
-    """
+    """Return the epochs of the epoch file; none if it is unreadable. Another finding reports an
+    unreadable file."""
     if LEADER_EPOCH_FILE not in view:
         return LeaderEpochCache()
     try:
@@ -161,7 +143,6 @@ def check_log(
     """Return what contradicts itself within one replica: offsets, checkpoints, epochs.
 
     Args:
-        log: The replica.
         runs: The epochs of its batches, in order; none where they were not read.
         state: The partition's registration, None if unknown.
     """

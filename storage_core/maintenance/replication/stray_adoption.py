@@ -40,12 +40,7 @@ class StrayReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedDirectory:
-    """A log directory of a broker.
-
-    Attributes:
-        location: Its path.
-        node_id: The broker.
-    """
+    """A log directory of a broker."""
 
     location: str
     node_id: int
@@ -53,23 +48,15 @@ class OwnedDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayDirectory:
-    """A stray directory, and what becomes of it.
-
-    Attributes:
-        root: The log directory.
-        name: Its own name.
-        topic_id: The id in its ``partition.metadata``, None where nothing says it.
-        partition: Whose it is by that id, else by its name, which may be cut.
-        reason: Why it keeps its name; None where it gets that of its partition.
-        detail: The same in words; empty without a reason.
-    """
+    """A stray directory, and what becomes of it."""
 
     root: str
     name: str
-    topic_id: str | None
-    partition: TopicPartition | None
+    topic_id: str | None  # the id in its ``partition.metadata``, None where nothing says it
+    partition: TopicPartition | None  # whose it is by that id, else by its name, which may be cut
+    # Why it keeps its name; None where it gets that of its partition.
     reason: StrayReason | None = None
-    detail: str = ""
+    detail: str = ""  # the same in words; empty without a reason
 
 
 def plan_adoptions(
@@ -79,10 +66,6 @@ def plan_adoptions(
 
     Args:
         roots: All log directories of the brokers: a name may be taken in any of a broker's.
-        metadata: Of their cluster.
-
-    Raises:
-        StorageError: A root cannot be listed.
     """
     strays: list[tuple[OwnedDirectory, StrayDirectory]] = []
     names: dict[int, set[str]] = {}
@@ -102,15 +85,8 @@ def plan_adoptions(
 
 
 def adopt(strays: Sequence[StrayDirectory]) -> None:
-    """Rename stray directories of one log directory, under its lock; all durable.
-
-    What was renamed before a kill stays so, and is nothing to plan any more.
-
-    Raises:
-        GuardRefusedError: Another process has the lock, a broker perhaps.
-        InconsistentTopicIdError: A directory is of another topic by now.
-        StorageError: The disk failed, or a name was taken meanwhile.
-    """
+    """Rename stray directories of one log directory, under its lock; all durable. What was
+    renamed before a kill stays so, and is nothing to plan any more."""
     root = Path(strays[0].root)
     with LogDirectoryLock(root) as lock:
         for stray in strays:

@@ -1,6 +1,5 @@
-"""Find records missing from a compacted log without a cleaner's reason.
-
-Neither the record nor a newer one of its key is there.
+"""Find records missing from a compacted log without a cleaner's reason. Neither the record nor a
+newer one of its key is there.
 
 A cleaner removes a record when its key has a newer one, a deletion (tombstone) after its time, a
 record of an aborted transaction, and one without a key. Everything else has to be there still.
@@ -28,47 +27,28 @@ _MOST_KEYS: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class LostRecords:
-    """Records of a log, in order of offsets.
+    """Records of a log, in order of offsets."""
 
-    Attributes:
-        offset: int64[n].
-        epoch: int64[n].
-        segment: int64[n], base offset of the segment of each.
-        position: int64[n], of its batch in that segment's file.
-    """
-
-    offset: NDArray[np.int64]
-    epoch: NDArray[np.int64]
-    segment: NDArray[np.int64]
-    position: NDArray[np.int64]
+    offset: NDArray[np.int64]  # int64[n]
+    epoch: NDArray[np.int64]  # int64[n]
+    segment: NDArray[np.int64]  # int64[n], base offset of the segment of each
+    position: NDArray[np.int64]  # int64[n], of its batch in that segment's file
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keyed records that are not of an aborted transaction.
+    """Keyed records that are not of an aborted transaction."""
 
-    Attributes:
-        halves: uint64[2, n], hashes of the keys.
-        facts: int64[5, n], offset, epoch, segment, position, and whether it is a tombstone.
-    """
-
-    halves: NDArray[np.uint64]
+    halves: NDArray[np.uint64]  # uint64[2, n], hashes of the keys
+    # int64[5, n], offset, epoch, segment, position, and whether it is a tombstone.
     facts: NDArray[np.int64]
 
 
 def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[LostRecords, int]:
     """Return records missing from a compacted log without a newer one.
 
-    Args:
-        has: The log that has them.
-        lacks: The other one.
-        missing: Offsets that it lacks.
-
     Returns:
         The records, and how many bytes were read to find out.
-
-    Raises:
-        PylogError: Records cannot be read.
     """
     passes = 1 + count(missing) // _MOST_KEYS
     parts: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
@@ -86,13 +66,9 @@ def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[Lost
 def find_unexplained(
     wanted: Keys, other: Keys, places: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return missing records without a newer one in the other log.
-
-    A newer record has the same key.
+    """Return missing records without a newer one in the other log. A newer record has the same key.
 
     Args:
-        wanted: Records that are missing.
-        other: Records of the other log.
         places: Behind which offset of that log each would be; None for its own offset.
     """
     names, of_wanted = np.unique(wanted.halves[0], return_inverse=True)

@@ -16,45 +16,29 @@ from storage_core.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpan:
-    """A log's offsets and epochs: everything truncation depends on.
+    """A log's offsets and epochs: everything truncation depends on."""
 
-    Attributes:
-        log_start_offset: First offset that may be read.
-        log_end_offset: Offset that the next record would get.
-        high_watermark: First offset not known to be replicated; 0 where no checkpoint says it.
-        epochs: Leader epochs, oldest first.
-        first_segment_offset: Base offset of the first segment.
-    """
-
-    log_start_offset: int
+    log_start_offset: int  # first offset that may be read
     log_end_offset: int
-    high_watermark: int
-    epochs: Sequence[EpochEntry]
+    high_watermark: int  # first offset not known to be replicated; 0 where no checkpoint says it
+    epochs: Sequence[EpochEntry]  # leader epochs, oldest first
     first_segment_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """The change of a follower's log before it fetches from a leader.
+    """The change of a follower's log before it fetches from a leader."""
 
-    Attributes:
-        offset: New log end offset; the old one if nothing is cut.
-        is_restart: Whether the log is emptied and begins at the offset.
-        rounds: Offsets of each cut in order, the last one is ``offset``; empty if nothing is cut.
-    """
-
-    offset: int
-    is_restart: bool
+    offset: int  # new log end offset; the old one if nothing is cut
+    is_restart: bool  # whether the log is emptied and begins at the offset
+    # Offsets of each cut in order, the last one is ``offset``; empty if nothing is cut.
     rounds: tuple[int, ...]
 
 
 class Leader:
-    """A replica as newly elected leader.
-
-    Its next epoch begins at its log end.
+    """A replica as newly elected leader. Its next epoch begins at its log end.
 
     Args:
-        log: Its log.
         next_epoch: The epoch in which it leads, above every epoch of any replica.
     """
 
@@ -65,9 +49,8 @@ class Leader:
         self._epochs.assign(next_epoch, log.log_end_offset)
 
     def diverging_end(self, epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Return the diverging epoch and end offset, None without divergence.
-
-        A leader refuses a fetch with these.
+        """Return the diverging epoch and end offset, None without divergence. A leader refuses a
+        fetch with these.
 
         Args:
             epoch: Epoch of the follower's last batch.
@@ -84,7 +67,6 @@ def find_truncation(follower: LogSpan, leader: Leader) -> Truncation:
 
     Args:
         follower: The follower's log, once its broker has opened it.
-        leader: The leader.
     """
     log = _Follower(follower)
     while True:

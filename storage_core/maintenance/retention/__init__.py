@@ -1,4 +1,2 @@
-"""Retention of one partition: choose the oldest segments to delete.
-
-The choice says why these segments go, and what keeps the others.
-"""
+"""Retention of one partition: choose the oldest segments to delete. The choice says why these
+segments go, and what keeps the others."""

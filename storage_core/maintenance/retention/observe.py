@@ -45,45 +45,26 @@ _UNFINISHED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
-    """Clock, checkpoints and kind of a partition at rest.
-
-    Attributes:
-        now_ms: The run's clock, epoch milliseconds.
-        log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
-        high_watermark: As the checkpoint has it; None for the log's end.
-        max_timestamps: What the last entries of time indexes say, by base offset, where that is
-            known already: these are not read.
-        is_closed: Whether the log was closed. One that was copied while a broker had it open is not
-            loaded cleanly by anybody: its active segment counts as far as it has batches, and the
-            zeros at the end of its indexes are no entries.
-        always_loads: Whether a closed log is loaded even where nothing goes.
-    """
+    """Clock, checkpoints and kind of a partition at rest."""
 
     now_ms: int
+    # The partition's entry in the log-start checkpoint, 0 without one.
     log_start_checkpoint: int = 0
-    high_watermark: int | None = None
+    high_watermark: int | None = None  # as the checkpoint has it; None for the log's end
+    # What the last entries of time indexes say, by base offset, where that is known already: these
+    # are not read.
     max_timestamps: Mapping[int, int] | None = None
+    # Whether the log was closed. One that was copied while a broker had it open is not loaded
+    # cleanly by anybody: its active segment counts as far as it has batches, and the zeros at the
+    # end of its indexes are no entries.
     is_closed: bool = True
-    always_loads: bool = False
+    always_loads: bool = False  # whether a closed log is loaded even where nothing goes
 
 
 def observe_retention(
     store: LogStore, config: LogConfig, cleaner: CleanerConfig, request: SweepRequest
 ) -> PartitionState:
-    """Return what `plan_retention` needs to decide about a partition at rest.
-
-    Args:
-        store: The partition.
-        config: Its topic's configuration.
-        cleaner: For the load of the log.
-        request: Clock and checkpoints.
-
-    Raises:
-        RecoveryRequiredError: Loading the log would first repair it: a swap is unfinished, an
-            index is missing, there is no segment, or it ends below its log start.
-        PylogError: As `find_clean_end`: a broker does not load the log.
-        StorageError: The store failed.
-    """
+    """Return what `plan_retention` needs to decide about a partition at rest."""
     rules = RetentionRules.of(config)
     files = store.list_files()
     refuse_repairs(store.location, files)
@@ -129,13 +110,8 @@ def observe_retention(
 
 
 def refuse_repairs(location: str, files: Iterable[FileInfo]) -> None:
-    """Refuse a log in need of repair by its loader.
-
-    A loader changes such a log before anything else may be decided.
-
-    Raises:
-        RecoveryRequiredError: It is one.
-    """
+    """Refuse a log in need of repair by its loader. A loader changes such a log before anything
+    else may be decided."""
     names = {file.name for file in files}
     unfinished = sorted(name for name in names if name.endswith(_UNFINISHED))
     if unfinished:
@@ -200,18 +176,8 @@ def check_ages(
     behind the entries make every record of 1970. Only segments that go by age are looked at.
 
     Args:
-        store: The partition.
-        names: Of its files.
-        rules: Its topic's.
-        plan: Which segments would go.
-        now_ms: The run's clock, epoch milliseconds.
         is_closed: As `SweepRequest`; the time index of an active segment that was not closed lacks
             its newest records, and a report alone is made of it.
-
-    Raises:
-        ContradictedAgeError: A batch is younger than the limit, or has another timestamp than its
-            entry in the time index.
-        StorageError: The store failed.
     """
     aged = [each.segment for each in plan.removals if each.predicate is Predicate.TIME]
     if not is_closed and plan.roll_offset is not None:
@@ -229,14 +195,8 @@ def check_segment_ages(
     """Refuse segments of which an age says more than their records.
 
     Args:
-        store: The partition.
-        names: Of its files.
         segments: Taken for older than the limit.
         limit_ms: The time from which on a record is too young, epoch milliseconds.
-
-    Raises:
-        ContradictedAgeError: As `check_ages`.
-        StorageError: The store failed.
     """
     for segment in segments:
         if segment.size_bytes:
@@ -285,11 +245,6 @@ def with_recovered_end(store: LogStore, state: PartitionState) -> PartitionState
 
     Args:
         store: The partition; the active segment has an offset index.
-        state: As it was listed.
-
-    Raises:
-        RecoveryRequiredError: The log would end below its log start.
-        StorageError: The store failed.
     """
     active = state.active_segment
     end, size_bytes = find_valid_end(
@@ -318,14 +273,6 @@ def newest_timestamp(
 
     The result is None without records. It tells a clock that is ahead by years: everything is too
     old then, the newest too.
-
-    Args:
-        store: The partition.
-        state: As it was listed.
-        is_closed: As `SweepRequest`.
-
-    Raises:
-        StorageError: The store failed.
     """
     for segment in reversed(state.segments):
         if segment.size_bytes:
@@ -341,13 +288,6 @@ def newest_record_ms(
 
     The result is None without records. The partition may be in order or not: a listing and twelve
     bytes are read.
-
-    Args:
-        store: The partition.
-        max_timestamps: As `SweepRequest`.
-
-    Raises:
-        StorageError: The store failed.
     """
     state = PartitionState.of_listing(
         store.location,

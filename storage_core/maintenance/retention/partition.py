@@ -32,17 +32,11 @@ from storage_core.store.base import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The retention of a partition at rest: decision and file operations.
-
-    Attributes:
-        state: What was observed.
-        decision: What goes, and what keeps the rest.
-        steps: Operations on files; none where there is nothing to do.
-    """
+    """The retention of a partition at rest: decision and file operations."""
 
     state: PartitionState
-    decision: RetentionPlan
-    steps: CommitPlan
+    decision: RetentionPlan  # what goes, and what keeps the rest
+    steps: CommitPlan  # operations on files; none where there is nothing to do
 
     @property
     def is_due(self) -> bool:
@@ -78,14 +72,7 @@ def plan_sweep(
 
     Args:
         store: The partition; it was closed cleanly.
-        config: The topic's configuration.
         cleaner: For the expiry of producers, where they have to be written down.
-        request: Clock and checkpoints.
-        unlink: As `plan_steps`.
-
-    Raises:
-        ConfigError: The topic is tiered.
-        PylogError: As `observe_retention`, `check_ages`, `plan_steps` and `plan_epochs`.
     """
     rules = RetentionRules.of(config)
     state = observe_retention(store, config, cleaner, request)
@@ -140,30 +127,17 @@ def _plan_snapshot(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainResult:
-    """What a deletion pass did.
-
-    Attributes:
-        deleted_segments: How many segments went.
-        log_start_offset: First offset that may be read.
-        log_end_offset: Offset that the next record would get.
-        segments: Segments that the log has now.
-        size: Bytes of their records.
-    """
+    """What a deletion pass did."""
 
     deleted_segments: int
-    log_start_offset: int
+    log_start_offset: int  # first offset that may be read
     log_end_offset: int
     segments: int
     size: int
 
     @classmethod
     def of(cls, decision: RetentionPlan, log: LoadedLog) -> "RetainResult":
-        """Return the result of a pass.
-
-        Args:
-            decision: What goes.
-            log: The log afterwards.
-        """
+        """Return the result of a pass."""
         return cls(
             deleted_segments=len(decision.removals),
             log_start_offset=log.log_start_offset,
@@ -184,26 +158,17 @@ def plan_retain(  # the inputs of Kafka's deletion pass
     high_watermark: int | None = None,
     log_start_offset: int | None = None,
 ) -> tuple[RetentionPlan, LoadedLog]:
-    """Load a log, make Kafka's deletion pass over it, and close it.
-
-    It was closed cleanly; nothing is written.
+    """Load a log, make Kafka's deletion pass over it, and close it. It was closed cleanly; nothing
+    is written.
 
     Args:
-        store: The partition.
-        config: The topic's configuration.
         cleaner: For the expiry of producers, and limits of decompression.
-        now_ms: The run's clock, epoch milliseconds.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
         high_watermark: Brought into the log; None for its end.
         log_start_offset: Where the log is to start, as after DeleteRecords; None for where it does.
 
     Returns:
         (decision, log): what goes, and the log afterwards.
-
-    Raises:
-        ConfigError: The topic is tiered.
-        OffsetOutOfRangeError: The log start would exceed the high watermark.
-        PylogError: As ``LogLoader.load`` and `check_ages`.
     """
     rules = RetentionRules.of(config)
     loader = LogLoader(
@@ -237,18 +202,7 @@ def retain_log(
     high_watermark: int,
     unlink: bool = True,
 ) -> RetentionPlan:
-    """Make Kafka's deletion pass over the view of a loaded log.
-
-    Args:
-        log: The log.
-        rules: Its topic's.
-        now_ms: The run's clock, epoch milliseconds.
-        high_watermark: Within the log.
-        unlink: As `plan_steps`.
-
-    Raises:
-        RollError: A new segment would stand where one with records begins.
-    """
+    """Make Kafka's deletion pass over the view of a loaded log."""
     state = _state_of(log, high_watermark)
     decision = plan_retention(state, rules, now_ms=now_ms)
     if not decision.removals:
@@ -283,23 +237,15 @@ def apply_steps(view: DirectoryView, steps: tuple[Operation, ...]) -> None:
 def plan_retain_loaded(
     store: LogStore, loaded: LoadedLog, *, config: LogConfig, cleaner: CleanerConfig, now_ms: int
 ) -> tuple[RetentionPlan, LoadedLog]:
-    """Make the deletion pass over a log loaded for a former change.
-
-    Nothing is written.
+    """Make the deletion pass over a log loaded for a former change. Nothing is written.
 
     Args:
         store: The partition; what was done before is on the disk.
         loaded: The log as it was loaded then. A second load would see another one where the log
             starts at its end.
-        config: The topic's configuration.
-        cleaner: As `plan_retain`.
-        now_ms: The run's clock, epoch milliseconds.
 
     Returns:
         (decision, log): as `plan_retain`.
-
-    Raises:
-        PylogError: As `retain_log` and `check_ages`.
     """
     log = LoadingLog(store, config=config, cleaner=cleaner, now_ms=now_ms)
     log.base_offsets = sorted(

@@ -40,10 +40,7 @@ class Predicate(enum.StrEnum):
 
 
 class Hold(enum.StrEnum):
-    """Why a segment stays; the values are stable.
-
-    They are in the order of the walk's numbers.
-    """
+    """Why a segment stays; the values are stable. They are in the order of the walk's numbers."""
 
     NOT_ASKED = "NOT_ASKED"
     LAST_SEGMENT = "LAST_SEGMENT"
@@ -64,25 +61,16 @@ _FACTS: Final = {walk.TIMESTAMP: Fact.TIMESTAMP, walk.LOG_END: Fact.LOG_END}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """What a topic's configuration says about old segments.
+    """What a topic's configuration says about old segments."""
 
-    Attributes:
-        deletes: Whether size and age count: the policy has ``delete``. A log start counts always.
-        retention_bytes: ``retention.bytes``; negative for no limit.
-        retention_ms: ``retention.ms``; negative for no limit.
-    """
-
+    # Whether size and age count: the policy has ``delete``. A log start counts always.
     deletes: bool
-    retention_bytes: int
-    retention_ms: int
+    retention_bytes: int  # ``retention.bytes``; negative for no limit
+    retention_ms: int  # ``retention.ms``; negative for no limit
 
     @classmethod
     def of(cls, config: LogConfig) -> Self:
-        """Return the rules of a topic.
-
-        Raises:
-            ConfigError: The topic is tiered: which of its segments were uploaded is not known here.
-        """
+        """Return the rules of a topic."""
         if config.remote_storage_enable:
             raise ConfigError(
                 "remote.storage.enable",
@@ -117,48 +105,31 @@ class Removal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Where a predicate stopped, and why.
-
-    Attributes:
-        predicate: Which one.
-        hold: What keeps the segment.
-        base_offset: Of the segment, None where nothing was asked.
-        timestamp: Its largest timestamp where age decides, epoch milliseconds.
-        wait_ms: How long until it is too old, if nothing is appended; None where age does not
-            decide.
-    """
+    """Where a predicate stopped, and why."""
 
     predicate: Predicate
     hold: Hold
-    base_offset: int | None = None
-    timestamp: int | None = None
+    base_offset: int | None = None  # of the segment, None where nothing was asked
+    timestamp: int | None = None  # its largest timestamp where age decides, epoch milliseconds
+    # How long until it is too old, if nothing is appended; None where age does not decide.
     wait_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPlan:
-    """What retention does to a partition.
+    """What retention does to a partition."""
 
-    Attributes:
-        removals: Segments that go, oldest first.
-        old_log_start_offset: First offset that may be read now.
-        log_start_offset: The same afterwards.
-        roll_offset: Base offset of a new, empty segment: all that there are go. None for no roll.
-        blocks: Where each predicate stopped, in the order in which they were asked.
-        blocked_by: Of these the one that a person should hear of first: the first that is not as
-            the topic asks for, else the last one that was asked.
-        bytes_before: Of all segments' records.
-        retention_bytes: The size limit, None without one.
-    """
-
-    removals: tuple[Removal, ...]
-    old_log_start_offset: int
-    log_start_offset: int
+    removals: tuple[Removal, ...]  # segments that go, oldest first
+    old_log_start_offset: int  # first offset that may be read now
+    log_start_offset: int  # the same afterwards
+    # Base offset of a new, empty segment: all that there are go. None for no roll.
     roll_offset: int | None
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # where each predicate stopped, in the order in which they were asked
+    # Of these the one that a person should hear of first: the first that is not as the topic asks
+    # for, else the last one that was asked.
     blocked_by: Block
     bytes_before: int
-    retention_bytes: int | None
+    retention_bytes: int | None  # the size limit, None without one
 
     @property
     def removed_bytes(self) -> int:
@@ -185,15 +156,10 @@ class RetentionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionFacts:
-    """The facts of some partitions that the deletion pass asks for.
+    """The facts of some partitions that the deletion pass asks for."""
 
-    Attributes:
-        segments: int64[SEGMENT_COLUMNS, m] of the walk, those of all partitions.
-        logs: int64[LOG_COLUMNS, n] of the walk.
-    """
-
-    segments: NDArray[np.int64]
-    logs: NDArray[np.int64]
+    segments: NDArray[np.int64]  # int64[SEGMENT_COLUMNS, m] of the walk, those of all partitions
+    logs: NDArray[np.int64]  # int64[LOG_COLUMNS, n] of the walk
 
     @classmethod
     def of_state(cls, state: PartitionState, rules: RetentionRules) -> Self:
@@ -269,16 +235,7 @@ class RetentionFacts:
 
 
 def plan_retention(state: PartitionState, rules: RetentionRules, *, now_ms: int) -> RetentionPlan:
-    """Choose the oldest segments of a partition that go.
-
-    Args:
-        state: The partition.
-        rules: Its topic's.
-        now_ms: The run's clock, epoch milliseconds.
-
-    Raises:
-        UnobservedError: The state lacks a fact that the decision needs.
-    """
+    """Choose the oldest segments of a partition that go."""
     segments = state.segments
     answers = RetentionFacts.of_state(state, rules).decide(now_ms=now_ms)[:, 0].tolist()
     if answers[walk.MISSING] != walk.NOTHING:
@@ -329,32 +286,21 @@ def plan_retention(state: PartitionState, rules: RetentionRules, *, now_ms: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLogs:
-    """What keeps the oldest segment of each partition; numbers count where ``is_kept``.
+    """What keeps the oldest segment of each partition; numbers count where ``is_kept``."""
 
-    Attributes:
-        is_kept: Whether everything stays, and that is sure.
-        log_starts: First offset that may be read.
-        holds: Which of HOLDS a person should hear of first: ``RetentionPlan.blocked_by``.
-        timestamps: The oldest segment's largest timestamp where age decides, epoch milliseconds.
-        has_timestamp: Where it does.
-        waits_ms: How long until that is too old.
-        has_wait: Where age alone keeps it.
-    """
-
-    is_kept: Mask
-    log_starts: Numbers
-    holds: Numbers
+    is_kept: Mask  # whether everything stays, and that is sure
+    log_starts: Numbers  # first offset that may be read
+    holds: Numbers  # which of HOLDS a person should hear of first: ``RetentionPlan.blocked_by``
+    # The oldest segment's largest timestamp where age decides, epoch milliseconds.
     timestamps: Numbers
     has_timestamp: Mask
-    waits_ms: Numbers
-    has_wait: Mask
+    waits_ms: Numbers  # how long until that is too old
+    has_wait: Mask  # where age alone keeps it
 
 
 def find_kept_logs(facts: RetentionFacts, *, now_ms: int) -> KeptLogs:
-    """Find the partitions of which retention takes nothing.
-
-    Where something goes, or a fact is missing, ``plan_retention`` decides about each one.
-    """
+    """Find the partitions of which retention takes nothing. Where something goes, or a fact is
+    missing, ``plan_retention`` decides about each one."""
     answers = facts.decide(now_ms=now_ms)
     blocking = answers[walk.BLOCKING]
     holds = answers[walk.STOPPED_BY + blocking, np.arange(len(blocking))]

@@ -59,13 +59,8 @@ def plan_steps(
     """Return what happens to segments and snapshots; the epochs come before it.
 
     Args:
-        state: The partition.
-        plan: What goes.
-        unlink: Whether files are unlinked at the end, also those that an earlier deletion left
-            with the suffix ``.deleted``. If not, they are left to the broker's next start.
-
-    Raises:
-        RollError: A new segment would stand where one with records begins.
+        unlink: Whether files are unlinked at the end, also those that an earlier deletion left with
+            the suffix ``.deleted``. If not, they are left to the broker's next start.
     """
     leftovers = [
         DeleteFile(name=name, reason="leftover of a deletion that was decided before")
@@ -95,11 +90,6 @@ def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]
 
     Args:
         store: The partition; it has such a file.
-        log_start_offset: Where the log starts from now on.
-
-    Raises:
-        CheckpointError: The file is malformed.
-        StorageError: The store failed.
     """
     data = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
     try:
@@ -116,14 +106,8 @@ def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]
 
 
 def _is_leftover(name: str, names: Collection[str]) -> bool:
-    """Whether a file is left over from an interrupted deletion.
-
-    A log loader removes such a file too.
-
-    Args:
-        name: Of the file.
-        names: Of all files of its directory.
-    """
+    """Whether a file is left over from an interrupted deletion. A log loader removes such a file
+    too."""
     if name.endswith(DELETED_SUFFIX):
         return not name.endswith(CHECKPOINT_DELETED_SUFFIX)
     base = offset_of(name)

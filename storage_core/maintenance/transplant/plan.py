@@ -56,135 +56,82 @@ SCHEMA_TOPICS: Final = frozenset({"_schemas"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetDirectory:
-    """A log directory of the target.
-
-    Attributes:
-        path: Its path.
-        node_id: Its node.
-        directory_id: Its id, None without one.
-    """
+    """A log directory of the target."""
 
     path: Path
     node_id: int
-    directory_id: str | None
+    directory_id: str | None  # its id, None without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A partition, and the replicas that are to get its log.
+    """A partition, and the replicas that are to get its log."""
 
-    Attributes:
-        source: The partition in its own cluster.
-        target: Its name in the target.
-        places: The logs of the source that hold it.
-        homes: The target's log directories of its replicas.
-        topic_id: Its topic's id in the target.
-        leader_epoch: Its leader epoch there.
-        config: Its topic's config there.
-        next_producer_id: The id that the target gives to its next producer.
-        keeps_producers: Whether the target remembers the source's producers.
-        aborts_undecided: Whether an open transaction may be aborted that was committed perhaps.
-        now_ms: The run's clock, epoch milliseconds.
-        reason: Why it stays, whatever its logs have; None where that is not known yet.
-        detail: The same in words.
-    """
-
-    source: TopicPartition
+    source: TopicPartition  # the partition in its own cluster
     target: TopicPartition
     places: tuple[SourcePlace, ...]
-    homes: tuple[Path, ...] = ()
-    topic_id: str = ""
+    homes: tuple[Path, ...] = ()  # the target's log directories of its replicas
+    topic_id: str = ""  # its topic's id in the target
     leader_epoch: int = 0
     config: LogConfig = field(default_factory=LogConfig)
-    next_producer_id: int = 0
-    keeps_producers: bool = False
+    next_producer_id: int = 0  # the id that the target gives to its next producer
+    keeps_producers: bool = False  # whether the target remembers the source's producers
+    # Whether an open transaction may be aborted that was committed perhaps.
     aborts_undecided: bool = False
     now_ms: int
+    # Why it stays, whatever its logs have; None where that is not known yet.
     reason: TransplantReason | None = None
-    detail: str = ""
+    detail: str = ""  # the same in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transplant:
-    """What becomes of a partition.
+    """What becomes of a partition."""
 
-    Attributes:
-        location: Path of the log that is taken, empty without one.
-        homes: The target's log directories that get it; none where it stays.
-        is_done: Whether all of them have it.
-        log_start_offset: First offset of the new log; -1 without one, as the next two.
-        log_end_offset: Offset that the next record gets.
-        newest_ms: Largest timestamp of its records, epoch milliseconds; -1 where none is known.
-        aborted_transactions: Open transactions that are aborted, the undecided ones among them.
-        aborted_records: Records in them.
-        committed_transactions: Open transactions that are committed.
-        committed_records: Records in them.
-        undecided_transactions: Open transactions that were committed perhaps.
-        undecided_records: Records in them.
-        cut_bytes: Bytes of the source that do not go.
-        size_bytes: Bytes of the new segments.
-        reason: Why it stays; None where it goes.
-        detail: The same in words; of one that goes, what a person has to know.
-    """
-
-    location: str = ""
-    homes: tuple[Path, ...] = ()
+    location: str = ""  # path of the log that is taken, empty without one
+    homes: tuple[Path, ...] = ()  # the target's log directories that get it; none where it stays
     is_done: bool = False
-    log_start_offset: int = -1
+    log_start_offset: int = -1  # first offset of the new log; -1 without one, as the next two
     log_end_offset: int = -1
+    # Largest timestamp of its records, epoch milliseconds; -1 where none is known.
     newest_ms: int = -1
+    # Open transactions that are aborted, the undecided ones among them.
     aborted_transactions: int = 0
     aborted_records: int = 0
     committed_transactions: int = 0
     committed_records: int = 0
-    undecided_transactions: int = 0
+    undecided_transactions: int = 0  # open transactions that were committed perhaps
     undecided_records: int = 0
-    cut_bytes: int = 0
+    cut_bytes: int = 0  # bytes of the source that do not go
     size_bytes: int = 0
-    reason: TransplantReason | None = None
-    detail: str = ""
+    reason: TransplantReason | None = None  # why it stays; None where it goes
+    detail: str = ""  # the same in words; of one that goes, what a person has to know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransplantRequest:
-    """What is to go where.
-
-    Attributes:
-        places: The logs of the source.
-        topics: Names of the topics that go.
-        names: Their names in the target, where these differ.
-        counts: Partitions of a topic in the source, by name; a topic that is not there: not known.
-        metadata: Of the target.
-        directories: Log directories of the target.
-        keeps_producers: Whether the target remembers the source's producers.
-        aborts_undecided: Whether an open transaction may be aborted that was committed perhaps.
-        now_ms: The run's clock, epoch milliseconds.
-    """
+    """What is to go where."""
 
     places: Sequence[SourcePlace]
     topics: frozenset[str]
-    names: Mapping[str, str]
+    names: Mapping[str, str]  # their names in the target, where these differ
+    # Partitions of a topic in the source, by name; a topic that is not there: not known.
     counts: Mapping[str, int]
     metadata: ClusterMetadata
     directories: Sequence[TargetDirectory]
-    keeps_producers: bool
+    keeps_producers: bool  # whether the target remembers the source's producers
+    # Whether an open transaction may be aborted that was committed perhaps.
     aborts_undecided: bool = False
     now_ms: int
 
 
 class _LookUp(NamedTuple):
-    """What is looked up for each partition.
+    """What is looked up for each partition."""
 
-    Attributes:
-        topics: The target's topics, by name.
-        catalog: Their configs.
-        largest: The largest partition of each topic of the source, by its own name.
-        namesakes: Errors of the source's topics that have one name.
-    """
-
-    topics: Mapping[str, TopicMetadata]
+    topics: Mapping[str, TopicMetadata]  # the target's topics, by name
     catalog: TopicCatalog
-    largest: Mapping[str, int]
+    largest: Mapping[str, int]  # the largest partition of each topic of the source, by its own name
+    # Errors of the source's topics that have one name.
     namesakes: Mapping[str, InconsistentTopicIdError]
 
 
@@ -197,14 +144,8 @@ class _Stay(Exception):  # noqa: N818  # an answer about one partition
 
 
 def assign_logs(request: TransplantRequest) -> list[Assignment]:
-    """Return which replicas of the target get each partition, by its metadata.
-
-    No log is read for it.
-
-    Raises:
-        ConfigError: Two topics would get one name.
-        StorageError: A target's directory cannot be looked at.
-    """
+    """Return which replicas of the target get each partition, by its metadata. No log is read
+    for it."""
     names = [request.names.get(topic, topic) for topic in request.topics]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -257,12 +198,9 @@ def _assign(
 
 
 def plan_transplant(assignment: Assignment, coordinators: TransactionCoordinators) -> Transplant:
-    """Return what becomes of a partition, by its logs.
-
-    Nothing is written.
+    """Return what becomes of a partition, by its logs. Nothing is written.
 
     Args:
-        assignment: The partition.
         coordinators: What the source's coordinators know of transactions.
     """
     if assignment.reason is not None:
@@ -299,12 +237,7 @@ def open_log(
     """Open the log that was planned to go, to write it.
 
     Args:
-        assignment: The partition.
-        location: Path of the log.
         coordinators: What the source's coordinators know of transactions.
-
-    Raises:
-        PylogError: It cannot be read any more.
     """
     (place,) = (each for each in assignment.places if each.location == location)
     return _new_log(assignment, open_source(place, now_ms=assignment.now_ms), coordinators)
@@ -532,9 +465,6 @@ class TargetRoom:
 
         Returns:
             Which disk has no room, and how much it has; empty where all have.
-
-        Raises:
-            StorageError: A disk cannot be asked.
         """
         needs: Counter[int] = Counter()
         places: dict[int, Path] = {}

@@ -81,25 +81,15 @@ _EPOCH_BYTES: Final = np.arange(LEADER_EPOCH_AT, LEADER_EPOCH_AT + 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLog:
-    """A log for the replicas of a partition of another cluster.
-
-    Attributes:
-        partition: The partition there.
-        topic_id: Its topic's id there.
-        leader_epoch: The epoch that all batches get.
-        source: Where its records come from.
-        committed: Producers whose open transactions are committed; those of others are aborted.
-        has_producers: Whether producers are remembered.
-        config: The topic's config there.
-        now_ms: The run's clock, epoch milliseconds.
-    """
+    """A log for the replicas of a partition of another cluster."""
 
     partition: TopicPartition
     topic_id: str
     leader_epoch: int
     source: SourceLog
+    # Producers whose open transactions are committed; those of others are aborted.
     committed: frozenset[int]
-    has_producers: bool
+    has_producers: bool  # whether producers are remembered
     config: LogConfig
     now_ms: int
 
@@ -152,27 +142,16 @@ class NewLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltReplicas:
-    """Replicas of a partition in scratch folders.
-
-    Attributes:
-        partition: The partition.
-        homes: The log directories that get them; at least one.
-        log_start_offset: First offset of the log.
-        log_end_offset: Offset that its next record gets.
-    """
+    """Replicas of a partition in scratch folders."""
 
     partition: TopicPartition
-    homes: tuple[Path, ...]
+    homes: tuple[Path, ...]  # the log directories that get them; at least one
     log_start_offset: int
     log_end_offset: int
 
 
 def is_written(directory: Path, log: NewLog) -> bool:
-    """Return whether a directory is what ``build_replicas`` makes of a log.
-
-    Raises:
-        PylogError: It cannot be read.
-    """
+    """Return whether a directory is what ``build_replicas`` makes of a log."""
     store = LocalStore(directory)
     sizes = {f.name: f.size_bytes for f in store.list_files() if kind_of(f.name) == LOG_SUFFIX}
     if sizes != log.sizes() or not store.has(LEADER_EPOCH_FILE):
@@ -201,11 +180,7 @@ def _is_copy(store: LocalStore, log: NewLog, name: str) -> bool:
 
 
 def is_empty(directory: Path) -> bool:
-    """Return whether a log has never had a record.
-
-    Raises:
-        StorageError: It cannot be read.
-    """
+    """Return whether a log has never had a record."""
     # A swap of segments that was cut short leaves records under other names.
     logs = {e.name: e.facts for e in LocalStore(directory).scan() if LOG_SUFFIX in e.name}
     return logs.keys() <= {log_file(0)} and not any(facts.st_size for facts in logs.values())
@@ -213,13 +188,8 @@ def is_empty(directory: Path) -> bool:
 
 @contextmanager
 def scratch_folder(directory: Path) -> Iterator[Path]:
-    """Lend a folder for new replicas in a log directory.
-
-    It is removed at the end, and those of killed calls are at the beginning.
-
-    Raises:
-        StorageError: The disk failed.
-    """
+    """Lend a folder for new replicas in a log directory. It is removed at the end, and those of
+    killed calls are at the beginning."""
     remove_unfinished(directory)
     scratch = directory / unfinished_name(TRANSPLANTED)
     # A broker looks into what a kill has left of it.
@@ -231,16 +201,11 @@ def scratch_folder(directory: Path) -> Iterator[Path]:
 
 
 def build_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
-    """Make replicas of a log in scratch folders; all durable.
-
-    It may be done twice, at the same time as well.
+    """Make replicas of a log in scratch folders; all durable. It may be done twice, at the same
+    time as well.
 
     Args:
-        log: The log.
         scratches: Folders of ``scratch_folder`` in the log directories.
-
-    Raises:
-        PylogError: The source changed, is damaged, or a disk failed; there is no replica then.
     """
     name = str(log.partition)
     attempts = {scratch / uuid.uuid4().hex: scratch for scratch in scratches}
@@ -270,17 +235,12 @@ def put_in_place(
     each log before it gets an entry in a checkpoint: an undo takes back the entries of all logs.
 
     Args:
-        built: What ``build_replicas`` has made.
-        scratches: Where, by log directory.
         held: The log directories under their locks.
         trash: The run's folder in the trash, for an undo; None for none.
 
     Returns:
         Errors of partitions: somebody has written there meanwhile, so that no replica was changed;
         or a disk failed, while replicas got their names perhaps.
-
-    Raises:
-        GuardRefusedError: A lock is lost.
     """
     errors: dict[TopicPartition, PylogError] = {}
     changes: dict[Path, dict[str, dict[TopicPartition, int | None]]] = {}

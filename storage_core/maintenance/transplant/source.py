@@ -62,56 +62,32 @@ _KINDS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.STRAY})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlace:
-    """A directory with a log.
+    """A directory with a log."""
 
-    Attributes:
-        partition: Its partition in the source's cluster.
-        location: Its path.
-        topic_id: Its topic's id, None where no file says it.
-        is_stray: Whether a broker has set it aside.
-        is_clean: Whether its log was closed.
-        checkpoints: Its entries in the checkpoints of its log directory.
-    """
-
-    partition: TopicPartition
+    partition: TopicPartition  # its partition in the source's cluster
     location: str
-    topic_id: str | None
-    is_stray: bool
-    is_clean: bool
+    topic_id: str | None  # its topic's id, None where no file says it
+    is_stray: bool  # whether a broker has set it aside
+    is_clean: bool  # whether its log was closed
     checkpoints: PartitionCheckpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLog:
-    """A log, as its broker's start would leave it.
-
-    Attributes:
-        place: Where it lies.
-        store: Its files.
-        base_offsets: Base offsets of its segments, rising.
-        log_start_offset: First offset that may be read.
-        log_end_offset: Offset that the next record would get.
-        last_epoch: Its last leader epoch, -1 without any.
-        producers: Its producers that are alive.
-        sizes: Bytes of its segments, by name of the file.
-        cut_bytes: Bytes of records that the start cuts.
-        cut_records: How many records among them are readable.
-        cut_end: Epoch and end of the last of these; (-1, 0) without one.
-        files: Its directory's files when it was opened.
-    """
+    """A log, as its broker's start would leave it."""
 
     place: SourcePlace
     store: PlannedStore
     base_offsets: tuple[int, ...]
-    log_start_offset: int
+    log_start_offset: int  # first offset that may be read
     log_end_offset: int
-    last_epoch: int
+    last_epoch: int  # its last leader epoch, -1 without any
     producers: tuple[ProducerEntry, ...]
     sizes: Mapping[str, int]
     cut_bytes: int
-    cut_records: int
-    cut_end: tuple[int, int]
-    files: Sequence[FileInfo]
+    cut_records: int  # how many records among them are readable
+    cut_end: tuple[int, int]  # epoch and end of the last of these; (-1, 0) without one
+    files: Sequence[FileInfo]  # its directory's files when it was opened
 
     @property
     def end(self) -> tuple[int, int]:
@@ -119,12 +95,7 @@ class SourceLog:
         return self.last_epoch, self.log_end_offset
 
     def require_unchanged(self) -> None:
-        """Refuse a log that somebody has changed since it was opened.
-
-        Raises:
-            ChangedWhileReadError: Somebody has: a broker that has started there.
-            StorageError: It cannot be listed.
-        """
+        """Refuse a log that somebody has changed since it was opened."""
         before = {file.name: file for file in self.files}
         now = {file.name: file for file in LocalStore(Path(self.place.location)).list_files()}
         for name in sorted(before.keys() | now.keys()):
@@ -144,18 +115,12 @@ class SourceLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFacts:
-    """What the batches of a log say.
+    """What the batches of a log say."""
 
-    Attributes:
-        largest_bytes: Size of the largest batch, 0 without one.
-        has_legacy: Whether one is of a message format before v2.
-        newest_ms: Largest timestamp, epoch milliseconds, NO_TIMESTAMP without one.
-        open_records: Records in each open transaction, by producer.
-    """
-
-    largest_bytes: int = 0
-    has_legacy: bool = False
-    newest_ms: int = NO_TIMESTAMP
+    largest_bytes: int = 0  # size of the largest batch, 0 without one
+    has_legacy: bool = False  # whether one is of a message format before v2
+    newest_ms: int = NO_TIMESTAMP  # largest timestamp, epoch milliseconds, NO_TIMESTAMP without one
+    # Records in each open transaction, by producer.
     open_records: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -163,11 +128,7 @@ def find_places(root: Path, *, only_strays: bool = False) -> list[SourcePlace]:
     """Return the logs in a log directory.
 
     Args:
-        root: The log directory.
         only_strays: Leave out those that its broker serves.
-
-    Raises:
-        PylogError: A file of it is malformed, or cannot be read.
     """
     broker_root = BrokerRoot(root)
     with storage_errors(root):
@@ -214,15 +175,7 @@ def find_namesakes(places: Iterable[SourcePlace]) -> dict[str, InconsistentTopic
 
 @located
 def open_source(place: SourcePlace, *, now_ms: int) -> SourceLog:
-    """Open a log as its broker's start does, without writing.
-
-    Args:
-        place: Where it lies.
-        now_ms: The run's clock, epoch milliseconds.
-
-    Raises:
-        PylogError: The errors of ``LogLoader.load``.
-    """
+    """Open a log as its broker's start does, without writing."""
     directory = LocalStore(Path(place.location))
     files = directory.list_files()
     loader = LogLoader(
@@ -271,10 +224,6 @@ def open_longest(
     The longest is that of the latest leader epoch that is believed, then of the highest offset: as
     brokers elect.
     One that its start cuts is an error if readable records behind the cut lie beyond the longest.
-
-    Args:
-        places: All that hold the partition.
-        now_ms: The run's clock, epoch milliseconds.
     """
     logs: list[SourceLog] = []
     errors: dict[str, PylogError] = {}
@@ -303,9 +252,7 @@ def _with_last_epoch(
     """Return a log with the newest leader epoch that is believed.
 
     Args:
-        log: The log.
         number: Its number among all that hold the partition.
-        lineages: The entries of all their epoch files.
     """
     runs = read_epoch_runs(log.store.open_file, log.base_offsets)
     others = [entries for other, entries in enumerate(lineages) if other != number]
@@ -326,12 +273,7 @@ def _loss(log: SourceLog, places: Sequence[SourcePlace]) -> RecoveryRequiredErro
 
 
 def read_facts(log: SourceLog) -> BatchFacts:
-    """Read all batches of a log, and check them.
-
-    Raises:
-        BadBytesError: A batch is damaged, or bytes are none.
-        StorageError: The disk failed.
-    """
+    """Read all batches of a log, and check them."""
     facts = BatchFacts()
     open_records = {each.producer_id: 0 for each in log.open_producers}
     for name in log.sizes:
@@ -363,7 +305,6 @@ def read_transactions(
     Args:
         places: All logs of the cluster; those of ``__transaction_state`` are read.
         partition_count: How many partitions that topic has; None where that is not known.
-        now_ms: The run's clock, epoch milliseconds.
     """
     own = [place for place in places if place.partition.topic == TRANSACTION_STATE_TOPIC]
     namesake = find_namesakes(own).get(TRANSACTION_STATE_TOPIC)
@@ -402,32 +343,23 @@ def _replay(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCommits:
-    """The groups' committed offsets.
-
-    Attributes:
-        offsets: By group, topic and partition.
-        undecided: Those in open transactions that the coordinators' records do not decide.
-        reason: Why these are not decided, in words.
-        errors: Errors by path.
-    """
+    """The groups' committed offsets."""
 
     offsets: Mapping[CommitKey, int]
+    # Those in open transactions that the coordinators' records do not decide.
     undecided: Sequence[CommitKey] = ()
-    reason: str = ""
+    reason: str = ""  # why these are not decided, in words
     errors: Mapping[str, PylogError] = field(default_factory=dict)
 
 
 def read_commits(
     places: Sequence[SourcePlace], coordinators: TransactionCoordinators, *, now_ms: int
 ) -> GroupCommits:
-    """Return the groups' committed offsets.
-
-    A commit inside an open transaction counts once its coordinator has decided to commit that.
+    """Return the groups' committed offsets. A commit inside an open transaction counts once its
+    coordinator has decided to commit that.
 
     Args:
         places: All logs; those of ``__consumer_offsets`` are read.
-        coordinators: What the coordinators of transactions know.
-        now_ms: The run's clock, epoch milliseconds.
     """
     offsets: dict[CommitKey, int] = {}
     undecided: list[CommitKey] = []

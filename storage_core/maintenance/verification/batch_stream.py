@@ -36,17 +36,13 @@ class TailKind(enum.StrEnum):
 
 
 class BatchStream:
-    """Windows of whole batches of one segment.
-
-    It is iterated once, and then tells how the segment ended.
+    """Windows of whole batches of one segment. It is iterated once, and then tells how the segment
+    ended.
 
     Args:
-        reader: The open .log file.
-        base_offset: Base offset of the segment.
         window_bytes: How much to hold at a time.
         keeps_records: Whether the windows have the records, too, not only what headers say.
         threads: How many threads check what is read without its records.
-        findings: Where bytes that are no batches are reported.
 
     Attributes:
         end_position: Just past the last batch that was yielded.
@@ -111,10 +107,8 @@ class BatchStream:
         self._largest_offset = max(self._largest_offset, last_offset)
 
     def _read_on(self, end: int | None = None) -> Generator[Window, None, str | None]:
-        """Yield windows from end_position on; return the reason for the end.
-
-        The reason is None at a tail or at the end of the file.
-        """
+        """Yield windows from end_position on; return the reason for the end. The reason is None
+        at a tail or at the end of the file."""
         try:
             with closing(self._windows(end)) as windows:
                 for window in windows:

@@ -31,11 +31,7 @@ class FindingCollector:
         """Add a finding.
 
         Args:
-            code: Its kind.
             message: The expected and the actual content.
-            file: Name of the file.
-            position: Byte position in it.
-            offset: Offset of a record.
             severity: None for what the code says.
             fix: The repair of this one; empty for the one of its kind.
         """
@@ -62,10 +58,8 @@ class FindingCollector:
             self._counts[key] = self._counts.get(key, 0) + more
 
     def findings(self) -> list[Finding]:
-        """Return the findings, with a count of those left out.
-
-        The last finding of a kind has that count.
-        """
+        """Return the findings, with a count of those left out. The last finding of a kind has
+        that count."""
         more = [
             Finding(
                 code=code,

@@ -46,11 +46,8 @@ def check_epochs(
     """Report errors in a log's epochs and in its epoch file.
 
     Args:
-        store: The partition directory.
         runs: Runs of all segments, in order; a run may go on in the next segment.
-        has_file: Whether there is an epoch file.
         log_start_offset: Below it the file says nothing.
-        findings: Where to report.
         is_tiered: Whether ``check_tier`` reports that the file is not there.
     """
     if not has_file:
@@ -84,10 +81,8 @@ def _check_belief(
     log_start_offset: int,
     findings: FindingCollector,
 ) -> list[EpochRun]:
-    """Report epochs that are not believed; return the other runs.
-
-    The file is not wrong where it does not have such an epoch.
-    """
+    """Report epochs that are not believed; return the other runs. The file is not wrong where it
+    does not have such an epoch."""
     believed = are_runs_believed(runs, [entries]).tolist()
     for run, is_so in zip(runs, believed, strict=True):
         if not is_so and run.last_offset >= log_start_offset:
@@ -115,9 +110,7 @@ def check_tier(
 
     Args:
         store: The partition directory of a log with records, local or remote ones.
-        has_file: Whether there is an epoch file.
         tier_start_offset: First offset of the log; None where no checkpoint says it.
-        findings: Where to report.
     """
     try:
         content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
@@ -190,10 +183,8 @@ def _compare_epochs(
 
 
 def _is_cut_at_start(first: EpochEntry, runs: Sequence[EpochRun], log_start_offset: int) -> bool:
-    """Whether a file was cut at a log start without checkpoint.
-
-    Its first entry then begins inside of the log, with the epoch of the batch there.
-    """
+    """Whether a file was cut at a log start without checkpoint. Its first entry then begins
+    inside of the log, with the epoch of the batch there."""
     if not runs or first.start_offset <= max(runs[0].first_offset, log_start_offset):
         return False
     at = next((run for run in runs if run.last_offset >= first.start_offset), None)
@@ -203,14 +194,7 @@ def _is_cut_at_start(first: EpochEntry, runs: Sequence[EpochRun], log_start_offs
 def check_snapshots(
     store: LogStore, files: PartitionFiles, *, log_end_offset: int, findings: FindingCollector
 ) -> None:
-    """Report unreadable snapshots and those due for deletion at the next start.
-
-    Args:
-        store: The partition directory.
-        files: Its files.
-        log_end_offset: End offset of the log.
-        findings: Where to report.
-    """
+    """Report unreadable snapshots and those due for deletion at the next start."""
     bases = {segment.base_offset for segment in files.segments}
     strays = [offset for offset in files.snapshots if offset not in bases]
     newest = strays[-1] if strays else None
@@ -247,16 +231,8 @@ def check_by_replay(
     snapshots nothing is compared.
 
     Args:
-        store: The partition directory.
-        files: Its files.
-        segment: The segment.
-        options: How to look.
-        findings: Where to report.
         end_offset: Just past its last batch: of the last segment, a close writes a snapshot there,
             and that is the one which a broker starts with.
-
-    Raises:
-        StorageError: A file cannot be read.
     """
     offset = end_offset if segment.is_last else segment.next_base_offset
     if offset is None or offset == segment.base_offset or offset not in files.snapshots:

@@ -43,23 +43,14 @@ _OURS_OR_GOING: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFiles:
-    """One segment as a listing shows it.
-
-    Attributes:
-        base_offset: The number that names its files.
-        log: Its .log file.
-        next_base_offset: Base offset of the following segment, None for the last one.
-        offset_index: Its .index, None without one.
-        time_index: Its .timeindex, None without one.
-        txn_index: Its .txnindex, None without one.
-    """
+    """One segment as a listing shows it."""
 
     base_offset: int
     log: FileInfo
-    next_base_offset: int | None
-    offset_index: FileInfo | None
-    time_index: FileInfo | None
-    txn_index: FileInfo | None
+    next_base_offset: int | None  # base offset of the following segment, None for the last one
+    offset_index: FileInfo | None  # its .index, None without one
+    time_index: FileInfo | None  # its .timeindex, None without one
+    txn_index: FileInfo | None  # its .txnindex, None without one
 
     @property
     def is_last(self) -> bool:
@@ -69,17 +60,11 @@ class SegmentFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFiles:
-    """The files of a partition.
-
-    Attributes:
-        names: All of them.
-        segments: In order of base offsets, the active one last.
-        snapshots: Offsets of the producer snapshots, rising.
-    """
+    """The files of a partition."""
 
     names: frozenset[str]
-    segments: tuple[SegmentFiles, ...]
-    snapshots: tuple[int, ...] = field(default=())
+    segments: tuple[SegmentFiles, ...]  # in order of base offsets, the active one last
+    snapshots: tuple[int, ...] = field(default=())  # offsets of the producer snapshots, rising
 
     @property
     def size_bytes(self) -> int:
@@ -88,10 +73,8 @@ class PartitionFiles:
 
 
 def sort_files(listing: Iterable[FileInfo]) -> PartitionFiles:
-    """Sort a listing into segments, snapshots and other names.
-
-    A segment's name must be written as Kafka writes it.
-    """
+    """Sort a listing into segments, snapshots and other names. A segment's name must be written
+    as Kafka writes it."""
     files = {file.name: file for file in listing}
     bases = sorted(
         base

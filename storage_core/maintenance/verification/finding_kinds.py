@@ -29,27 +29,19 @@ class Cure(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingKind:
-    """Severity, meaning and fix of a finding code.
+    """Severity, meaning and fix of a finding code."""
 
-    Attributes:
-        severity: In a broker's directory.
-        meaning: One sentence.
-        fix: The repair. ``{root}``, ``{directory}`` (the partition's), ``{topic}``, ``{role}`` and
-            ``{file}`` stand for those of the finding. A kind with a command has none of them in its
-            fix.
-        command: The repairing shell command, to be run as printed with the broker stopped; empty if
-            only a person can repair it. ``{start}`` is the option for the log start, if a
-            checkpoint has one, ``{salvage}`` a folder beside the log directory.
-        elsewhere: When it is of another severity; empty where it never is.
-        stops: The part that a fatal one stops.
-    """
-
-    severity: Severity
+    severity: Severity  # in a broker's directory
     meaning: str
+    # The repair. ``{root}``, ``{directory}`` (the partition's), ``{topic}``, ``{role}`` and
+    # ``{file}`` stand for those of the finding. A kind with a command has none of them in its fix.
     fix: str
+    # The repairing shell command, to be run as printed with the broker stopped; empty if only a
+    # person can repair it. ``{start}`` is the option for the log start, if a checkpoint has one,
+    # ``{salvage}`` a folder beside the log directory.
     command: str = ""
-    elsewhere: str = ""
-    stops: Stops = Stops.NOTHING
+    elsewhere: str = ""  # when it is of another severity; empty where it never is
+    stops: Stops = Stops.NOTHING  # the part that a fatal one stops
 
     @property
     def advice(self) -> str:
@@ -994,12 +986,9 @@ def describe_fix(  # all parts of a command
     """Return the fix for a finding, with names quoted for a shell.
 
     Args:
-        finding: The finding.
-        root: Path of the log directory.
         directory: Path of the partition's directory; empty where none is meant.
         topic: The topic; None where none is meant.
         log_start_offset: Its log start in the checkpoint, None without an entry.
-        role: The log directory's role.
         roots: All log directories that a recovery is given; without any, only ``root``.
         is_tiered: Whether the topic has segments in remote storage.
     """
@@ -1036,8 +1025,6 @@ def command_of(code: Code, fix: str) -> str | None:
 
 
 def salvage_folder(root: str) -> str:
-    """Return a log directory's salvage folder: beside it, never inside.
-
-    The folder may have the bytes cut from the log directory.
-    """
+    """Return a log directory's salvage folder: beside it, never inside. The folder may have the
+    bytes cut from the log directory."""
     return f"{root.rstrip('/')}-salvage"

@@ -1,7 +1,5 @@
-"""Findings of verification: their stable codes and severities.
-
-Codes are stable: scripts count and filter by them. ``finding_kinds`` explains each.
-"""
+"""Findings of verification: their stable codes and severities. Codes are stable: scripts count
+and filter by them. ``finding_kinds`` explains each."""
 
 import enum
 from dataclasses import dataclass
@@ -160,22 +158,12 @@ class Code(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding of verification.
-
-    Attributes:
-        code: The kind of finding.
-        severity: How bad it is here.
-        message: The expected and the actual content.
-        file: Name of the file, or of a directory; empty where a whole partition is meant.
-        position: Byte position in that file, None where none is meant.
-        offset: Offset of a record, None where none is meant.
-        fix: The repair of this one; empty for the one of its kind.
-    """
+    """One finding of verification."""
 
     code: Code
     severity: Severity
-    message: str
-    file: str = ""
-    position: int | None = None
-    offset: int | None = None
-    fix: str = ""
+    message: str  # the expected and the actual content
+    file: str = ""  # name of the file, or of a directory; empty where a whole partition is meant
+    position: int | None = None  # byte position in that file, None where none is meant
+    offset: int | None = None  # offset of a record, None where none is meant
+    fix: str = ""  # the repair of this one; empty for the one of its kind

@@ -42,14 +42,11 @@ _BROKEN: Final = frozenset({IndexFault.LAST_OFFSET_BELOW_BASE, IndexFault.OFFSET
 
 
 class IndexedBatches:
-    """Batches in a segment's indexes, and the newest time between them.
-
-    Memory for an audit thus grows with the indexes, not with the log.
+    """Batches in a segment's indexes, and the newest time between them. Memory for an audit thus
+    grows with the indexes, not with the log.
 
     Args:
-        base_offset: Base offset of the segment.
         offset_index: The .index, without the zeros at its end.
-        time_index: The .timeindex, too.
     """
 
     def __init__(self, base_offset: int, offset_index: bytes, time_index: bytes) -> None:
@@ -120,13 +117,8 @@ def drop_beyond_log(
     an entry.
 
     Args:
-        name: Name of the index file.
-        index: Its content.
-        entry: OFFSET_INDEX_ENTRY or TIME_INDEX_ENTRY.
-        log_ends_at: First position (of the log), or first offset above the base offset (for a
-            time index), that no batch has.
-        severity: How bad it is.
-        findings: Where to report.
+        log_ends_at: First position (of the log), or first offset above the base offset (for a time
+            index), that no batch has.
     """
     content = index.content
     entries = np.frombuffer(content, entry, len(content) // entry.itemsize)
@@ -171,14 +163,11 @@ def check_time_index(
     """Report errors in a time index.
 
     Args:
-        segment: The segment.
         index: The file's content.
-        batches: The segment's batches.
         is_rising: Whether their offsets rise; an entry's batch cannot be told where they do not.
-        is_closed: Whether the segment was rolled, cleaned or cleanly closed; retention takes it
-            by its time index.
+        is_closed: Whether the segment was rolled, cleaned or cleanly closed; retention takes it by
+            its time index.
         is_copy: Whether it lies in a copy, from which no broker deletes.
-        findings: Where to report.
     """
     if segment.time_index is None:
         return
@@ -240,11 +229,7 @@ def check_transaction_index(
     abort_markers: tuple[int, ...],
     findings: FindingCollector,
 ) -> None:
-    """Report errors in a transaction index, its absence included.
-
-    Raises:
-        StorageError: The index cannot be read.
-    """
+    """Report errors in a transaction index, its absence included."""
     if segment.txn_index is None:
         if aborted:
             name = segment_file(segment.base_offset, TXN_INDEX_SUFFIX)

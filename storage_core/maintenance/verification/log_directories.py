@@ -75,14 +75,10 @@ def verify_log_directories(
     """Look at log directories, but not into their partitions' logs.
 
     Args:
-        roots: Path or URL, and role of each.
         release: The release of Kafka that is to start, one of ``FEATURE_LEVELS``.
 
     Returns:
         The directories, and what was found; what cannot be parsed is a finding.
-
-    Raises:
-        StorageError: A directory cannot be listed.
     """
     observed: list[ObservedRoot] = []
     placed: list[PlacedFinding] = []
@@ -107,9 +103,6 @@ def observe_each(
     roots: Sequence[tuple[str, Role]],
 ) -> tuple[list[ObservedRoot], dict[str, str]]:
     """Look at log directories that are not one broker's, each by itself.
-
-    Args:
-        roots: Path or URL, and role of each.
 
     Returns:
         Those that can be read, and the reason, by location, of each that cannot.

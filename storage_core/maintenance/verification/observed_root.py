@@ -40,57 +40,41 @@ class Start(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedFinding:
-    """A finding about a log directory.
-
-    Attributes:
-        root: The log directory.
-        finding: The finding.
-        partition: The partition of the directory, None for the log directory itself.
-    """
+    """A finding about a log directory."""
 
     root: str
     finding: Finding
+    # The partition of the directory, None for the log directory itself.
     partition: TopicPartition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRoot:
-    """One log directory.
-
-    Attributes:
-        location: Its path or URL.
-        context: Its role, and whether it was shut down cleanly.
-        meta_properties: Its cluster and node, None without the file.
-        entries: Its sub-directories, sorted by name.
-        checkpoints: Its checkpoint files' entries; a broken or missing file has none.
-        marker: Its marker of a clean shutdown, None without one.
-        fates: A start's action on sub-directories by the cluster's metadata, by path; for others
-            their logs decide.
-        homes: By path of a log that lies in another log directory than the metadata says, its path
-            in that one: there a start makes an empty log if this directory is offline.
-        has_metadata: Whether the cluster's metadata was read, here or in another directory of the
-            same broker.
-        lacks_metadata: Whether the broker has logs with records, and the cluster's metadata are in
-            none of its directories that were named.
-        absent_directories: How many log directories the broker registered besides those that were
-            named.
-        tiered_topics: Topics with segments in remote storage, by the cluster's metadata.
-        properties_fix: How to write its meta.properties again, with what it has to say; empty
-            where it is not lost, or nobody knows.
-    """
+    """One log directory."""
 
     location: str
-    context: DirectoryContext
-    meta_properties: MetaProperties | None
-    entries: tuple[SubDirectory, ...]
-    checkpoints: Checkpoints
-    marker: CleanShutdown | None = None
+    context: DirectoryContext  # its role, and whether it was shut down cleanly
+    meta_properties: MetaProperties | None  # its cluster and node, None without the file
+    entries: tuple[SubDirectory, ...]  # its sub-directories, sorted by name
+    checkpoints: Checkpoints  # its checkpoint files' entries; a broken or missing file has none
+    marker: CleanShutdown | None = None  # its marker of a clean shutdown, None without one
+    # A start's action on sub-directories by the cluster's metadata, by path; for others their logs
+    # decide.
     fates: Mapping[str, Start] = field(default_factory=dict)
+    # By path of a log that lies in another log directory than the metadata says, its path in that
+    # one: there a start makes an empty log if this directory is offline.
     homes: Mapping[str, str] = field(default_factory=dict)
+    # Whether the cluster's metadata was read, here or in another directory of the same broker.
     has_metadata: bool = False
+    # Whether the broker has logs with records, and the cluster's metadata are in none of its
+    # directories that were named.
     lacks_metadata: bool = False
+    # How many log directories the broker registered besides those that were named.
     absent_directories: int = 0
+    # Topics with segments in remote storage, by the cluster's metadata.
     tiered_topics: frozenset[str] = frozenset()
+    # How to write its meta.properties again, with what it has to say; empty where it is not lost,
+    # or nobody knows.
     properties_fix: str = ""
 
     @property
@@ -99,10 +83,8 @@ class ObservedRoot:
         return self.meta_properties.directory_id if self.meta_properties is not None else None
 
     def context_of(self, entry: SubDirectory) -> DirectoryContext:
-        """Return the context of a sub-directory.
-
-        The clean shutdown marker does not cover the metadata log of the controllers' quorum.
-        """
+        """Return the context of a sub-directory. The clean shutdown marker does not cover the
+        metadata log of the controllers' quorum."""
         if entry.kind is DirectoryKind.METADATA:
             return replace(self.context, is_clean=False)
         topic = None if entry.topic_partition is None else entry.topic_partition.topic

@@ -91,7 +91,6 @@ def check_together(
     """Report contradictions between log directories, and what the cluster's metadata decides.
 
     Args:
-        roots: The directories.
         release: The release of Kafka that is to start, one of ``FEATURE_LEVELS``.
 
     Returns:
@@ -197,10 +196,8 @@ class _Broker:
         self.placed.append(place(root.location, code, message, entry, severity))
 
     def _read_metadata(self) -> ClusterMetadata | None:
-        """Return a node's copy of the metadata as its start leaves it.
-
-        Of two copies that differ none counts: a start does not come that far.
-        """
+        """Return a node's copy of the metadata as its start leaves it. Of two copies that differ
+        none counts: a start does not come that far."""
         copies: dict[Path, ClusterMetadata] = {}
         for root in self.roots:
             for entry in root.entries:
@@ -295,10 +292,8 @@ class _Broker:
         )
 
     def _check_configs(self, metadata: ClusterMetadata, node_id: int) -> None:
-        """Find configs that a broker refuses or ignores.
-
-        A node that is only a controller applies none of them.
-        """
+        """Find configs that a broker refuses or ignores. A node that is only a controller
+        applies none of them."""
         broker = metadata.brokers.get(node_id)
         if broker is None:
             return
@@ -606,9 +601,8 @@ def _preallocated_bytes(directory: Path) -> int:
 def _properties_fixes(
     roots: Sequence[ObservedRoot], metadata: ClusterMetadata | None
 ) -> dict[str, str]:
-    """Return commands to rewrite lost meta.properties, by path.
-
-    The broker's other log directories tell the content.
+    """Return commands to rewrite lost meta.properties, by path. The broker's other log directories
+    tell the content.
 
     A broker's registration has the ids of all its log directories. One is free if none of those
     that were given has it. A lost directory has the free one that its partitions are assigned to.
@@ -671,10 +665,8 @@ def _owner(root: ObservedRoot) -> tuple[str, int] | None:
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Whether a command may write a file: it is absent or readable.
-
-    It is not so for a link, a folder or an unreadable file.
-    """
+    """Whether a command may write a file: it is absent or readable. It is not so for a link, a
+    folder or an unreadable file."""
     if not is_there(path, may_be_link=True):
         return True
     return path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)

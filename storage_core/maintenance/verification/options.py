@@ -11,45 +11,29 @@ from storage_core.maintenance.verification.findings import Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """Depth, clock and limits of a verification.
-
-    Attributes:
-        now_ms: The run's clock, epoch milliseconds.
-        is_deep: Also open every batch: its records, and snapshots against a replay.
-        is_live: Somebody may be writing meanwhile: files may vanish or grow.
-        window_bytes: Bytes of a segment that are held at a time, by each thread.
-        threads: How many threads check the batches of a segment, in a look that is not deep.
-        max_record_bytes: Largest record that a batch may expand to, in a deep look.
-        max_batch_bytes: Largest batch, decompressed, in a deep look.
-        transaction_timeout_ms: Longest time that a transaction may be open
-            (``transaction.max.timeout.ms``).
-    """
+    """Depth, clock and limits of a verification."""
 
     now_ms: int
-    is_deep: bool = False
-    is_live: bool = False
-    window_bytes: int = 8 << 20
-    threads: int = 1
-    max_record_bytes: int = 2**31 - 1
-    max_batch_bytes: int = 1 << 30
+    is_deep: bool = False  # also open every batch: its records, and snapshots against a replay
+    is_live: bool = False  # somebody may be writing meanwhile: files may vanish or grow
+    window_bytes: int = 8 << 20  # bytes of a segment that are held at a time, by each thread
+    threads: int = 1  # how many threads check the batches of a segment, in a look that is not deep
+    max_record_bytes: int = 2**31 - 1  # largest record that a batch may expand to, in a deep look
+    max_batch_bytes: int = 1 << 30  # largest batch, decompressed, in a deep look
+    # Longest time that a transaction may be open (``transaction.max.timeout.ms``).
     transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerUser:
-    """The user that owns most of a log directory.
+    """The user that owns most of a log directory."""
 
-    Attributes:
-        number: The system's number of it.
-    """
-
-    number: int
+    number: int  # the system's number of it
 
     def may(self, facts: os.stat_result, access: int) -> bool:
         """Whether the user has these rights, for a group's any group.
 
         Args:
-            facts: Stat result of a file or folder.
             access: The bits of one digit of a file's mode.
         """
         if self.number == ROOT_USER:
@@ -61,18 +45,13 @@ class BrokerUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryContext:
-    """The role and state of a log directory, which decide some severities.
-
-    Attributes:
-        role: The log directory's role.
-        is_clean: Whether it has the marker of a clean shutdown.
-        user: The user to whom a broker's files must be open; None to check nobody.
-        is_tiered: Whether the cluster's metadata say that the topic has segments in remote storage.
-    """
+    """The role and state of a log directory, which decide some severities."""
 
     role: Role
-    is_clean: bool
+    is_clean: bool  # whether it has the marker of a clean shutdown
+    # The user to whom a broker's files must be open; None to check nobody.
     user: BrokerUser | None = None
+    # Whether the cluster's metadata say that the topic has segments in remote storage.
     is_tiered: bool = False
 
     @property

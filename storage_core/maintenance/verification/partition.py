@@ -65,18 +65,7 @@ _COORDINATOR_TOPICS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """The result of a partition's verification, beside its findings.
-
-    Attributes:
-        segments: How many it has.
-        size_bytes: Bytes of their .log files.
-        batches: Batches that were read.
-        records: Records that these count.
-        log_start_offset: First offset, by checkpoint and first segment.
-        log_end_offset: Just past the last batch.
-        read_bytes: Bytes of .log files that were read.
-        read_seconds: Time that took, summed over the segments.
-    """
+    """The result of a partition's verification, beside its findings."""
 
     segments: int
     size_bytes: int
@@ -85,7 +74,7 @@ class PartitionFacts:
     log_start_offset: int
     log_end_offset: int
     read_bytes: int
-    read_seconds: float
+    read_seconds: float  # time that took, summed over the segments
 
 
 def verify_segments(
@@ -127,12 +116,7 @@ def fold_partition(
     """Check the rules that concern all segments of a partition together.
 
     Args:
-        store: The partition directory.
-        files: Its files.
         facts: Facts of its segments, in order.
-        context: Where it lies.
-        options: How to look.
-        checkpoints: Its checkpoint entries.
     """
     findings = FindingCollector()
     check_names(files, findings)
@@ -409,15 +393,7 @@ def check_checkpoints(
     context: DirectoryContext,
     findings: FindingCollector,
 ) -> None:
-    """Report entries of the checkpoints that lie outside of the log.
-
-    Args:
-        start: Where the log starts.
-        end: Where it ends.
-        checkpoints: Its checkpoint entries.
-        context: Where it lies.
-        findings: Where to report.
-    """
+    """Report entries of the checkpoints that lie outside of the log."""
     for code, file, offset in (
         (Code.RECOVERY_POINT_BEYOND_END, RECOVERY_POINT_FILE, checkpoints.recovery_point),
         (Code.LOG_START_BEYOND_END, LOG_START_FILE, checkpoints.log_start_offset),

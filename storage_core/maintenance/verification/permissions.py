@@ -1,6 +1,5 @@
-"""Find files of a log directory closed to the broker's user.
-
-This program's user may be able to open them.
+"""Find files of a log directory closed to the broker's user. This program's user may be able to
+open them.
 
 The doctor is often run as root, and so was what left the files: a broker that is another user takes
 a log directory offline for one file of its that it may not open. Who that user is, no file says;
@@ -44,15 +43,8 @@ _READ_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, QUOR
 def find_forbidden(path: Path, findings: FindingCollector) -> BrokerUser | None:
     """Report a log directory's files, but partitions', forbidden to its broker.
 
-    Args:
-        path: The log directory, on this machine.
-        findings: Where findings go.
-
     Returns:
         The broker's user; None where it is root, who may do everything.
-
-    Raises:
-        OSError: The directory cannot be listed.
     """
     with open_folder(path, may_be_link=True) as folder:
         own, entries = os.fstat(folder), scan_open(folder)
@@ -81,10 +73,7 @@ def check_rights(
     """Report a partition's files closed to a broker at its start.
 
     Args:
-        entries: Entries of the partition's directory.
-        user: The broker's.
         last_base: Base offset of the last segment, whose indexes take new entries.
-        findings: Where findings go.
     """
     for entry in entries:
         kind, access = kind_of(entry.name), 0

@@ -23,22 +23,13 @@ Place = tuple[str, TopicPartition | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """A finding, as far as a plan needs it.
-
-    Attributes:
-        root: Its log directory.
-        partition: The partition; None for the directory itself.
-        severity: How bad.
-        cure: The kind of its command.
-        command: The command; empty where only a person can mend it.
-        is_unreadable: Whether a file of its place cannot be read.
-    """
+    """A finding, as far as a plan needs it."""
 
     root: str
-    partition: TopicPartition | None
+    partition: TopicPartition | None  # the partition; None for the directory itself
     severity: Severity
     cure: Cure
-    command: str
+    command: str  # the command; empty where only a person can mend it
     is_unreadable: bool = False
 
     @property
@@ -49,20 +40,12 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCut:
-    """What a broker's start would cut from a partition.
-
-    Attributes:
-        root: Its log directory.
-        partition: The partition.
-        size_bytes: Bytes of records.
-        is_doubtful: Whether they hold records that can be read, or that were acknowledged.
-        records: Records in them that can be read.
-    """
+    """What a broker's start would cut from a partition."""
 
     root: str
     partition: TopicPartition
     size_bytes: int
-    is_doubtful: bool
+    is_doubtful: bool  # whether they hold records that can be read, or that were acknowledged
     records: int = 0
 
     @property
@@ -73,14 +56,10 @@ class StartCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prescription:
-    """What to run.
+    """What to run."""
 
-    Attributes:
-        commands: In order.
-        cut_records: Readable records that they cut, by log; none where they cut none.
-    """
-
-    commands: tuple[str, ...]
+    commands: tuple[str, ...]  # in order
+    # Readable records that they cut, by log; none where they cut none.
     cut_records: Mapping[Place, int] = field(default_factory=dict)
 
 
@@ -104,10 +83,7 @@ def prescribe(
 
     Args:
         roots: The log directories, all of one broker's at best, and what they are.
-        complaints: The complaints, worst first.
         cuts: The cuts of a broker's start.
-        sizes: Bytes of the logs.
-        hindered: The log directories whose recovery would not begin.
         from_start: Readable records that a recovery from the start cuts, by log.
     """
     listed = _without_vain_rebuilds(list(complaints))
@@ -183,9 +159,8 @@ def prescribe(
 
 
 def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
-    """Return the complaints without vain commands to rebuild files.
-
-    Such a command ends at damage that only a person can repair.
+    """Return the complaints without vain commands to rebuild files. Such a command ends at damage
+    that only a person can repair.
 
     What stops a broker that loads the log stops whatever builds files anew from it.
     """
@@ -209,8 +184,6 @@ def _as_a_start(
     topics without such a log may be cut.
 
     Args:
-        roots: The log directories.
-        cuts: The possible cuts.
         set_aside: Removals that go before.
         are_all: Whether no log waits for a person's decision.
     """

@@ -41,12 +41,6 @@ def verify_segment(
 ) -> tuple[SegmentFacts, list[Finding]]:
     """Read a segment and its offset and time index.
 
-    Args:
-        store: The partition directory.
-        segment: The segment, as a listing shows it.
-        context: Where it lies.
-        options: How to look.
-
     Returns:
         The facts, and what was found. A file that cannot be read is a finding.
     """

@@ -15,39 +15,22 @@ from storage_core.maintenance.verification.transactions import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """Facts about a verified segment that its partition needs.
-
-    Attributes:
-        base_offset: The number that names its files.
-        first_offset: Base offset of its first batch, -1 without batches.
-        last_offset: Largest last offset, -1 without batches.
-        size_bytes: Length of its .log file.
-        end_position: Just past its last batch.
-        tail: The content behind it.
-        batches: Batches that were read.
-        bad_batches: Number of batches with a wrong checksum.
-        records: Records that the good ones count; legacy entries count as one.
-        max_timestamp: Largest of all batches, -1 without any.
-        has_producers: Whether an idempotent producer wrote here.
-        epochs: Runs of batches of one leader epoch, in file order.
-        transactions: Its facts about transactions.
-        read_seconds: Time it took to read and check.
-    """
+    """Facts about a verified segment that its partition needs."""
 
     base_offset: int
-    first_offset: int
-    last_offset: int
+    first_offset: int  # base offset of its first batch, -1 without batches
+    last_offset: int  # largest last offset, -1 without batches
     size_bytes: int
     end_position: int
-    tail: TailKind
+    tail: TailKind  # the content behind it
     batches: int
-    bad_batches: int
-    records: int
-    max_timestamp: int
-    has_producers: bool
-    epochs: tuple[EpochRun, ...]
+    bad_batches: int  # number of batches with a wrong checksum
+    records: int  # records that the good ones count; legacy entries count as one
+    max_timestamp: int  # largest of all batches, -1 without any
+    has_producers: bool  # whether an idempotent producer wrote here
+    epochs: tuple[EpochRun, ...]  # runs of batches of one leader epoch, in file order
     transactions: SegmentTransactions
-    read_seconds: float
+    read_seconds: float  # time it took to read and check
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> "SegmentFacts":

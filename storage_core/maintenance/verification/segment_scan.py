@@ -1,7 +1,4 @@
-"""Check each batch of a segment, alone and against earlier ones.
-
-The check takes one pass.
-"""
+"""Check each batch of a segment, alone and against earlier ones. The check takes one pass."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -48,10 +45,8 @@ def check_records(
     """Report batches whose records cannot be read, or contradict the batch.
 
     Args:
-        window: The window.
         is_good: bool[batches], those whose checksum is right.
         options: Options with the bounds on a batch's decompressed size.
-        findings: Where to report.
     """
     limits = Limits(
         max_record_bytes=options.max_record_bytes, max_batch_bytes=options.max_batch_bytes
@@ -145,15 +140,9 @@ class SegmentPass:
     """One pass over a segment.
 
     Args:
-        segment: The segment, as a listing shows it.
         indexed: Where the batches go that its indexes may refer to.
-        options: How to look.
-        findings: Where to report.
 
     Attributes:
-        indexed: The same.
-        size_bytes: Length of the file.
-        end_position: Just past the last batch.
         tail: The content behind it.
         is_rising: Whether the offsets of all batches rise.
     """
@@ -185,11 +174,7 @@ class SegmentPass:
         self._waiting = np.empty((5, 0), np.int64)
 
     def read(self, reader: FileReader) -> None:
-        """Read the file to its end.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
+        """Read the file to its end."""
         self.size_bytes = reader.size_bytes
         stream = BatchStream(
             reader,
@@ -270,9 +255,8 @@ class SegmentPass:
         self._waiting = rows[:, end : end + _MAX_WAITING].copy()
 
     def _hand_on(self, rows: NDArray[np.int64]) -> None:
-        """Add good batches to the facts, and bad ones with fitting offsets.
-
-        Fitting offsets lie between those of the good batches around.
+        """Add good batches to the facts, and bad ones with fitting offsets. Fitting offsets lie
+        between those of the good batches around.
 
         Of a batch with a wrong checksum the header may well be right: what is counted and indexed
         then goes on as it does in Kafka.

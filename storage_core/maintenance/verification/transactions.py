@@ -30,13 +30,7 @@ _FAR: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """A transaction that was aborted.
-
-    Attributes:
-        producer_id: The transaction's producer.
-        first_offset: Offset of its first batch still in the log.
-        last_offset: Offset of its marker.
-    """
+    """A transaction that was aborted."""
 
     producer_id: int
     first_offset: int
@@ -45,35 +39,23 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSpans:
-    """One producer's transactions in one segment.
-
-    Attributes:
-        producer_id: The producer.
-        before: Data before the first marker, None without any.
-        marker_offset: Offset of the first marker, -1 without one.
-        is_abort: Whether the first marker is an abort.
-        after: Data after the last marker, None without any or without a marker.
-    """
+    """One producer's transactions in one segment."""
 
     producer_id: int
-    before: OpenSpan | None
-    marker_offset: int = _NONE
-    is_abort: bool = False
+    before: OpenSpan | None  # data before the first marker, None without any
+    marker_offset: int = _NONE  # offset of the first marker, -1 without one
+    is_abort: bool = False  # whether the first marker is an abort
+    # Data after the last marker, None without any or without a marker.
     after: OpenSpan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTransactions:
-    """The transactions of one segment.
-
-    Attributes:
-        spans: One a producer that has transactions here.
-        aborted: Transactions that began and were aborted in this segment, after another marker of
-            the same producer.
-        abort_markers: Offsets of all abort markers.
-    """
+    """The transactions of one segment."""
 
     spans: tuple[ProducerSpans, ...] = ()
+    # Transactions that began and were aborted in this segment, after another marker of the same
+    # producer.
     aborted: tuple[AbortedTransaction, ...] = ()
     abort_markers: tuple[int, ...] = ()
 
@@ -98,7 +80,6 @@ class TransactionScan:
         """Add the next batches.
 
         Args:
-            window: The window.
             is_good: bool[batches], which of them count.
         """
         batches = window.batches
@@ -205,15 +186,11 @@ class TransactionScan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTransactions:
-    """The transactions of a log.
+    """The transactions of a log."""
 
-    Attributes:
-        ongoing: Open ones by producer.
-        aborted: For each segment, those that its markers aborted and whose data is in the log, in
-            the order of their markers.
-    """
-
-    ongoing: dict[int, OpenSpan]
+    ongoing: dict[int, OpenSpan]  # open ones by producer
+    # For each segment, those that its markers aborted and whose data is in the log, in the order of
+    # their markers.
     aborted: tuple[tuple[AbortedTransaction, ...], ...]
 
 
@@ -251,15 +228,10 @@ def describe_open(
     max_transaction_timeout_ms: int,
     findings: FindingCollector,
 ) -> None:
-    """Report a log's open and hanging transactions.
-
-    No coordinator ever ends a hanging transaction.
+    """Report a log's open and hanging transactions. No coordinator ever ends a hanging transaction.
 
     Args:
-        transactions: The log's transactions.
-        now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
-        findings: Where to report.
     """
     oldest_first = sorted(transactions.ongoing.items(), key=lambda item: item[1].first_offset)
     for producer_id, span in oldest_first:
@@ -286,8 +258,6 @@ def missing_and_unknown(
     may have removed all of them and left marker and entry.
 
     Args:
-        expected: The log's transactions.
-        abort_markers: Offsets of all abort markers of the segment.
         entries: (producer id, first offset, last offset) of each entry.
 
     Returns:

@@ -93,38 +93,22 @@ class Advice(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionForecast:
-    """Effects of a broker's start on one partition.
-
-    Attributes:
-        root: Its log directory.
-        name: ``<topic>-<partition>``.
-        read_bytes: Bytes that are read to recover it; 0 for a log that is only opened.
-        rebuilt_segments: Segments whose indexes are built anew.
-        split_segments: Segments that are split.
-        cut_bytes: Bytes of records that are cut, removed segments included.
-        cut_records: Records in them that can still be read.
-        deleted_segments: Segments that are removed whole.
-        lost_below_high_watermark: Offsets below the checkpointed high watermark that the log does
-            not have afterwards.
-        log_end_offset: Where the log ends afterwards; None where it is not loaded.
-        error: Why a broker does not load it; empty where it does.
-        start: The start's action on the directory.
-        gone_records: Readable records that are not cut, and that the broker no longer serves.
-    """
+    """Effects of a broker's start on one partition."""
 
     root: str
     name: str
-    read_bytes: int = 0
-    rebuilt_segments: int = 0
+    read_bytes: int = 0  # bytes that are read to recover it; 0 for a log that is only opened
+    rebuilt_segments: int = 0  # segments whose indexes are built anew
     split_segments: int = 0
-    cut_bytes: int = 0
+    cut_bytes: int = 0  # bytes of records that are cut, removed segments included
     cut_records: int = 0
-    deleted_segments: int = 0
+    deleted_segments: int = 0  # segments that are removed whole
+    # Offsets below the checkpointed high watermark that the log does not have afterwards.
     lost_below_high_watermark: int = 0
-    log_end_offset: int | None = None
-    error: str = ""
-    start: Start = Start.OPENED
-    gone_records: int = 0
+    log_end_offset: int | None = None  # where the log ends afterwards; None where it is not loaded
+    error: str = ""  # why a broker does not load it; empty where it does
+    start: Start = Start.OPENED  # the start's action on the directory
+    gone_records: int = 0  # readable records that are not cut, and that the broker no longer serves
 
     @property
     def is_recovered(self) -> bool:
@@ -134,101 +118,59 @@ class PartitionForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootState:
-    """The state of one log directory.
-
-    Attributes:
-        location: Its path.
-        role: Its role.
-        is_clean: Whether it has the marker of a clean shutdown.
-        lock: The holder of its lock.
-        partitions: How many it has.
-        size_bytes: Bytes of their .log files.
-        start: OPENED, or OFFLINE where a broker goes on without it.
-    """
+    """The state of one log directory."""
 
     location: str
     role: Role
-    is_clean: bool
+    is_clean: bool  # whether it has the marker of a clean shutdown
     lock: LockState
     partitions: int
     size_bytes: int
-    start: Start = Start.OPENED
+    start: Start = Start.OPENED  # OPENED, or OFFLINE where a broker goes on without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRates:
-    """Rates of reading and checking, measured or assumed.
+    """Rates of reading and checking, measured or assumed."""
 
-    Attributes:
-        bytes_per_second: One reader, as measured, or assumed.
-        is_measured: Whether it was measured.
-        broker_threads: ``num.recovery.threads.per.data.dir``.
-        our_tasks: How many tasks we run at a time.
-        our_start_seconds: Seconds until they begin.
-    """
-
-    bytes_per_second: float
+    bytes_per_second: float  # one reader, as measured, or assumed
     is_measured: bool
-    broker_threads: int
-    our_tasks: int
+    broker_threads: int  # ``num.recovery.threads.per.data.dir``
+    our_tasks: int  # how many tasks we run at a time
     our_start_seconds: float = SPARK_START_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartForecast:
-    """Effects of a broker's start on all directories, in sum.
-
-    Attributes:
-        recovered_partitions: Partitions that are recovered.
-        read_bytes: Bytes read for that.
-        rebuilt_segments: Segments whose indexes are built anew.
-        cut_bytes: Bytes of records that are cut.
-        cut_records: Records in them that can still be read.
-        deleted_segments: Segments that are removed whole.
-        refused: Partitions that a broker does not load; it does not start then.
-        broker_seconds: How long a broker takes.
-        our_seconds: How long ``pylog recover`` takes.
-        gone_records: Readable records of logs that are set aside, emptied or deleted.
-        is_up: Whether a broker serves clients afterwards.
-        has_metadata: Whether the cluster's metadata was read, which says whose the logs are.
-        lacks_metadata: Whether it lies in no log directory that was named, and logs do.
-        absent_directories: How many log directories the broker registered besides those that were
-            named.
-    """
+    """Effects of a broker's start on all directories, in sum."""
 
     recovered_partitions: int
     read_bytes: int
-    rebuilt_segments: int
+    rebuilt_segments: int  # segments whose indexes are built anew
     cut_bytes: int
     cut_records: int
-    deleted_segments: int
-    refused: int
-    broker_seconds: float
-    our_seconds: float
-    gone_records: int = 0
-    is_up: bool = True
+    deleted_segments: int  # segments that are removed whole
+    refused: int  # partitions that a broker does not load; it does not start then
+    broker_seconds: float  # how long a broker takes
+    our_seconds: float  # how long ``pylog recover`` takes
+    gone_records: int = 0  # readable records of logs that are set aside, emptied or deleted
+    is_up: bool = True  # whether a broker serves clients afterwards
+    # Whether the cluster's metadata was read, which says whose the logs are.
     has_metadata: bool = True
     lacks_metadata: bool = False
+    # How many log directories the broker registered besides those that were named.
     absent_directories: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The advice, with reasons and commands.
-
-    Attributes:
-        advice: In one word.
-        headline: In one sentence.
-        reasons: Why, line by line.
-        commands: The next commands, in order.
-        cut_records: Readable records that the commands cut; they are kept.
-    """
+    """The advice, with reasons and commands."""
 
     advice: Advice
     headline: str
-    reasons: tuple[str, ...]
-    commands: tuple[str, ...]
-    cut_records: int = 0
+    reasons: tuple[str, ...]  # why, line by line
+    commands: tuple[str, ...]  # the next commands, in order
+    cut_records: int = 0  # readable records that the commands cut; they are kept
 
 
 def measure_pace(
@@ -237,7 +179,6 @@ def measure_pace(
     """Return the pace that a verification showed.
 
     Args:
-        read_bytes: Bytes of batches that it read.
         read_seconds: Time of its tasks, summed.
         broker_threads: ``num.recovery.threads.per.data.dir``.
         our_tasks: How many tasks we run at a time.
@@ -268,11 +209,9 @@ def forecast_start(
     directory decides. We spread segments, so that neither a big partition nor a directory does.
 
     Args:
-        partitions: All of them.
         pace: How fast things go.
         is_up: Whether a broker serves clients afterwards.
         has_metadata: Whether the cluster's metadata was read.
-        lacks_metadata: Whether it lies in no log directory that was named.
         absent_directories: How many log directories the broker registered besides those that were
             named.
     """
@@ -311,15 +250,8 @@ def forecast_start(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Readable records cut earlier and due to go back.
-
-    They go back behind the end of their logs.
-
-    Attributes:
-        folder: Where they are kept.
-        records: How many.
-        logs: Number of their logs.
-    """
+    """Readable records cut earlier and due to go back. They go back behind the end of their
+    logs."""
 
     folder: str
     records: int
@@ -345,10 +277,8 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     """Return the verdict on log directories.
 
     Args:
-        roots: The directories.
         partitions: A broker's start on each partition.
         start: The same in sum.
-        fatal: How many fatal findings there are.
         errors: How many findings of severity error.
         low_ends: How many of them are logs that end below their high watermark.
         has_replicas: Whether logs that lack acknowledged records have other replicas; None where
@@ -357,7 +287,6 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         waiting: Records that were cut from the logs, and are to go back.
         is_only_broker: Whether the node is known to be no controller.
         hindrance: Why no recovery of the broker's directories would begin; empty where one would.
-        planned_cuts: Readable records that the plan cuts, by partition.
         needs: What a start needs besides these directories, a sentence each.
     """
     planned = planned_cuts or {}
@@ -462,10 +391,8 @@ def _waiting_reason(waiting: Waiting) -> str:
 
 
 def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
-    """Return the verdict to postpone a start until records are back.
-
-    A start would give their offsets to new records.
-    """
+    """Return the verdict to postpone a start until records are back. A start would give their
+    offsets to new records."""
     brokers = [root for root in roots if root.role.facts.is_owned_by_broker]
     names = [root.location for root in brokers]
     quoted = " ".join(map(quote, names))

@@ -1,7 +1,5 @@
-"""The four codecs of record batches, in Kafka's framing, with size limits.
-
-What a block expands to is bounded.
-"""
+"""The four codecs of record batches, in Kafka's framing, with size limits. What a block expands
+to is bounded."""
 
 from storage_core.records.codecs.arena import Arena, Blocks
 from storage_core.records.codecs.registry import (

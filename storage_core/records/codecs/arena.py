@@ -11,17 +11,11 @@ _FRAME_BYTES: Final = 256
 
 
 class Blocks(NamedTuple):
-    """Some blocks of one buffer.
+    """Some blocks of one buffer."""
 
-    Attributes:
-        data: uint8[], contiguous.
-        start: int64[n], where each block begins in data.
-        end: int64[n], where it ends.
-    """
-
-    data: NDArray[np.uint8]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
+    data: NDArray[np.uint8]  # uint8[], contiguous
+    start: NDArray[np.int64]  # int64[n], where each block begins in data
+    end: NDArray[np.int64]  # int64[n], where it ends
 
     def view(self, number: int) -> memoryview:
         """Return the bytes of one block."""
@@ -29,13 +23,10 @@ class Blocks(NamedTuple):
 
 
 class Arena:
-    """A growing byte buffer for many blocks, reused after `clear`.
-
-    The bytes lie end to end.
+    """A growing byte buffer for many blocks, reused after `clear`. The bytes lie end to end.
 
     Attributes:
         buffer: uint8[capacity]; what `content` gave before lies elsewhere once it has grown.
-        used: How many of them are in use.
     """
 
     def __init__(self) -> None:
@@ -66,10 +57,8 @@ class Arena:
         self.used = end
 
     def reserve_for(self, blocks: Blocks) -> NDArray[np.int64]:
-        """Grow the buffer for packed blocks; return the bytes for each.
-
-        The most that LZ4 and Zstandard make of incompressible bytes is less.
-        """
+        """Grow the buffer for packed blocks; return the bytes for each. The most that LZ4 and
+        Zstandard make of incompressible bytes is less."""
         sizes = blocks.end - blocks.start
         room: NDArray[np.int64] = sizes + sizes // _GROWTH_PART + _FRAME_BYTES
         self.reserve(self.used + int(room.sum()))

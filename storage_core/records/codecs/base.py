@@ -30,10 +30,6 @@ class RecordCodec(Protocol):
         Args:
             data: The block, contiguous, one byte an item.
             limit_bytes: The largest size to expand to, at least 0.
-
-        Raises:
-            DecompressionLimitError: It would expand to more than the limit.
-            DecompressionError: It is truncated, corrupt or of a kind that Kafka refuses.
         """
         ...
 
@@ -58,8 +54,6 @@ class BlockExpander(Protocol):
         """Expand blocks, each as ``RecordCodec.decompress`` would, up to the first doubtful one.
 
         Args:
-            blocks: The compressed blocks.
-            first: The block to begin with.
             arena: Their contents are put behind what it has.
             ends: int64[blocks], where the contents of each block end in the arena.
             limit_bytes: The largest size of one, at least 0.
@@ -86,7 +80,6 @@ class BlockPacker(Protocol):
         """Compress blocks from the first on, each as ``RecordCodec.compress`` would.
 
         Args:
-            blocks: The blocks.
             arena: What becomes of them is put behind what it has.
             ends: int64[blocks], where that of each block ends in the arena.
             level: As ``RecordCodec.compress`` has it.
@@ -113,9 +106,6 @@ def expand_by(  # a kernel, what it calls, and all that BlockExpander has
         kernel: ``expand_lz4`` or its like.
         library: Its first argument, what it calls and with which state; None where it cannot.
         blocks: From here on as in ``BlockExpander``, the result too.
-        first: The block to begin with.
-        arena: Gets the contents.
-        ends: Gets where they end.
         limit_bytes: The most of one block.
         budget_bytes: The most of all but the last.
     """
@@ -148,10 +138,7 @@ def pack_by(
 
     Args:
         kernel: ``pack_lz4`` or its like.
-        library: As in `expand_by`.
         blocks: From here on as in ``BlockPacker``, the result too.
-        arena: Gets what becomes of them.
-        ends: Gets where that ends.
     """
     if library is None:
         return 0

@@ -1,6 +1,5 @@
-"""Addresses of the codec libraries' C functions, for calls from kernels.
-
-Kernels call them without Python.
+"""Addresses of the codec libraries' C functions, for calls from kernels. Kernels call them without
+Python.
 
 The wheels of lz4 and zstandard hold their library in an extension module, in which its functions
 are found as in any shared library; a package that was built upon the system's library leads to

@@ -89,12 +89,7 @@ def decompress(
     """Expand the first frame of the block; see ``RecordCodec``.
 
     Args:
-        data: As there.
-        limit_bytes: As there.
         checks_header: Whether the header's checksum has to be right.
-
-    Raises:
-        DecompressionError: As there.
     """
     view = memoryview(data)
     flags, block_size, body_at = _read_header(view)
@@ -179,10 +174,8 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
 
 
 def with_checksum_of_v0(frame: bytes) -> bytes:
-    """Return a frame with the header checksum of message format v0.
-
-    The frame is one that compress made.
-    """
+    """Return a frame with the header checksum of message format v0. The frame is one that
+    compress made."""
     return (
         frame[:HEADER_CHECKSUM_AT]
         + _CHECKSUM_OF_V0

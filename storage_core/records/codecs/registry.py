@@ -55,10 +55,6 @@ def decompress(
         limit_bytes: The largest size to expand to, at least 0. Beyond it no memory is taken.
         magic: Format of the batch: the writers of v0 made LZ4 frames with a wrong checksum in the
             header, and nobody may check that one.
-
-    Raises:
-        DecompressionLimitError: It would expand to more than the limit.
-        DecompressionError: It is truncated, corrupt or of a kind that Kafka refuses.
     """
     if codec is Codec.NONE:
         if len(data) > limit_bytes:
@@ -79,8 +75,6 @@ def compress(
     """Compress records, framed as Kafka frames them; NONE gives a copy.
 
     Args:
-        codec: The codec.
-        data: The records.
         level: As Kafka's ``compression.*.level`` has it; None for its default.
         magic: Format of the batch, as in decompress: readers of v0 may expect its wrong checksum.
     """
@@ -99,11 +93,8 @@ def decompress_blocks(  # what is expanded, to where, and how far
     limit_bytes: int,
     budget_bytes: int,
 ) -> int:
-    """Expand records of v2 batches into an arena until a doubtful batch.
-
-    That one may be good: ask ``decompress``, whose errors say what is wrong. See
-    ``BlockExpander``.
-    """
+    """Expand records of v2 batches into an arena until a doubtful batch. That one may be good:
+    ask ``decompress``, whose errors say what is wrong. See ``BlockExpander``."""
     if codec not in _EXPANDERS:
         return first
     return _EXPANDERS[codec](
@@ -114,9 +105,7 @@ def decompress_blocks(  # what is expanded, to where, and how far
 def compress_blocks(
     codec: Codec, blocks: Blocks, arena: Arena, *, level: int | None = None
 ) -> NDArray[np.int64]:
-    """Compress the records of v2 batches into an arena.
-
-    See ``compress``.
+    """Compress the records of v2 batches into an arena. See ``compress``.
 
     Returns:
         int64[blocks]: where what becomes of each ends in the arena, whose content they follow.

@@ -126,10 +126,7 @@ def _decompress_blocks(blocks: Iterable[memoryview], free: memoryview) -> None:
 
 
 def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
-    """Compress a block into one framed stream; snappy has no levels.
-
-    See ``RecordCodec``.
-    """
+    """Compress a block into one framed stream; snappy has no levels. See ``RecordCodec``."""
     del level
     view = memoryview(data)
     parts = [_HEADER]
@@ -177,10 +174,7 @@ def decompress_blocks(
 def compress_blocks(
     blocks: Blocks, arena: Arena, ends: NDArray[np.int64], *, level: int | None = None
 ) -> int:
-    """Compress blocks into framed streams, one library call a chunk.
-
-    See ``BlockPacker``.
-    """
+    """Compress blocks into framed streams, one library call a chunk. See ``BlockPacker``."""
     del level
     sizes = blocks.end - blocks.start
     # As much as the library wants to be given, whatever it needs.

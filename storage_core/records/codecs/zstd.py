@@ -81,9 +81,8 @@ def _library() -> ctypes.CDLL | None:
 
 
 class _NativeContext:
-    """A context of the zstd library with its functions.
-
-    The context is a ``ZSTD_DCtx``, or a ``ZSTD_CCtx`` of a level.
+    """A context of the zstd library with its functions. The context is a ``ZSTD_DCtx``, or a
+    ``ZSTD_CCtx`` of a level.
 
     Attributes:
         library: int64[], what `expand_zstd` or `pack_zstd` calls; None where it cannot be called.
@@ -130,10 +129,8 @@ class _Contexts(threading.local):
         return self._compressors[level]
 
     def library_of(self, level: int | None) -> NDArray[np.int64] | None:
-        """Return the library argument of a kernel for packing or expanding.
-
-        The kernel packs with a level, and expands with None.
-        """
+        """Return the library argument of a kernel for packing or expanding. The kernel packs
+        with a level, and expands with None."""
         if level not in self._native:
             self._native[level] = _NativeContext(level)
         return self._native[level].library
@@ -154,19 +151,12 @@ def _packer(level: int | None) -> NDArray[np.int64] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Where a frame ends, and bounds for the size of its contents.
+    """Where a frame ends, and bounds for the size of its contents."""
 
-    Attributes:
-        end: Position just past it.
-        least_bytes: What its raw and repeated blocks expand to.
-        most_bytes: The most that all of its blocks can expand to.
-        content_bytes: What its header claims; None where it claims nothing.
-    """
-
-    end: int
-    least_bytes: int
-    most_bytes: int
-    content_bytes: int | None
+    end: int  # position just past it
+    least_bytes: int  # what its raw and repeated blocks expand to
+    most_bytes: int  # the most that all of its blocks can expand to
+    content_bytes: int | None  # what its header claims; None where it claims nothing
 
 
 def decompress(data: bytes | bytearray | memoryview, *, limit_bytes: int) -> bytes:
@@ -247,10 +237,8 @@ def _read_skippable_frame(view: memoryview, start: int) -> _Frame:
 
 
 def _walk_blocks(view: memoryview, position: int, max_block_bytes: int) -> tuple[int, int, int]:
-    """Return the end of the blocks and bounds of their expanded size.
-
-    The bounds are the least and the most.
-    """
+    """Return the end of the blocks and bounds of their expanded size. The bounds are the least
+    and the most."""
     least_bytes = most_bytes = 0
     is_last = False
     while not is_last:
