@@ -24,7 +24,8 @@ from pylog_spark.tasks.message import join_messages
 from storage_core import interruption
 
 _log: Final = logging.getLogger(__name__)
-_PATIENCE_SECONDS: Final = 60.0
+# So long a run waits after an error for its tasks to end.
+PATIENCE_SECONDS: Final = 60.0
 _SIGNAL_SECONDS: Final = 0.5
 # The column of rows that says which task gets them; see ``Rows.to_units``.
 UNIT: Final = "unit"
@@ -342,4 +343,4 @@ def run_apart(what: str, step: Callable[[], object]) -> None:
     work = partial(copy_context().run, attempt)
     thread = threading.Thread(target=work, name=what, daemon=True)
     thread.start()
-    thread.join(timeout=_PATIENCE_SECONDS)
+    thread.join(timeout=PATIENCE_SECONDS)

@@ -8,6 +8,7 @@ a session has none (Spark Connect).
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
 from pylog_spark.engines.engine import (
+    PATIENCE_SECONDS,
     UNIT,
     ArrowWork,
     Engine,
@@ -42,6 +44,10 @@ from storage_core.checkpoint.lock import kept_shares
 
 # So many rows are made a batch of where the driver reads them one by one.
 _STREAMED_ROWS: Final = 1000
+# Between two looks at tasks that are to end.
+_INTERRUPT_SECONDS: Final = 0.1
+# A job that ended a run is one of these; a few run beside each other.
+_NEWEST_JOBS: Final = 20
 _log: Final = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
 
@@ -128,14 +134,21 @@ class SparkEngine(Engine[SparkRows]):
         self.can_broadcast = not is_connect(spark)
 
     def __enter__(self) -> Self:
-        self._spark.addTag(self._tag)
+        if self.can_broadcast:
+            # A session's own tags are a thread's, and only that thread can interrupt by them.
+            self._spark.sparkContext.addJobTag(self._tag)
+        else:
+            self._spark.addTag(self._tag)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             run_apart("interrupt the run's Spark jobs", self._interrupt)
         try:
-            self._spark.removeTag(self._tag)
+            if self.can_broadcast:
+                self._spark.sparkContext.removeJobTag(self._tag)
+            else:
+                self._spark.removeTag(self._tag)
             self.describe(None)
             self.release()
         except Exception as problem:  # noqa: BLE001  # what was done is done
@@ -145,7 +158,41 @@ class SparkEngine(Engine[SparkRows]):
             _log.debug("Spark was not tidied up", exc_info=True)
 
     def _interrupt(self) -> None:
-        self._spark.interruptTag(self._tag)
+        """Cancel the run's jobs and wait until their tasks have ended.
+
+        Spark takes some seconds to end a task of Python's after its job. A session of Spark Connect
+        does not tell when.
+        """
+        if not self.can_broadcast:
+            self._spark.interruptTag(self._tag)
+            return
+        context = self._spark.sparkContext
+        try:
+            self._await_tasks(time.monotonic() + PATIENCE_SECONDS)
+        finally:  # shared clusters do not let everybody ask the JVM
+            context.cancelJobsWithTag(self._tag)
+
+    def _await_tasks(self, limit: float) -> None:
+        context = self._spark.sparkContext
+        tracker = context._jsc.sc().statusTracker()  # noqa: SLF001  # Python's own knows no tags
+        stages: set[int] = set()
+        while time.monotonic() < limit:
+            # Spark knows of a job a moment after its start.
+            time.sleep(_INTERRUPT_SECONDS)
+            ours = sorted(tracker.getJobIdsForTag(self._tag))
+            jobs = set(tracker.getActiveJobIds()).intersection(ours)
+            # A job that failed may have tasks that have not.
+            for job_id in jobs.union(ours[-_NEWEST_JOBS:]):
+                if (job := context.statusTracker().getJobInfo(job_id)) is not None:
+                    stages.update(job.stageIds)
+            # Another thread may have begun a stage after the last time.
+            context.cancelJobsWithTag(self._tag)
+            if not jobs and not any(map(self._active_tasks, stages)):
+                return
+
+    def _active_tasks(self, stage_id: int) -> int:
+        stage = self._spark.sparkContext.statusTracker().getStageInfo(stage_id)
+        return 0 if stage is None else int(stage.numActiveTasks)
 
     @cached_property
     def slots(self) -> int:

@@ -5,11 +5,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from pylog_spark.discovery import LogRoot
+from pylog_spark.options import JobOptions
+from pylog_spark.run.job import new_job
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import CutRow
+from storage_core.catalog.roles import Role
+from storage_core.clock import ManualClock
+from storage_core.errors import StorageError
+from storage_core.filenames import LOCK_FILE
 from tests.jobs.spark_programs import REPOSITORY, environment
 
 pytestmark = pytest.mark.spark
@@ -91,3 +102,72 @@ def is_spark_starting(children: Path) -> bool:
     with suppress(OSError):
         return any(b"spark" in command.read_bytes() for command in commands)
     return False
+
+
+NOW_MS = 1_700_000_000_000
+
+
+def work_on(folder: str, unit: int, *, is_failing: bool) -> Iterator[CutRow]:
+    """Show that a task works; one of two fails once both do, or works on as the other."""
+    beat = Path(folder, str(unit))
+    beat.touch()
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        if is_failing and unit and Path(folder, "0").exists():
+            raise ValueError("a task fails")
+        beat.write_text(str(time.monotonic()))
+        time.sleep(0.01)
+    yield from ()
+
+
+def wait_for_both(folder: Path) -> None:
+    limit = time.monotonic() + 60
+    while len(list(folder.iterdir())) < 2 and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert len(list(folder.iterdir())) == 2
+
+
+def fail_beside_tasks(run: Run, folder: Path) -> None:
+    """Fail as a driver does whose own disk is full, while its tasks work."""
+    stage = run.engine.alongside(partial(fail_in_a_task, run, folder, is_failing=False))
+    wait_for_both(folder)
+    assert not stage.done()
+    raise StorageError("plan.json", "No space left on device")
+
+
+def fail_in_a_task(run: Run, folder: Path, *, is_failing: bool = True) -> None:
+    work = partial(work_on, str(folder), is_failing=is_failing)
+    list(run.engine.ask([0, 1], work, CutRow, "work"))
+
+
+def fail_holding(run: Run, look: Callable[[], None], fail: Callable[[], None]) -> None:
+    run.hold_roots()
+    run.held.callback(look)  # before the lock is given back
+    fail()
+
+
+@pytest.mark.parametrize(
+    ("fail", "said"),
+    [(fail_beside_tasks, "No space left"), (fail_in_a_task, "a task fails")],
+    ids=["driver", "task"],
+)
+def test_no_task_works_where_a_failed_run_has_given_back_its_locks(
+    spark, tmp_path, fail: Callable[[Run, Path], None], said: str
+):
+    directory, folder = tmp_path / "log", tmp_path / "beats"
+    directory.mkdir()
+    folder.mkdir()
+    root = LogRoot(location=str(directory), role=Role.BROKER, is_said=True)
+    options = JobOptions(now_ms=NOW_MS, now_is_said=True, role=Role.BROKER)
+    run = Run(spark, new_job("compact", [root], options, clock=ManualClock(NOW_MS)))
+    beats: list[dict[str, str]] = []
+
+    def look() -> None:
+        assert (directory / LOCK_FILE).exists()
+        beats.append({path.name: path.read_text() for path in folder.iterdir()})
+
+    with pytest.raises(Exception, match=said), run:
+        fail_holding(run, look, partial(fail, run, folder))
+    assert not (directory / LOCK_FILE).exists()
+    time.sleep(0.5)
+    assert beats == [{path.name: path.read_text() for path in folder.iterdir()}]
