@@ -18,7 +18,7 @@ from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.copies.driver import CopyReport, list_copy_differences
 from pylog_spark.operations.differences.driver import DifferenceReport, list_differences
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
-from pylog_spark.operations.doctor.driver import diagnose
+from pylog_spark.operations.doctor.driver import diagnose, release_to_start
 from pylog_spark.operations.explain import explain
 from pylog_spark.operations.ingest.driver import ingest
 from pylog_spark.operations.materialize.driver import materialize
@@ -34,7 +34,7 @@ from pylog_spark.operations.undo.driver import undo
 from pylog_spark.operations.verify.driver import verify
 from pylog_spark.operations.verify.report import VerifyReport, VerifyRequest
 from pylog_spark.options import JobOptions
-from pylog_spark.options.broker import broker_config
+from pylog_spark.options.broker import broker_config, options_of_release
 from pylog_spark.options.choices import Level
 from pylog_spark.rows import spark_frame, table_of
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file, write_plan_file
@@ -43,6 +43,7 @@ from pylog_spark.schemas import EXPLANATION, Action
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
+from storage_core.config import NEWEST_RELEASE
 from storage_core.errors import ConfigError
 from storage_core.maintenance.ingest.partition import IngestRules
 
@@ -202,15 +203,21 @@ class LogDirectory:
         request = VerifyRequest(is_deep=deep, is_live=live)
         return verify(self._place, [self.path], self.options, request)
 
-    def doctor(self, *, deep: bool = False) -> Diagnosis:
+    def doctor(self, *, deep: bool = False, release_version: str = NEWEST_RELEASE) -> Diagnosis:
         """Return the faults, a starting broker's reaction, and the next commands.
 
+        Args:
+            release_version: Release of Kafka that is to start, 3.9 to 4.4.
+
         Raises:
+            ConfigError: The release's rules are not known, or it refuses a setting of the options.
             StorageError: The directory cannot be listed, or a file in it not be read.
         """
-        threads = broker_config(self.options).num_recovery_threads_per_data_dir
-        request = VerifyRequest(is_deep=deep)
-        return diagnose(self._place, [self.path], self.options, request, broker_threads=threads)
+        release = release_to_start(release_version)
+        options = options_of_release(self.options, release)
+        threads = broker_config(options).num_recovery_threads_per_data_dir
+        request = VerifyRequest(is_deep=deep, release=release)
+        return diagnose(self._place, [self.path], options, request, broker_threads=threads)
 
     def audit(
         self,

@@ -20,7 +20,11 @@ from pylog_spark.cli.view_parts import (
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
-from pylog_spark.operations.doctor.driver import diagnose, find_absent_voters
+from pylog_spark.operations.doctor.driver import (
+    diagnose,
+    find_absent_voters,
+    release_to_start,
+)
 from pylog_spark.operations.verify.report import VerifyRequest
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn, OutputFormat
@@ -62,7 +66,6 @@ from pylog_spark.view import (
     View,
     lines_of,
 )
-from storage_core.catalog.release_features import FEATURE_LEVELS, Release
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.interruption import ending_in_order
@@ -130,9 +133,8 @@ _FORECAST_TABLE: Final = TableKind(
 
 
 def _prepare(line: CommandLine) -> Call:
-    options = load_options(line)
+    options = load_options(line, release=release_to_start(line[STARTED_RELEASE].version))
     _refuse_no_brokers(line[ROOTS], options.role)
-    _refuse_unknown_release(line[STARTED_RELEASE])
     roots = resolve_roots(line[ROOTS], role=options.role, must_open=False)
     brokers, unread = split_by_broker(roots)
     if not brokers:
@@ -151,13 +153,6 @@ def _prepare(line: CommandLine) -> Call:
     return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
-def _refuse_unknown_release(release: Release) -> None:
-    if release.name not in FEATURE_LEVELS:
-        first, *_, last = FEATURE_LEVELS
-        reason = f"expected a release from {first} to {last}"
-        raise ConfigError(STARTED_RELEASE.label, release.version, reason)
-
-
 def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
     subject: _Brokers = call.subject
     needs = find_absent_voters(call.locations, call.options)
@@ -171,7 +166,7 @@ def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
             VerifyRequest(
                 is_deep=call.line[DEEP],
                 shown=_shown(call),
-                release=call.line[STARTED_RELEASE].name,
+                release=call.options.release,
             ),
             broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
             needs=needs,

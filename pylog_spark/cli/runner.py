@@ -219,11 +219,11 @@ def _is_written_here(ledger: str | None) -> bool:
     return ledger is None or is_for_deltalake(ledger)
 
 
-def load_options(line: CommandLine) -> "JobOptions":
+def load_options(line: CommandLine, *, release: str | None = None) -> "JobOptions":
     """Return the options of a run by this machine's clock."""
     from pylog_spark.options.load import load_config  # noqa: PLC0415  # pydantic, YAML
 
-    return load_config(line, now_ms=SystemClock().now_ms()).options
+    return load_config(line, now_ms=SystemClock().now_ms(), release=release).options
 
 
 def prepare_roots(

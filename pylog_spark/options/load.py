@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.options.assignments import settings_of
+from pylog_spark.options.broker import options_of_release
 from pylog_spark.options.config_file import read_config_file
 from pylog_spark.options.declared import (
     CONFIG_FILES,
@@ -21,6 +22,7 @@ from pylog_spark.options.declared import (
     OPTIONS,
     SERVER_PROPERTIES,
     SETTINGS_OF_RUN,
+    STARTED_RELEASE,
 )
 from pylog_spark.options.layers import DEFAULT_ORIGIN, Layers
 from pylog_spark.options.option import CommandLine, options_of
@@ -33,6 +35,7 @@ from pylog_spark.options.values import (
     Tuning,
 )
 from storage_core.config import (
+    NEWEST_RELEASE,
     CleanerConfig,
     ConfigKey,
     LogConfig,
@@ -42,7 +45,9 @@ from storage_core.config import (
     effective_settings,
     known_keys,
     merge_broker_layers,
+    newest_release_of,
     parse_server_properties,
+    refused_file_settings,
 )
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.keys import parse_settings, unknown_key
@@ -68,11 +73,13 @@ _NOT_FROM_BROKER: Final = frozenset(
 )
 
 
-def load_config(line: CommandLine, *, now_ms: int) -> JobConfig:
+def load_config(line: CommandLine, *, now_ms: int, release: str | None = None) -> JobConfig:
     """Build the options of a run.
 
     Args:
         now_ms: The machine's clock, epoch milliseconds; a clock that the command line says wins.
+        release: The release of Kafka that is to start, one of ``OTHER_TYPES``; None for the newest
+            one that takes the broker's file.
     """
     layers = Layers()
     layers.put(NOW_MS.name, now_ms, DEFAULT_ORIGIN)
@@ -85,8 +92,9 @@ def load_config(line: CommandLine, *, now_ms: int) -> JobConfig:
         # Half of an option must not become a real run.
         raise ConfigError(EXACT.label, None, "expected --dry-run=exact")
     try:
-        _put_server_properties(layers)
+        broker_release = _put_server_properties(layers, release)
         options = _options(layers, now_is_said=NOW_MS in line)
+        options = options_of_release(options, broker_release)
         _validate_topics(options)
     except ConfigError as error:
         raise layers.with_file(error) from error
@@ -151,10 +159,19 @@ def _put_command_line(layers: Layers, line: CommandLine) -> None:
     layers.put_entries(SETTINGS_OF_RUN.name, settings, SETTINGS_OF_RUN.label)
 
 
-def _put_server_properties(layers: Layers) -> None:
+def _put_server_properties(layers: Layers, named: str | None) -> str:
+    """Take over a broker's file; return the release whose limits count.
+
+    Args:
+        layers: They get its settings.
+        named: The release that is to start, None where nobody said it.
+
+    Raises:
+        ConfigError: The file cannot be read, or the named release refuses a value.
+    """
     broker_file = layers.value(SERVER_PROPERTIES)
     if broker_file is None:
-        return
+        return named or NEWEST_RELEASE
     properties = _read_server_properties(broker_file)
     if properties.unknown_keys:
         # Only names: other settings in a broker's file may be secrets.
@@ -164,6 +181,15 @@ def _put_server_properties(layers: Layers) -> None:
         name: text for name, text in properties.settings.items() if name not in _NOT_FROM_BROKER
     }
     layers.put_entries("broker", counting, str(broker_file))
+    release = named or newest_release_of(counting)
+    refused = next(refused_file_settings(counting, named or NEWEST_RELEASE), None)
+    if refused is not None and named is not None:
+        reason = f"{refused.reason} in Kafka {named}; {STARTED_RELEASE.label} names another release"
+        raise ConfigError(refused.key, refused.value, reason)
+    if release != NEWEST_RELEASE:
+        text = "%s: Kafka %s refuses %s; going by the limits of Kafka %s"
+        _log.warning(text, broker_file, NEWEST_RELEASE, refused, release)
+    return release
 
 
 def _read_server_properties(path: Path) -> ServerProperties:
@@ -187,10 +213,11 @@ def _validate_topics(options: JobOptions) -> None:
     broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
     for topic, settings in options.topic_configs.items():
         try:
-            LogConfig.from_topic_overrides({**settings, **options.topic_settings}, broker=broker)
+            LogConfig.from_topic_overrides(
+                {**settings, **options.topic_settings}, broker=broker, release=options.release
+            )
         except ConfigError as error:
             raise ConfigError(f"topics.{topic}.{error.key}", error.value, error.reason) from error
-    LogConfig.from_topic_overrides(options.topic_settings, broker=broker)
 
 
 def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
@@ -229,7 +256,9 @@ def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
 
 def _topic_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
     broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
-    for setting in effective_settings(options.topic_settings, broker=broker):
+    for setting in effective_settings(
+        options.topic_settings, broker=broker, release=options.release
+    ):
         origin = _origin(layers, setting.source_key)
         if setting.origin is Origin.BROKER:
             origin = f"{origin} ({setting.source_key})"

@@ -50,6 +50,7 @@ from pylog_spark.options.declared import (
 )
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
+from storage_core.config import NEWEST_RELEASE
 from storage_core.config.cleaner_config import CleanerConfig
 from storage_core.config.keys import ConfigKey, Scope, keys_of, setting
 from storage_core.config.values import int64
@@ -146,6 +147,8 @@ class JobOptions:
     # Broker-wide keys that were said for this run; they win over that file and over the cluster's
     # metadata.
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
+    # The release of Kafka whose limits configs have, one of ``OTHER_TYPES``.
+    release: str = NEWEST_RELEASE
     # Settings of compaction that do not belong to a topic.
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     tuning: Tuning = field(default_factory=Tuning)  # how work is spread over tasks

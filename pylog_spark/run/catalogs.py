@@ -82,6 +82,7 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
             settings=options.topic_settings,
             directories=directories,
             are_all_directories=bool(configured) or len(named) >= len(registered) > 0,
+            release=options.release,
         )
     return catalogs
 

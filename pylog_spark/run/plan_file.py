@@ -249,6 +249,7 @@ def restrict_catalog(catalog: TopicCatalog, topics: set[str]) -> TopicCatalog:
         assume_defaults=catalog.assume_defaults,
         broker=catalog.broker,
         settings=catalog.settings,
+        release=catalog.release,
     )
 
 

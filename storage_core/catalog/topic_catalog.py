@@ -17,8 +17,13 @@ from typing import Annotated, Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.topic_dump import TopicDump
-from storage_core.config import LogConfig, merge_broker_layers, merge_dynamic_configs
-from storage_core.config.broker_config import CORDONED_KEY
+from storage_core.config import (
+    NEWEST_RELEASE,
+    LogConfig,
+    merge_broker_layers,
+    merge_dynamic_configs,
+)
+from storage_core.config.releases import CORDONED_KEY
 from storage_core.errors import ConfigError
 from storage_core.filenames import (
     CONSUMER_OFFSETS_TOPIC,
@@ -124,6 +129,8 @@ class TopicCatalog:
     # Why the metadata that a broker has do not count: damage, or copies that differ; else empty. No
     # topic has a config then: what else says one may say only a part.
     metadata_problem: Annotated[str, OMITTED] = ""
+    # The release of Kafka whose limits count.
+    release: Annotated[str, OMITTED] = NEWEST_RELEASE
 
     def find(self, topic: str) -> TopicEntry | None:
         """Return a topic's id and config, None if no source has it."""
@@ -176,13 +183,15 @@ class TopicCatalog:
             return None
         if self.broker_doubt:
             raise ConfigError(CORDONED_KEY, None, self.broker_doubt)
-        return LogConfig.from_topic_overrides(entry.config_overrides, broker=self.broker)
+        return LogConfig.from_topic_overrides(
+            entry.config_overrides, broker=self.broker, release=self.release
+        )
 
     def config_or_defaults(self, topic: str) -> LogConfig:
         """Return the effective config of a topic, else the broker's defaults. Use it only where
         a wrong guess loses nothing, such as loading a log."""
         return self.config_for(topic) or LogConfig.from_topic_overrides(
-            self.settings, broker=self.broker
+            self.settings, broker=self.broker, release=self.release
         )
 
     def _settings_by_name_or_glob(self, topic: str) -> dict[str, str] | None:
@@ -211,6 +220,7 @@ def build_topic_catalog(  # noqa: PLR0913  # one argument a source
     settings: Mapping[str, str] | None = None,
     directories: Collection[str] | None = None,
     are_all_directories: bool = True,
+    release: str = NEWEST_RELEASE,
 ) -> TopicCatalog:
     """Return the catalog of all sources together.
 
@@ -229,6 +239,7 @@ def build_topic_catalog(  # noqa: PLR0913  # one argument a source
         directories: The broker's log directories, to which ``cordoned.log.dirs`` has to belong;
             None leaves it unchecked.
         are_all_directories: Whether these are surely all of log.dirs.
+        release: The release of Kafka whose limits count, one of ``OTHER_TYPES``.
     """
     dynamic = {} if metadata is None else metadata.broker_configs
     counted = merge_dynamic_configs(
@@ -236,6 +247,7 @@ def build_topic_catalog(  # noqa: PLR0913  # one argument a source
         dynamic.get(_ALL_BROKERS, {}),
         {} if node_id is None else dynamic.get(str(node_id), {}),
         directories=directories,
+        release=release,
     )
     doubt = ""
     if not are_all_directories and (refusal := counted.refusal) and refusal.key == CORDONED_KEY:
@@ -254,6 +266,7 @@ def build_topic_catalog(  # noqa: PLR0913  # one argument a source
         broker=merge_broker_layers(counted.settings, broker_overrides or {}),
         settings=dict(settings or {}),
         broker_doubt=doubt,
+        release=release,
     )
 
 

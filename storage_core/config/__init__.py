@@ -14,8 +14,8 @@ from storage_core.config.log_config import (
     LogConfig,
     MessageTimestampType,
 )
+from storage_core.config.releases import NEWEST_RELEASE
 from storage_core.config.settings import (
-    NEWEST_RELEASE,
     DynamicSettings,
     EffectiveSetting,
     ServerProperties,
@@ -25,10 +25,13 @@ from storage_core.config.settings import (
     known_keys,
     merge_broker_layers,
     merge_dynamic_configs,
+    newest_release_of,
     parse_java_properties,
     parse_server_properties,
+    refused_file_settings,
     refused_topic_settings,
     split_settings,
+    without_unknown_keys,
 )
 
 __all__ = [
@@ -56,8 +59,11 @@ __all__ = [
     "known_keys",
     "merge_broker_layers",
     "merge_dynamic_configs",
+    "newest_release_of",
     "parse_java_properties",
     "parse_server_properties",
+    "refused_file_settings",
     "refused_topic_settings",
     "split_settings",
+    "without_unknown_keys",
 ]

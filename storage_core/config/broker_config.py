@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from storage_core.config.keys import ConfigKey, Scope, keys_of, parse_settings, setting
+from storage_core.config.releases import CORDONED_KEY, NEWEST_RELEASE, keys_of_release
 from storage_core.config.values import ValueType, int32, int64, string_list
 from storage_core.errors import ConfigError
 
 ALL_DIRECTORIES: Final = "*"
-CORDONED_KEY: Final = "cordoned.log.dirs"
 
 
 def _broker(name: str, value_type: ValueType, doc: str, *, default: object, unit: str = "") -> Any:
@@ -40,11 +40,11 @@ class BrokerConfig:
         "broker.id", int32(), "old name of node.id; the two must agree", default=None
     )
     log_dirs: tuple[str, ...] = _broker(
-        "log.dirs", string_list(may_be_empty=False), "log directories", default=()
+        "log.dirs", string_list(may_be_empty=False, may_repeat=False), "log directories", default=()
     )
     log_dir: tuple[str, ...] = _broker(
         "log.dir",
-        string_list(may_be_empty=False),
+        string_list(may_be_empty=False, may_repeat=False),
         "log directories where log.dirs is not set",
         default=(),
     )
@@ -172,9 +172,9 @@ class BrokerConfig:
         return self.log_dirs or self.log_dir
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, str]) -> Self:
-        """Build the config from texts by key."""
-        values: dict[str, Any] = parse_settings(settings, BROKER_KEYS)
+    def from_settings(cls, settings: Mapping[str, str], *, release: str = NEWEST_RELEASE) -> Self:
+        """Build the config from texts by key, with a release's own limits."""
+        values: dict[str, Any] = parse_settings(settings, keys_of_release(BROKER_KEYS, release))
         config = cls(**values)
         has_both = config.node_id is not None and config.broker_id is not None
         if has_both and config.node_id != config.broker_id:

@@ -10,6 +10,7 @@ Source: ``org.apache.kafka.storage.internals.log.LogConfig`` of Kafka 4.4, and `
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Self
 
 from storage_core.config.compression import LEVELS, BrokerCompressionType
@@ -22,6 +23,7 @@ from storage_core.config.keys import (
     resolve,
     setting,
 )
+from storage_core.config.releases import NEWEST_RELEASE, keys_of_release
 from storage_core.config.values import (
     INT_MAX,
     LONG_MAX,
@@ -411,7 +413,11 @@ class LogConfig:
 
     @classmethod
     def from_topic_overrides(
-        cls, overrides: Mapping[str, str], *, broker: Mapping[str, str] | None = None
+        cls,
+        overrides: Mapping[str, str],
+        *,
+        broker: Mapping[str, str] | None = None,
+        release: str = NEWEST_RELEASE,
     ) -> Self:
         """Build the config in force for a topic.
 
@@ -419,8 +425,9 @@ class LogConfig:
             overrides: The topic's own settings, by topic key.
             broker: Broker-wide settings, by broker key; keys that mean nothing to a topic are
                 passed over, so that a broker's whole file may be given.
+            release: The release of Kafka whose limits count, one of ``OTHER_TYPES``.
         """
-        resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
+        resolved = resolve_topic_settings(overrides, broker or {}, release)
         values: dict[str, Any] = {
             TOPIC_KEYS[name].attribute: resolution.value for name, resolution in resolved.items()
         }
@@ -440,14 +447,20 @@ TOPIC_KEY_OF_BROKER_KEY: Final[Mapping[str, str]] = {
 }
 
 
+@cache
+def topic_keys(release: str) -> Mapping[str, ConfigKey]:
+    """Return the topic keys with a release's own limits."""
+    return keys_of_release(TOPIC_KEYS, release)
+
+
 def resolve_topic_settings(
-    overrides: Mapping[str, str], broker: Mapping[str, str]
+    overrides: Mapping[str, str], broker: Mapping[str, str], release: str = NEWEST_RELEASE
 ) -> dict[str, ResolvedValue]:
     """Return the values that are set, by topic key; see ``keys.resolve``.
 
     ``segment.bytes`` is what ``internal.segment.bytes`` says, if that is set.
     """
-    resolved = resolve(TOPIC_KEYS, overrides, broker)
+    resolved = resolve(topic_keys(release), overrides, broker)
     if _INTERNAL_SEGMENT_BYTES in resolved:
         resolved[_SEGMENT_BYTES] = resolved[_INTERNAL_SEGMENT_BYTES]
     return resolved

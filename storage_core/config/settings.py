@@ -6,17 +6,19 @@ key of ours. Here each finds its place.
 
 import io
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
-from storage_core.config.broker_config import BROKER_KEYS, CORDONED_KEY, BrokerConfig
+from storage_core.config.broker_config import BROKER_KEYS, BrokerConfig
 from storage_core.config.cleaner_config import CLEANER_KEYS, CleanerConfig
 from storage_core.config.keys import ConfigKey, Origin, Scope, find_broker_default, unknown_key
 from storage_core.config.log_config import (
     TOPIC_KEY_OF_BROKER_KEY,
     TOPIC_KEYS,
     resolve_topic_settings,
+    topic_keys,
 )
+from storage_core.config.releases import CORDONED_KEY, NEWEST_RELEASE, OTHER_TYPES
 from storage_core.config.values import ValueType, int32, int64, render
 from storage_core.errors import CheckpointError, ConfigError
 
@@ -44,33 +46,8 @@ _TYPES: Final[Mapping[str, ValueType]] = {
     **{name.name: name.type for key in TOPIC_KEYS.values() for name in key.broker_names},
     **_CHECKED_TOGETHER,
 }
-# The release whose keys and types these are.
-NEWEST_RELEASE: Final = "4.4"
-_NEW_IN_4_4: Final[Mapping[str, ValueType | None]] = dict.fromkeys(
-    (
-        *("errors.deadletterqueue.group.enable", "max.decompressed.message.bytes"),
-        *("remote.copy.lag.ms", "log.remote.copy.lag.ms"),
-        *("remote.copy.lag.bytes", "log.remote.copy.lag.bytes"),
-    )
-)
-_NEW_SINCE_4_3: Final[Mapping[str, ValueType | None]] = {**_NEW_IN_4_4, CORDONED_KEY: None}
-_OF_4_0: Final[Mapping[str, ValueType | None]] = {
-    **_NEW_SINCE_4_3,
-    "internal.segment.bytes": None,
-    "segment.bytes": int32(at_least=14),
-}
-# By release, the types of keys that it has otherwise; None where it does not know a key and ignores
-# it. Keys that 4.0 removed are not among them: 3.9 checked their values when they were set.
-# Sources: ``LogConfig`` and ``KafkaConfig`` of 3.9.1 to 4.4.0.
-OTHER_TYPES: Final[Mapping[str, Mapping[str, ValueType | None]]] = {
-    "3.9": {**_OF_4_0, "log.segment.bytes": int32(at_least=14)},
-    "4.0": _OF_4_0,
-    "4.1": _NEW_SINCE_4_3,
-    "4.2": _NEW_SINCE_4_3,
-    "4.3": _NEW_IN_4_4,
-    NEWEST_RELEASE: {},
-}
 _OF_ONE_NODE: Final = frozenset({CORDONED_KEY})
+_OF_RELEASES: Final = frozenset(name for types in OTHER_TYPES.values() for name in types)
 
 
 def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
@@ -237,6 +214,36 @@ def merge_dynamic_configs(
     )
 
 
+def newest_release_of(file: Mapping[str, str]) -> str:
+    """Return the newest release of Kafka that takes a broker's file.
+
+    It is the newest one at all if none does.
+    """
+    newest_first = [*OTHER_TYPES][::-1]
+    takes = (each for each in newest_first if not any(refused_file_settings(file, each)))
+    return next(takes, NEWEST_RELEASE)
+
+
+def refused_file_settings(file: Mapping[str, str], release: str) -> Iterator[ConfigError]:
+    """Yield an error for each setting that a release of Kafka refuses.
+
+    Only keys whose values not every release takes are looked at.
+
+    Args:
+        file: Settings of the broker's file.
+        release: The release of Kafka that starts, one of ``OTHER_TYPES``.
+    """
+    types: Mapping[str, ValueType | None] = {**_TYPES, **OTHER_TYPES[release]}
+    yield from _refused(types, {name: file[name] for name in _OF_RELEASES & file.keys()})
+
+
+def without_unknown_keys(file: Mapping[str, str], release: str) -> dict[str, str]:
+    """Return a broker's file without the keys that a release ignores."""
+    types = OTHER_TYPES[release]
+    unknown = {name for name, value_type in types.items() if value_type is None}
+    return {name: text for name, text in file.items() if name not in unknown}
+
+
 def refused_topic_settings(
     overrides: Mapping[str, str], release: str = NEWEST_RELEASE
 ) -> Iterator[ConfigError]:
@@ -245,7 +252,13 @@ def refused_topic_settings(
     A broker ignores keys that it does not know, and compares no two of them with each other.
     """
     types = {**{key.name: key.type for key in TOPIC_KEYS.values()}, **OTHER_TYPES[release]}
-    for name, text in sorted(overrides.items()):
+    yield from _refused(types, overrides)
+
+
+def _refused(
+    types: Mapping[str, ValueType | None], settings: Mapping[str, str]
+) -> Iterator[ConfigError]:
+    for name, text in sorted(settings.items()):
         if (value_type := types.get(name)) is not None:
             try:
                 value_type.parse(name, text)
@@ -284,12 +297,8 @@ def _refusal(
         if name in CLEANER_KEYS and CLEANER_KEYS[name].scope is not Scope.PYLOG
     }
     try:
-        for key in TOPIC_KEYS.values():
-            names = (
-                replace(name, type=OTHER_TYPES[release].get(name.name) or name.type)
-                for name in key.broker_names
-            )
-            find_broker_default(replace(key, broker_names=tuple(names)), settings)
+        for key in topic_keys(release).values():
+            find_broker_default(key, settings)
         CleanerConfig.from_settings(cleaner)
         if directories is not None and CORDONED_KEY in settings:
             key_type = BROKER_KEYS[CORDONED_KEY].type
@@ -303,10 +312,13 @@ def _refusal(
 
 
 def effective_settings(
-    overrides: Mapping[str, str], *, broker: Mapping[str, str] | None = None
+    overrides: Mapping[str, str],
+    *,
+    broker: Mapping[str, str] | None = None,
+    release: str = NEWEST_RELEASE,
 ) -> list[EffectiveSetting]:
     """Return each topic key's effective value and its origin, by key."""
-    resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
+    resolved = resolve_topic_settings(overrides, broker or {}, release)
     settings = []
     for name in sorted(TOPIC_KEYS):
         resolution = resolved.get(name)

@@ -10,7 +10,8 @@ from typing import Any
 import jpype
 
 from pylog_spark.java import find_java
-from storage_core.config.settings import OTHER_TYPES, known_keys
+from storage_core.config import known_keys
+from storage_core.config.releases import OTHER_TYPES
 from tests.oracle.jars import jars_of
 from tests.oracle.jvm import JVM_OPTIONS, LIBJVM, QUICK, java
 from tests.oracle.test_config_against_kafka import TEXTS
@@ -26,7 +27,7 @@ def keys() -> tuple[set[str], set[str]]:
     broker.add("cordoned.log.dirs")
     for types in OTHER_TYPES.values():
         for name in types:
-            (broker if name in broker or name.startswith("log.") else topic).add(name)
+            (broker if name in broker or name.startswith(("log.", "node.")) else topic).add(name)
     return topic, broker
 
 

@@ -7,11 +7,12 @@ import sys
 import pytest
 
 from storage_core.catalog.release_features import FEATURE_LEVELS
-from storage_core.config.settings import (
-    OTHER_TYPES,
+from storage_core.config import (
     merge_dynamic_configs,
+    refused_file_settings,
     refused_topic_settings,
 )
+from storage_core.config.releases import OTHER_TYPES
 from tests.brokers.release_rules import keys, texts_of
 
 pytestmark = [pytest.mark.brokers]
@@ -48,3 +49,5 @@ def test_a_release_takes_and_refuses_what_the_tables_say(version: str):
         for text in texts_of(name):
             merged = merge_dynamic_configs({}, {name: text}, {}, directories=None, release=release)
             assert bool(merged.ignored) == (text not in rules["broker"][name]), (name, text)
+            refused = any(refused_file_settings({name: text}, release))
+            assert refused == (text not in rules["broker"][name]), (name, text)

@@ -116,6 +116,21 @@ def test_what_cannot_be_planned_is_refused_by_name(tmp_path):
         directory.plan("verify")
 
 
+def test_the_doctor_judges_settings_by_the_release_that_is_to_start(tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES[:1])
+    options = replace(
+        root.options(FIRST_ROUNDS_MS),
+        broker_settings={"log.segment.bytes": "1024", "process.roles": "broker"},
+    )
+    directory = LogDirectory.for_path(Local(1), root.path, options=options)
+    with pytest.raises(ConfigError, match=r"log\.segment\.bytes=1024: must be at least 1048576"):
+        directory.doctor()
+    diagnosis = directory.doctor(release_version="3.9")
+    assert diagnosis.verdict.advice is Advice.START_BROKER
+    with pytest.raises(ConfigError, match=r"expected a release from 3\.9 to 4\.4"):
+        directory.doctor(release_version="2.8")
+
+
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_the_other_verbs_of_the_command_line_answer_with_dataframes(spark, tmp_path):

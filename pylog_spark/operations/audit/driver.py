@@ -486,7 +486,9 @@ def _find_metadata(
                 continue
             try:
                 metadata = read_cluster_metadata(path, is_recovered=True)
-                states = list(states_of(metadata, broker, options.topic_settings))
+                states = list(
+                    states_of(metadata, broker, options.topic_settings, release=options.release)
+                )
             except PylogError as error:
                 broken.append(f"{entry.path}: {error}")
                 continue

@@ -28,6 +28,7 @@ from pylog_spark.operations.verify.task import Target
 from pylog_spark.operations.verify.verified_roots import VerifiedRoots
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
+from pylog_spark.options.declared import STARTED_RELEASE
 from pylog_spark.rows import schema_of
 from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.guards import check_roots
@@ -36,12 +37,13 @@ from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import Action
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.catalog.release_features import FEATURE_LEVELS
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.checkpoint.lock import query_lock
-from storage_core.errors import PylogError, StorageError
+from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, salvage_folder
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.verdict import Waiting
@@ -99,6 +101,20 @@ def diagnose(
         hindrance=_hindrance(log_roots, options),
         needs=needs,
     )
+
+
+def release_to_start(version: str) -> str:
+    """Return the name of a release whose rules are known: ``3.9``.
+
+    Raises:
+        ConfigError: There is no such release, or its rules are not known.
+    """
+    name = version.partition("-")[0]
+    if name not in FEATURE_LEVELS:
+        first, *_, last = FEATURE_LEVELS
+        reason = f"expected a release from {first} to {last}"
+        raise ConfigError(STARTED_RELEASE.label, version, reason)
+    return name
 
 
 def find_absent_voters(roots: Sequence[str | Path], options: JobOptions) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
-from storage_core.config import LogConfig, merge_dynamic_configs
+from storage_core.config import NEWEST_RELEASE, LogConfig, merge_dynamic_configs
 from storage_core.errors import ConfigError
 from storage_core.json_text import parse_json
 
@@ -58,7 +58,11 @@ class PartitionRegistration:
 
 
 def states_of(
-    metadata: ClusterMetadata, broker: Mapping[str, str], overrides: Mapping[str, str]
+    metadata: ClusterMetadata,
+    broker: Mapping[str, str],
+    overrides: Mapping[str, str],
+    *,
+    release: str = NEWEST_RELEASE,
 ) -> Iterable[PartitionRegistration]:
     """Yield the partitions of a cluster.
 
@@ -67,8 +71,8 @@ def states_of(
         overrides: Settings of topics that come before all.
     """
     dynamic = metadata.broker_configs.get("", {})
-    counted = merge_dynamic_configs(broker, dynamic, {}, directories=None).settings
-    broker = _chosen(counted, _BROKER_KEYS)
+    counted = merge_dynamic_configs(broker, dynamic, {}, directories=None, release=release)
+    broker = _chosen(counted.settings, _BROKER_KEYS)
     for topic in metadata.topics.values():
         own = metadata.topic_configs.get(topic.name, {})
         settings = _chosen({**own, **overrides}, _TOPIC_KEYS)

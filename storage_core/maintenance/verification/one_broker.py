@@ -42,7 +42,8 @@ from storage_core.checkpoint.broker_files import (
     validate_one_broker,
 )
 from storage_core.config import NEWEST_RELEASE, merge_dynamic_configs, refused_topic_settings
-from storage_core.config.broker_config import CORDONED_KEY, spell_directories
+from storage_core.config.broker_config import spell_directories
+from storage_core.config.releases import CORDONED_KEY
 from storage_core.errors import (
     CheckpointError,
     InconsistentClusterIdError,

@@ -151,6 +151,29 @@ def test_another_release_than_4_4_is_named(pylog, broker_dir):
     assert "Kafka 3.9 knows 1 to 21" in level["message"]
 
 
+def test_a_brokers_own_file_is_judged_by_the_release_that_is_to_start(pylog, root, tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text("log.segment.bytes=1024\nprocess.roles=broker\n")
+    words = ("doctor", root.path, *CLOCK, "--server-properties", file)
+    refused = pylog(*words)
+    assert refused.exit_code == ExitCode.USAGE
+    said = " ".join(refused.stderr.split())
+    assert (
+        "log.segment.bytes=1024: must be at least 1048576 in Kafka 4.4; --release-version" in said
+    )
+    taken = pylog(*words, "--release-version", "3.9")
+    assert (taken.exit_code, taken.stderr) == (ExitCode.DONE, "")
+
+
+def test_other_commands_take_the_file_of_an_older_broker(pylog, root, tmp_path, caplog):
+    file = tmp_path / "server.properties"
+    file.write_text("log.segment.bytes=1024\n")
+    words = (root.path, *CLOCK, "--role", "broker", "--assume-defaults", "*", "--dry-run")
+    done = pylog("retain", *words, "--server-properties", file)
+    assert done.exit_code == ExitCode.DONE
+    assert "Kafka 4.4 refuses log.segment.bytes=1024" in caplog.text
+
+
 def test_a_release_whose_rules_are_not_known_is_refused(pylog, broker_dir):
     refused = pylog("doctor", broker_dir, "--release-version", "3.8")
     assert refused.exit_code == ExitCode.USAGE

@@ -1,14 +1,17 @@
 """From files and command lines to options: who wins, and who is refused."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from pylog_spark.options import ConfigEntry, HighWatermarkSource, JobConfig
+from pylog_spark.options import ConfigEntry, HighWatermarkSource, JobConfig, JobOptions
+from pylog_spark.options.broker import broker_config
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.run.catalogs import dump_notes
+from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import OffsetMapHash
@@ -151,6 +154,61 @@ def test_the_size_of_a_brokers_offset_map_is_not_taken_over(tmp_path: Path):
     assert cleaner.producer_id_expiration_ms == 7
     said = load(settings=["log.cleaner.dedupe.buffer.size=4194304"]).options.cleaner
     assert said.dedupe_buffer_bytes == 4_194_304
+
+
+def of_file(tmp_path: Path, text: str, release: str | None = None) -> JobOptions:
+    """Return the options of a run on a broker's file."""
+    line = CommandLine({"server_properties": written(tmp_path / "server.properties", text)})
+    return load_config(line, now_ms=NOW_MS, release=release).options
+
+
+def test_a_file_goes_by_the_newest_release_that_takes_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    options = of_file(tmp_path, "log.segment.bytes=1024\ncordoned.log.dirs=/gone\n")
+    assert (options.release, options.broker_settings) == ("3.9", {"log.segment.bytes": "1024"})
+    assert "Kafka 4.4 refuses log.segment.bytes=1024: must be at least 1048576" in caplog.text
+    entry = entry_of(load(server_properties=tmp_path / "server.properties"), "segment.bytes")
+    assert entry.value == "1024"
+    empty = dict.fromkeys(field.name for field in fields(ClusterMetadata))
+    metadata = ClusterMetadata(
+        **{**empty, "topics": {}, "broker_configs": {"": {"log.retention.ms": "7"}}}
+    )
+    catalog = build_topic_catalog(
+        metadata=metadata,
+        explicit={"t": {}},
+        broker=options.broker_settings,
+        release=options.release,
+    )
+    config = catalog.config_for("t")
+    assert config is not None
+    # By the limits of 4.4 the file and the dynamic config together would be refused.
+    assert (config.segment_bytes, config.retention_ms) == (1024, 7)
+
+
+def test_a_file_that_no_release_takes_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"log\.segment\.bytes=13: must be at least 1048576$"):
+        of_file(tmp_path, "log.segment.bytes=13\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [("log.dirs=/a,", "4.1"), ("log.dirs=/a,/a", "4.1"), ("node.id=-1", "3.9")],
+)
+def test_values_that_only_older_releases_take_are_read(tmp_path: Path, text: str, release: str):
+    options = of_file(tmp_path, f"{text}\n")
+    assert options.release == release
+    assert broker_config(options).directories == (("/a",) if "dirs" in text else ())
+
+
+def test_a_named_release_judges_the_file(tmp_path: Path):
+    text = "log.segment.bytes=1024\n"
+    assert of_file(tmp_path, text, "3.9").release == "3.9"
+    with pytest.raises(ConfigError) as refused:
+        of_file(tmp_path, text, "4.0")
+    said = "log.segment.bytes=1024: must be at least 1048576 in Kafka 4.0; --release-version"
+    assert said in str(refused.value)
+    assert str(tmp_path / "server.properties") in str(refused.value)
 
 
 def test_server_properties_of_a_file_are_found_beside_it(tmp_path: Path):
