@@ -136,11 +136,12 @@ def settle_plans(
             if noted.key in before
             and (
                 refusal := _different_log(before[noted.key], prints.get(number), noted.directory)
-                or _refuse(noted, before[noted.key])
+                or _refuse(noted, before[noted.key], listed[number]["error"])
             )
             is not None
         }
-        run.refused |= {listed[number]["directory"] for number in refusals}
+        failed = {n for n, row in enumerate(listed) if row["status"] == Status.FAILED.value}
+        run.refused |= {listed[number]["directory"] for number in refusals.keys() | failed}
         rows = _left_out(
             rows, {number: (Reason.INPUTS_CHANGED, why) for number, why in refusals.items()}
         )
@@ -253,14 +254,21 @@ def _only(
     return rows.filter(pa.array(mask, pa.bool_()))
 
 
-def _refuse(now: PlannedPartition, saved: PlannedPartition) -> str | None:
+def _refuse(now: PlannedPartition, saved: PlannedPartition, error: str | None) -> str | None:
     """Return why a partition differs from its saved plan, or None. A partition that differs is
-    skipped."""
+    skipped. One that could not be observed, though its files are those of the plan, has failed:
+    its own error says why.
+
+    Args:
+        error: What the observation says of it.
+    """
     if now.status == Status.PLANNED.value:
         return _different_file(saved.files, now.files) or _different_plan(saved, now)
     # The files say why, where they can be listed.
     difference = _different_file(saved.files, now.files) if now.files else None
-    return difference or f"it was planned, and now is {now.status}: {now.reason}"
+    if difference is not None or now.status == Status.FAILED.value:
+        return difference
+    return ": ".join(filter(None, (f"it was planned, and now is {now.status}", now.reason, error)))
 
 
 def _different_log(saved: PlannedPartition, look: Fingerprint | None, directory: str) -> str | None:

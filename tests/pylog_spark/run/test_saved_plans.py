@@ -82,8 +82,12 @@ def job_of(saved: SavedPlan) -> Job:
     )
 
 
-def settled(saved: SavedPlan, numbers: range) -> pa.Table:
-    """Return what is left of partitions none of which is planned now."""
+def settled(saved: SavedPlan, numbers: range, **columns: object) -> pa.Table:
+    """Return what is left of partitions none of which is planned now.
+
+    Args:
+        columns: What their rows have instead.
+    """
     location = saved.roots[0].location
     rows = [
         {
@@ -93,6 +97,7 @@ def settled(saved: SavedPlan, numbers: range) -> pa.Table:
             "directory": f"{location}/orders-{number}",
             "status": "skipped",
             "reason": "NOTHING_TO_RECOVER",
+            **columns,
         }
         for number in numbers
     ]
@@ -128,6 +133,22 @@ def test_a_partition_that_is_gone_has_a_row_and_one_that_nobody_planned_has_none
         (0, "INPUTS_CHANGED"),
     ]
     assert "expected the directory of the plan, found none" in rows["error"][2].as_py()
+
+
+def test_a_partition_that_cannot_be_observed_keeps_its_own_error(root):
+    error = "cannot read 00000000000000000000.log: Input/output error"
+    failed = {"status": "failed", "reason": None, "error_class": "StorageError", "error": error}
+    [row] = settled(plan_of(root, 1), range(1), **failed).to_pylist()
+    assert {name: row[name] for name in failed} == failed
+
+
+def test_words_of_a_partition_that_is_skipped_now_are_told(root):
+    skipped = {"reason": "CONFIG_INVALID", "error": "retention.ms=soon: expected a number"}
+    [row] = settled(plan_of(root, 1), range(1), **skipped).to_pylist()
+    assert row["reason"] == "INPUTS_CHANGED"
+    assert row["error"] == (
+        "it was planned, and now is skipped: CONFIG_INVALID: retention.ms=soon: expected a number"
+    )
 
 
 def test_a_plan_of_many_partitions_is_held_against_them_one_by_one(root, monkeypatch):
