@@ -20,6 +20,7 @@ from storage_core.errors import (
     ConfigError,
     ContradictedAgeError,
     GuardRefusedError,
+    KeylessRecordsError,
     PylogError,
     RecoveryRequiredError,
     StorageError,
@@ -766,6 +767,7 @@ _ERROR_WAYS: Final[Mapping[type[PylogError], str]] = {
     BadBytesError: "`pylog doctor ROOT` says what is damaged and what mends it",
     CheckpointError: "`pylog doctor ROOT` says what is damaged and what mends it",
     RecoveryRequiredError: REASONS[Reason.RECOVERY_REQUIRED].way,
+    KeylessRecordsError: REASONS[Reason.RECORDS_WITHOUT_KEY].way,
     ContradictedAgeError: REASONS[Reason.AGE_CONTRADICTED].way,
     ChangedWhileReadError: REASONS[Reason.INPUTS_CHANGED].way,
 }

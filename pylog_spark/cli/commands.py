@@ -946,6 +946,7 @@ _CLEAN_PARTITION: Final = Command(
         of_partitions.WHOLE_CONFIG,
         of_partitions.FIRST_DIRTY,
         of_partitions.FIRST_UNCLEANABLE,
+        of_partitions.CONSENT,
         of_partitions.CLEANER_CHECKPOINT,
         of_partitions.HIGH_WATERMARK,
         of_partitions.LOG_START,
@@ -961,7 +962,8 @@ _CLEAN_PARTITION: Final = Command(
     Run one round of Kafka's cleaner on a partition and print its answer as one JSON object.
 
     Without --first-dirty-offset the range is chosen as Kafka chooses it: from the cleaner
-    checkpoint, the dirty ratio and the compaction lags. The log must have been closed cleanly.
+    checkpoint, the dirty ratio and the compaction lags. The log must have been closed cleanly. As
+    in `pylog compact`, a round is refused before its lag, and where most records have no key.
     """,
     example=(
         "Example: pylog partition clean /backup/orders-0 --now-ms 1795251360000 "

@@ -1,7 +1,8 @@
 """``pylog partition``: one partition directory, in this process, without Spark.
 
-For surgery and for tests: it does what Kafka does, without the guards of the jobs. Each command
-plans in a module of its own; here is which directory a person means, and how a command ends.
+For surgery and for tests: it does what Kafka does, without the guards of the jobs but for those of
+a round of compaction. Each command plans in a module of its own; here is which directory a person
+means, and how a command ends.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -14,6 +14,7 @@ from pylog_spark.options.declared import DRY_RUN
 from pylog_spark.options.of_partitions import (
     CLEANER_CHECKPOINT,
     CLOCK,
+    CONSENT,
     DIRECTORY,
     FIRST_DIRTY,
     FIRST_UNCLEANABLE,
@@ -33,8 +34,15 @@ from storage_core.config import (
     CleanerConfig,
     LogConfig,
 )
-from storage_core.errors import ConfigError, located
+from storage_core.errors import (
+    ConfigError,
+    ContradictedAgeError,
+    GuardRefusedError,
+    KeylessRecordsError,
+    located,
+)
 from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
+from storage_core.maintenance.compaction.guards import refuse_before_lag
 from storage_core.maintenance.compaction.partition import clean_and_load, load_for_round
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
@@ -43,10 +51,21 @@ from storage_core.store import LocalStore
 
 # A dry run groups segments and reads no record, so no key is ever hashed with this.
 _UNUSED_HASH_KEY = bytes(16)
+_KEYLESS: Final = "RECORDS_WITHOUT_KEY"
 
 
 def clean(line: CommandLine) -> int:
     """Clean a partition or plan it; print JSON; return the exit status. The JSON is one object."""
+    try:
+        return _clean(line)
+    except KeylessRecordsError as error:
+        consent = f"{CONSENT.label} {_KEYLESS}"
+        raise GuardRefusedError(_KEYLESS, str(error), consent) from error
+    except ContradictedAgeError as error:
+        raise GuardRefusedError("AGE_CONTRADICTED", str(error)) from error
+
+
+def _clean(line: CommandLine) -> int:
     _check_range(line)
     directory = named_partition_directory(line[DIRECTORY])
     config, cleaner = whole_config(line)
@@ -71,7 +90,13 @@ def clean(line: CommandLine) -> int:
     if line[DRY_RUN]:
         typer.echo(to_json(_describe(directory, config, cleaner, request)))
         return ExitCode.DONE
-    result, log = clean_and_load(directory, config=config, cleaner=cleaner, request=request)
+    result, log = clean_and_load(
+        directory,
+        config=config,
+        cleaner=cleaner,
+        request=request,
+        drops_keyless=_KEYLESS in line[CONSENT],
+    )
     if line[THEN_RETAIN]:
         store = LocalStore(directory)
         decision, swept = plan_retain_loaded(
@@ -116,7 +141,8 @@ def _describe(
     """Return a round's plan as far as known without reading records."""
     store = LocalStore(directory)
     log = load_for_round(store, config, cleaner, request)
-    cleanable = choose_range(PartitionState.of_log(log), config, request)
+    state = PartitionState.of_log(log)
+    cleanable = choose_range(state, config, request)
     answer = {
         "dry_run": True,
         "nothing_to_clean": not cleanable.is_due,
@@ -131,6 +157,7 @@ def _describe(
     }
     groups = []
     if cleanable.is_due:
+        refuse_before_lag(store, state, cleanable, config, now_ms=request.now_ms)
         plan = plan_compaction(
             log, config, cleaner, cleanable, now_ms=request.now_ms, hash_key=_UNUSED_HASH_KEY
         )

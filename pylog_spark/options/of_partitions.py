@@ -1,9 +1,11 @@
 """Options of ``pylog partition``: what a broker's checkpoints and files would say."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.options.kinds import ARRAY_SIZE, FACTOR, FILE, OFFSET, SETTINGS, SWITCH
+from pylog_spark.options.declared import OVERRIDE
+from pylog_spark.options.kinds import ARRAY_SIZE, FACTOR, FILE, OFFSET, SETTINGS, SWITCH, codes
 from pylog_spark.options.option import Option
 
 DIRECTORY: Final = Option[Path](
@@ -29,6 +31,7 @@ WHOLE_CONFIG: Final = Option[tuple[str, ...]](
     metavar="KEY=VALUE",
     help="Kafka's or our key; the whole config.",
 )
+CONSENT: Final = replace(OVERRIDE, kind=codes(("RECORDS_WITHOUT_KEY",)), panel=None)
 HIGH_WATERMARK: Final = Option[int | None](
     name="high_watermark",
     flag="--high-watermark",

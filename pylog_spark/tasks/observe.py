@@ -31,11 +31,13 @@ from storage_core.maintenance.compaction.candidates import (
     choose_range,
     rule_out_round,
 )
-from storage_core.maintenance.compaction.negative_timestamps import refuse_negative_timestamps
+from storage_core.maintenance.compaction.guards import (
+    refuse_before_lag,
+    refuse_negative_timestamps,
+)
 from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.maintenance.retention.observe import check_segment_ages
 from storage_core.roots.partition_facts import manifest_checkpoints, manifest_recovery_point
 from storage_core.store import LogStore
 
@@ -94,15 +96,7 @@ def _plan(
     observed = _describe_range(log.size_bytes, len(log.segments), cleanable, request)
     if cleanable.not_due is not None:
         return observed | _skipped(Reason(cleanable.not_due.value))
-    if config.min_compaction_lag_ms > 0:
-        # Records younger than the lag stay, whatever a time index says of them.
-        first, end = cleanable.first_dirty_offset, cleanable.first_uncleanable_offset
-        check_segment_ages(
-            store,
-            {file.name for file in store.list_files()},
-            [each for each in state.segments if first <= each.base_offset < end],
-            limit_ms=request.now_ms - config.min_compaction_lag_ms + 1,
-        )
+    refuse_before_lag(store, state, cleanable, config, now_ms=request.now_ms)
     plan = plan_compaction(
         log,
         config,

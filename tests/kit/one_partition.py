@@ -83,8 +83,8 @@ def recover_partition(  # the inputs of Kafka's loader
 
 
 def clean_partition(directory: Path, **settings: Any) -> CleanResult:
-    """Clean a partition once and close it again; as `clean_and_load`."""
-    return clean_and_load(directory, **settings)[0]
+    """Clean a partition once as Kafka does, and close it again; as `clean_and_load`."""
+    return clean_and_load(directory, believes_ages=True, drops_keyless=True, **settings)[0]
 
 
 def sweep_at_rest(

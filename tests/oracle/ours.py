@@ -41,6 +41,8 @@ def clean_by_us(directory: Path, task: CleanTask) -> CleanAnswer:
             first_dirty_offset=task.first_dirty_offset,
             first_uncleanable_offset=task.first_uncleanable_offset,
         ),
+        believes_ages=True,
+        drops_keyless=True,
     )
     swept = None
     if task.then_retains:

@@ -8,16 +8,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.operations.compact.measure_task import (
-    RoundMeasurement,
-    measure_partitions,
-    refuse_keyless,
-)
+from pylog_spark.operations.compact.measure_task import RoundMeasurement, measure_partitions
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import Action, Failure, Status
+from pylog_spark.schemas import Action, Failure, Reason, Status
 from storage_core.errors import KeylessRecordsError
+from storage_core.maintenance.compaction.guards import refuse_keyless
 
 EXACT_NOTE: Final = "what is planned was read and filtered: its figures are exact, no bounds"
 
@@ -55,12 +52,12 @@ def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcom
             outcome.fail(row.failure)
             continue
         try:
-            refuse_keyless(
-                plans["directory"][row.ordinal].as_py(),
-                run.job.options.limits.overrides,
-                keyless=row.records_without_key,
-                records=row.messages_read,
-            )
+            if Reason.RECORDS_WITHOUT_KEY not in run.job.options.limits.overrides:
+                refuse_keyless(
+                    plans["directory"][row.ordinal].as_py(),
+                    keyless=row.records_without_key,
+                    records=row.messages_read,
+                )
         except KeylessRecordsError as error:
             outcome.fail(Failure.of(error))
             outcome.columns["records_without_key"] = row.records_without_key

@@ -1,16 +1,15 @@
 """Measure the exact result of a compaction round on partitions. Both passes run, without output."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from pylog_spark.rows import Number, column
-from pylog_spark.schemas import Reason
 from pylog_spark.tasks.message import TaskMessage, attempt
 from pylog_spark.tasks.observe import decode_plan
-from storage_core.errors import BadBytesError, KeylessRecordsError
+from storage_core.errors import BadBytesError
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import group_segments
@@ -44,22 +43,6 @@ def count_records(store: LogStore, files: Iterable[str]) -> int:
                 is_opened = window.batches.is_message_set.any()
                 count += count_records_in(read_whole(reader, window) if is_opened else window)
     return count
-
-
-def refuse_keyless(
-    location: str, overrides: Collection[str], *, keyless: int, records: int
-) -> None:
-    """Refuse a round that would drop most records for lacking a key.
-
-    Kafka drops records without a key. A log that was written under the policy delete consists of
-    them.
-
-    Args:
-        overrides: Codes of guards that are switched off.
-        keyless: Records without a key that the round drops.
-    """
-    if 2 * keyless > records and Reason.RECORDS_WITHOUT_KEY not in overrides:
-        raise KeylessRecordsError(location, keyless, records)
 
 
 def count_if_readable(store: LogStore, files: Iterable[str]) -> int | None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pylog_spark.operations.compact.measure_task import count_if_readable, refuse_keyless
+from pylog_spark.operations.compact.measure_task import count_if_readable
 from pylog_spark.operations.compact.pass_task import keep_group
 from pylog_spark.rows import Number, Text, Truth, column
-from pylog_spark.schemas import Action
+from pylog_spark.schemas import Action, Reason
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room
 from pylog_spark.tasks.message import PartitionCommit, attempt, fill
 from pylog_spark.tasks.observe import decode_plan
@@ -30,6 +30,7 @@ from storage_core.errors import OffsetOverflowError, describe_failure
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
+from storage_core.maintenance.compaction.guards import refuse_keyless
 from storage_core.maintenance.compaction.passes import CleanedPartition, run_passes
 from storage_core.maintenance.compaction.plan import CompactionPlan, map_slots
 from storage_core.maintenance.compaction.statistics import CleanerStats
@@ -129,12 +130,12 @@ def _commit(
             cleaned = clean(store, plan, access)
         except OffsetOverflowError as error:
             return _split(store, plan, error)
-        refuse_keyless(
-            plan.location,
-            context.run.options.limits.overrides,
-            keyless=cleaned.stats.invalid_messages_read,
-            records=cleaned.stats.messages_read,
-        )
+        if Reason.RECORDS_WITHOUT_KEY not in context.run.options.limits.overrides:
+            refuse_keyless(
+                plan.location,
+                keyless=cleaned.stats.invalid_messages_read,
+                records=cleaned.stats.messages_read,
+            )
         verify_inputs(store, plan)
         log = _load(store, work, plan, context)
         steps = plan_commit(log, plan, cleaned.groups)

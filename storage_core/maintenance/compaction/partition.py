@@ -21,6 +21,7 @@ from storage_core.maintenance.compaction.commit import (
     plan_found_split,
     verify_inputs,
 )
+from storage_core.maintenance.compaction.guards import refuse_before_lag, refuse_keyless
 from storage_core.maintenance.compaction.passes import CleanedPartition, run_passes
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
@@ -61,6 +62,8 @@ def clean_and_load(
     cleaner: CleanerConfig,
     request: CleanRequest,
     threads: int | None = None,
+    believes_ages: bool = False,
+    drops_keyless: bool = False,
 ) -> tuple[CleanResult, LoadedLog]:
     """Load a closed partition, clean it once, and close it again. It was closed cleanly.
 
@@ -68,13 +71,16 @@ def clean_and_load(
         directory: The partition directory; scratch files lie in it while the round runs.
         threads: How many threads to use, None for as many as there are processors. What comes of it
             is the same.
+        believes_ages: Whether segments are old enough by an age that their records contradict.
+        drops_keyless: Whether a round may drop most of its records for they have no key.
 
     Returns:
         (result, log): what the round did, and the log from before it.
     """
     store = LocalStore(directory, is_ours=True)
     log = _load(store, config, cleaner, request)
-    cleanable = choose_range(PartitionState.of_log(log), config, request)
+    state = PartitionState.of_log(log)
+    cleanable = choose_range(state, config, request)
     if not cleanable.is_due:
         commit(log.plan, store)
         checkpoint = request.cleaner_checkpoint
@@ -87,6 +93,8 @@ def clean_and_load(
             nothing_to_clean=True,
         )
         return nothing, log
+    if not believes_ages:
+        refuse_before_lag(store, state, cleanable, config, now_ms=request.now_ms)
     plan = plan_compaction(
         log,
         config,
@@ -108,6 +116,11 @@ def clean_and_load(
             throttler=Throttler(cleaner.io_max_bytes_per_second),
             threads=count_processors() if threads is None else threads,
         )
+        if not drops_keyless:
+            stats = cleaned.stats
+            refuse_keyless(
+                store.location, keyless=stats.invalid_messages_read, records=stats.messages_read
+            )
         verify_inputs(store, plan)
         operations = plan_commit(log, plan, cleaned.groups)
     except BaseException as error:

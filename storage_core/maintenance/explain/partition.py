@@ -16,7 +16,7 @@ from storage_core.filenames import DELETED_SUFFIX, LOG_SUFFIX, kind_of
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.settled_store import PlannedStore, settle
 from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
-from storage_core.maintenance.compaction.negative_timestamps import refuse_negative_timestamps
+from storage_core.maintenance.compaction.guards import refuse_negative_timestamps
 from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.compaction.plan import plan_compaction
 from storage_core.maintenance.explain.answers import (

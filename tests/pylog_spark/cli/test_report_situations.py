@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.exit_code import ExitCode
+from tests.kit.compare import read_tree
 from tests.kit.report_situations import NOW_MS, unpack
 from tests.pylog_spark.cli.prescriptions import Shell
 
@@ -156,3 +158,30 @@ def test_zeros_in_a_time_index_shorten_no_lag_of_compaction(pylog, tmp_path):
     }
     assert reasons == {0: "NOTHING_TO_CLEAN", 1: "AGE_CONTRADICTED"}
     assert logs_of(roots, "orders-1") == before
+
+
+def test_one_partition_is_cleaned_by_the_rules_of_a_night(pylog, tmp_path):
+    """By the lag and the guard of records without a key, as in ``pylog compact``."""
+    orders, turned = (
+        next(root / name for root in unpack("keyless", tmp_path) if (root / name).is_dir())
+        for name in ("orders-1", "turned-0")
+    )
+    words = ("partition", "clean", "--now-ms", NOW_MS, "--set", "cleanup.policy=compact")
+    before = read_tree(turned)
+    refused = pylog(*words, turned)
+    assert refused.exit_code == ExitCode.REFUSED
+    assert "206 of the 310 records that a round reads have no key" in refused.stderr
+    assert "--override RECORDS_WITHOUT_KEY" in refused.stderr
+    assert read_tree(turned) == before
+    allowed = pylog(*words, turned, "--override", "RECORDS_WITHOUT_KEY")
+    assert json.loads(allowed.stdout)["invalid_messages_read"] == 206
+
+    with (orders / "00000000000000000000.timeindex").open("ab") as file:
+        file.write(bytes(24))
+    before = read_tree(orders)
+    lag = ("--set", f"min.compaction.lag.ms={400 * 86_400_000}")
+    for dry in ((), ("--dry-run",)):
+        early = pylog(*words, *lag, orders, *dry)
+        assert early.exit_code == ExitCode.REFUSED
+        assert "AGE_CONTRADICTED" in early.stderr
+    assert read_tree(orders) == before
