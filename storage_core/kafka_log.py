@@ -27,7 +27,7 @@ from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, InvalidColumnError, PylogError
 from storage_core.filenames import MAX_OFFSET, MAX_PARTITION, TopicPartition
 from storage_core.formats.batch_v2 import Codec
-from storage_core.maintenance.inspection import (
+from storage_core.reading.inspection import (
     RootView,
     inspect_partition,
     inspect_root,

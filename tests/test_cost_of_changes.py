@@ -69,11 +69,9 @@ MAX_DELETE_RATIO: Final = Option[float](""",
             ),
         },
         "pylog_spark/cli/commands.py": {
-            "    MAX_DELETE_RATIO,\n    MAX_DURATION,\n    MAX_RECORDS,\n": (
-                "    MAX_DELETE_RATIO,\n    MAX_DURATION,\n    MAX_RECORDS,\n    MAX_RETAINED,\n"
-            ),
-            "        KEEP_DELETED,\n        MAX_DELETE_RATIO,\n": (
-                "        KEEP_DELETED,\n        MAX_DELETE_RATIO,\n        MAX_RETAINED,\n"
+            "        declared.MAX_DELETE_RATIO,\n        declared.MAX_DURATION,\n": (
+                "        declared.MAX_DELETE_RATIO,\n        declared.MAX_RETAINED,\n"
+                "        declared.MAX_DURATION,\n"
             ),
         },
         "conf/defaults.yaml": {
@@ -219,9 +217,17 @@ TALLY_WORK: Final = Work(
             "_SURVEY: Final = Command(\n": """\
 _TALLY: Final = Command(
     name="tally",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.tally:TALLY_WORK",
-    options=(ROOTS, TOPICS, EXCLUDE, _GUESSED_ROLE, ENGINE, MASTER, OUTPUT),
+    options=(
+        declared.ROOTS,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        GUESSED_ROLE,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+    ),
     help="Count the files of every partition.",
     example="Example: `pylog tally /var/lib/kafka`",
 )

@@ -10,9 +10,9 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import TopicPartition, log_file, segment_file
-from storage_core.maintenance.inspection import _describe_files
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.retention.partition import plan_retain
+from storage_core.reading.inspection import _describe_files
 from storage_core.store.local import LocalStore
 from storage_core.store.managed_store import ManagedStore
 from tests.kit.directories import SegmentSpec, write_partition

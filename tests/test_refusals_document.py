@@ -12,18 +12,18 @@ import pytest
 import pylog_spark
 import storage_core
 from pylog_spark.cli.explain import all_codes
+from pylog_spark.cluster.audit.remarks import Remark
 from pylog_spark.exit_code import MEANINGS, ExitCode
-from pylog_spark.operations.audit.remarks import Remark
-from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, REMARKS, way_out_of, ways_out
+from pylog_spark.refusals import PREDICATES, REASONS, all_guards, all_remarks, way_out_of, ways_out
 from pylog_spark.schemas import ALLOWED_BY, Reason, RunEvent
+from storage_core.cluster.damage_state import DamageState
+from storage_core.cluster.stray_adoption import StrayReason
+from storage_core.cluster.transplant.transplant_reason import TransplantReason
+from storage_core.cluster.unknown_part import UnknownPart
 from storage_core.coordinators.offsets_audit import CommitFinding
 from storage_core.coordinators.transactions import TransactionEnding
 from storage_core.maintenance.ingest.observe import LeftReason
-from storage_core.maintenance.replication.damage_state import DamageState
-from storage_core.maintenance.replication.stray_adoption import StrayReason
-from storage_core.maintenance.replication.unknown_part import UnknownPart
 from storage_core.maintenance.retention.plan import Hold, Predicate
-from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.verdict import Advice
 from storage_core.messages.internal_records import Problem
@@ -42,7 +42,7 @@ def test_every_reason_has_its_row():
 def test_the_page_is_the_table():
     expected = [
         (str(code), one.means, one.way or "nothing")
-        for table in (REASONS, PREDICATES, GUARDS, REMARKS)
+        for table in (REASONS, PREDICATES, all_guards(), all_remarks())
         for code, one in table.items()
     ]
     assert ROW.findall(PAGE.read_text("utf-8")) == expected
@@ -108,7 +108,7 @@ def test_no_code_is_explained_with_a_hole_in_it():
     assert not [code for code, told in all_codes().items() if "{" in str(told)]
 
 
-@pytest.mark.parametrize("code", [*Code, *Reason, *GUARDS, "0", "3", "143"])
+@pytest.mark.parametrize("code", [*Code, *Reason, *all_guards(), "0", "3", "143"])
 def test_every_code_is_explained_offline(code: str):
     assert all(means for _, means, _ in all_codes()[code])
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.cli.commands import COMMANDS, Command, CommandGroup
+from pylog_spark.cli.command import Command, CommandGroup
+from pylog_spark.cli.commands import COMMANDS
 from pylog_spark.ledger.tables import SCHEMAS
 from pylog_spark.options.option import NO_DEFAULT, Option
 from pylog_spark.options.values import TUNING_KEYS
-from pylog_spark.refusals import GUARDS, PREDICATES, REASONS, REMARKS, Refusal
+from pylog_spark.refusals import PREDICATES, REASONS, Refusal, all_guards, all_remarks
 from storage_core.config.broker_config import BROKER_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.keys import ConfigKey
@@ -271,7 +272,7 @@ def _refusals() -> Iterator[str]:
     yield from _refusal_rows(PREDICATES)
     yield from ("", "## Refusals of a run", "")
     yield from ("Nothing was touched; the exit status is 3.", "")
-    yield from _refusal_rows(GUARDS)
+    yield from _refusal_rows(all_guards())
     yield from ("", "## Remarks", "")
     yield from (
         "Codes that refuse nothing: of what [`pylog heal`](healing.md) can fill, of rebuilt",
@@ -279,7 +280,7 @@ def _refusals() -> Iterator[str]:
         "[commits and transactions](groups.md). `pylog explain` also knows each error by its name.",
         "",
     )
-    yield from _refusal_rows(REMARKS)
+    yield from _refusal_rows(all_remarks())
 
 
 def _refusal_rows(table: Mapping[Any, Refusal]) -> Iterator[str]:
@@ -331,7 +332,7 @@ def _python() -> Iterator[str]:
         yield from ("", f"## {module}", "", what, "", "```{eval-rst}")
         names = getattr(import_module(module), "__all__", None)
         if names is None:
-            yield from (f".. automodule:: {module}", "   :members:")
+            yield from (f".. automodule:: {module}", "   :members:", "   :inherited-members:")
         else:
             yield f".. automodule:: {module}"
             yield from _public_names(module, names)

@@ -1,230 +1,105 @@
-"""Every command: its help, options, and entry function.
+"""Every command of upkeep: its help, options, and entry function; then those of houses above.
 
 What an option is, ``options.declared`` says; here stands only what one command says differently.
 The module of a command's work is imported when it runs: ``pylog partition`` and ``pylog dump`` are
 run in loops, and should not pay for Spark, Arrow or tables on the way; nor should ``--help``.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-from pylog_spark.options import of_partitions, of_transplants
-from pylog_spark.options.choices import FailOn, RecordOutput
-from pylog_spark.options.declared import (
-    ALL_COMMANDS,
-    ALLOW_DATA_LOSS,
-    ALLOW_TRUNCATE,
-    AS_RECORDS,
-    ASSUME_DEFAULTS,
-    ATTEST,
-    BY,
-    CHOICE,
-    COLUMNS,
-    CONFIG_FILES,
-    CONTROLLER_LISTENER,
-    COPY,
-    COPY_PREFIX,
-    DEEP,
-    DONORS,
-    DRY_RUN,
-    ELECTION_OUT,
-    ENGINE,
-    EXACT,
-    EXCLUDE,
-    EXPORT_FORMAT,
-    FAIL_ON,
-    FILE_LIST,
-    FROM,
-    FROM_START,
-    FULL,
-    HIGH_WATERMARK,
-    IN_PLACE,
-    INITIAL_CONTROLLERS,
-    INTO,
-    ISOLATION,
-    KEEP_DELETED,
-    KEY_FORMAT,
-    KEY_SCHEMA,
-    KEY_SIDECARS,
-    KEYS,
-    LAST,
-    LEADER,
-    LEADER_EPOCH,
-    LEDGER,
-    LEVEL,
-    LIVE,
-    LOST_KEYS,
-    MANAGED,
-    MARK_CLEAN,
-    MASTER,
-    MAX_BYTES,
-    MAX_DELETE_RATIO,
-    MAX_DURATION,
-    MAX_RECORDS,
-    MAX_TRUNCATE_BYTES,
-    METRICS_FILE,
-    METRICS_PUSH,
-    MIN_FREE,
-    MIRROR,
-    NEED,
-    NOW_MS,
-    NULL,
-    OFFSET_MAP,
-    OLDER_COPY,
-    ORDER,
-    ORIGIN,
-    OUT,
-    OUTPUT,
-    OVERRIDE,
-    PARTITIONS,
-    PATH,
-    PER_DISK,
-    PER_TOPIC,
-    PLAN,
-    PLAN_OUT,
-    PURGE_AFTER,
-    QUIET,
-    QUORUM,
-    RECOMPRESS,
-    RECOMPRESS_ALL,
-    RECORD_FORMAT,
-    RELEASE_VERSION,
-    REPORT,
-    ROLE,
-    ROOT_OF_TOPIC,
-    ROOTS,
-    RUN_ID,
-    SALVAGE,
-    SALVAGED,
-    SEGMENTS,
-    SERVER_PROPERTIES,
-    SETTINGS_OF_RUN,
-    SETTLE,
-    SHOW,
-    STARTED_RELEASE,
-    STATE,
-    STRATEGY,
-    SYNC_STOPPED,
-    TARGET,
-    TIMELINE,
-    TOPIC,
-    TOPIC_DUMP,
-    TOPICS,
-    TRASH,
-    UNTIL,
-    UNTIL_CLEAN,
-    UP,
-    VALUE_FORMAT,
-    VALUE_SCHEMA,
-    WIDE,
+from pylog_spark.cli.command import (
+    ANSWER_OF_JOBS,
+    CONFIG_OF_JOBS,
+    GUESSED_ROLE,
+    LOOK,
+    MAINTAIN,
+    MANAGED_ROOTS,
+    METRICS,
+    OTHERS,
+    PLANS,
+    Command,
+    CommandGroup,
 )
+from pylog_spark.house import additions
+from pylog_spark.options import declared, of_partitions
+from pylog_spark.options.choices import FailOn, RecordOutput
 from pylog_spark.options.kinds import choice
-from pylog_spark.options.option import Option
 
-_LOOK: Final = "Look: nothing is written"
-_MAINTAIN: Final = "Maintain"
-_PLANS: Final = "Plans, and the way back"
-_MANAGED_ROOTS: Final = "Into and out of managed roots"
-_OTHERS: Final = "One partition, settings, this machine"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A command of the program, or of a group."""
-
-    name: str
-    # Module and name of what it does with a command line, for an exit status: a function, or a
-    # ``runner.Work`` where a run has options or a session.
-    work: str
-    help: str  # what it does, in Markdown; the first line stands in lists
-    example: str  # the last line of its help
-    options: tuple[Option[Any], ...] = ()  # its options and arguments, in the order of the help
-    panel: str | None = None  # heading in the program's help; None in a group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandGroup:
-    """A command that has commands."""
-
-    name: str
-    panel: str  # heading in the program's help
-    help: str
-    commands: tuple[Command, ...]  # its commands, in the order of the help
-
-
-# Where nothing is written, so that a guess is good enough.
-_GUESSED_ROLE: Final = replace(ROLE, help="What the directories are. Default: what they look like.")
 # Where there are bounds to begin with: the program takes --dry-run=exact there.
 _DRY_RUN_OR_EXACT: Final = replace(
-    DRY_RUN,
+    declared.DRY_RUN,
     help="Show what would be done; write nothing. `--dry-run=exact` also reads what would be "
     "cleaned, so that the figures are exact.",
 )
-# Of an audit that plans cuts.
-_ALLOW_COMMITTED_LOSS: Final = replace(
-    ALLOW_TRUNCATE,
-    flag="--allow-committed-loss",
-    panel=None,
-    help="With --salvage: cut even committed records that the leader does not have.",
-)
 # Of the jobs that recover.
 _FAIL_ON_CUT: Final = replace(
-    FAIL_ON,
+    declared.FAIL_ON,
     default=FailOn.NEVER,
     shown=FailOn.NEVER,
     help="Exit with 1 if something is cut: warn for any cut, error for readable records.",
 )
-_FAIL_ON_LOSS: Final = replace(
-    FAIL_ON,
-    shown=None,  # so that it is known whether somebody says it
-    help="Exit with 1 for losses: error (the default) under any leader, warn under one.",
-)
 _TRASH_OF_RUNS: Final = replace(
-    TRASH, panel=CHOICE, help="The folder in which runs kept what they took away."
+    declared.TRASH, panel=declared.CHOICE, help="The folder in which runs kept what they took away."
 )
-
 # Of commands that print no table.
 _RECORD_OUTPUT: Final = replace(
-    OUTPUT, kind=choice(RecordOutput), help="For a person, or one JSON object a line."
+    declared.OUTPUT, kind=choice(RecordOutput), help="For a person, or one JSON object a line."
 )
 # Of commands that read the records of one topic.
 _RECORD_ROOTS: Final = replace(
-    ROOTS,
+    declared.ROOTS,
     help="Log directory, copy, managed root or partition directory: path or URL. Several are one.",
 )
 # `--root` names the roots where an argument names the topic.
 _TOPIC_TO_READ: Final = replace(
-    TOPIC, is_required=False, help="Name of a topic; may be repeated. Needed, except with --root."
+    declared.TOPIC,
+    is_required=False,
+    help="Name of a topic; may be repeated. Needed, except with --root.",
 )
 # Of the four jobs.
-_WHERE_JOBS_WORK: Final = (ROOTS, TOPICS, EXCLUDE, FILE_LIST, ROLE)
-_CONFIG_OF_JOBS: Final = (
-    *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
-    *(SETTINGS_OF_RUN, ASSUME_DEFAULTS),
+_WHERE_JOBS_WORK: Final = (
+    declared.ROOTS,
+    declared.TOPICS,
+    declared.EXCLUDE,
+    declared.FILE_LIST,
+    declared.ROLE,
 )
-_METRICS: Final = (METRICS_FILE, METRICS_PUSH)
-_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, *_METRICS, ENGINE, MASTER, OUTPUT, WIDE, QUIET)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
-    *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY, RECOMPRESS, RECOMPRESS_ALL, KEY_SIDECARS),
-    *(MAX_BYTES, MAX_DURATION, MIN_FREE, PER_DISK, MAX_DELETE_RATIO, ORDER),
-    *(OVERRIDE, TRASH, PLAN_OUT),
+    *(
+        _DRY_RUN_OR_EXACT,
+        declared.EXACT,
+        declared.UNTIL_CLEAN,
+        declared.STRATEGY,
+        declared.RECOMPRESS,
+        declared.RECOMPRESS_ALL,
+        declared.KEY_SIDECARS,
+    ),
+    *(
+        declared.MAX_BYTES,
+        declared.MAX_DURATION,
+        declared.MIN_FREE,
+        declared.PER_DISK,
+        declared.MAX_DELETE_RATIO,
+        declared.ORDER,
+    ),
+    *(declared.OVERRIDE, declared.TRASH, declared.PLAN_OUT),
 )
-
 _INSPECT: Final = Command(
     name="inspect",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.inspect:inspect_roots",
     options=(
-        replace(ROOTS, help="Log directories or partition directories: paths or URLs."),
-        TOPICS,
-        EXCLUDE,
-        BY,
-        PER_TOPIC,
-        SEGMENTS,
-        REPORT,
-        OUTPUT,
-        WIDE,
+        replace(declared.ROOTS, help="Log directories or partition directories: paths or URLs."),
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.BY,
+        declared.PER_TOPIC,
+        declared.SEGMENTS,
+        declared.REPORT,
+        declared.OUTPUT,
+        declared.WIDE,
     ),
     help="""
     Show partitions: segments, sizes, time span, offsets, and how dirty each log is.
@@ -237,20 +112,20 @@ _INSPECT: Final = Command(
 )
 _DUMP: Final = Command(
     name="dump",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.dump_files:dump",
     options=(
-        PATH,
+        declared.PATH,
         replace(_TOPIC_TO_READ, help="Where PATH is a log directory: a topic in it."),
-        replace(PARTITIONS, help="Which partition of the topic, where it has several."),
+        replace(declared.PARTITIONS, help="Which partition of the topic, where it has several."),
         _RECORD_OUTPUT,
-        FROM,
-        UNTIL,
-        replace(MAX_RECORDS, help="At most so many records, or entries of another file."),
-        FULL,
-        *(KEY_FORMAT, KEY_SCHEMA),
-        *(VALUE_FORMAT, VALUE_SCHEMA),
-        replace(ISOLATION, help="read_committed leaves out aborted and control records."),
+        declared.FROM,
+        declared.UNTIL,
+        replace(declared.MAX_RECORDS, help="At most so many records, or entries of another file."),
+        declared.FULL,
+        *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        replace(declared.ISOLATION, help="read_committed leaves out aborted and control records."),
     ),
     help="""
     Print batches and records of a segment, or the entries of an index, snapshot or checkpoint.
@@ -265,23 +140,23 @@ _DUMP: Final = Command(
 )
 _CAT: Final = Command(
     name="cat",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.cat:cat",
     options=(
         _RECORD_ROOTS,
         _TOPIC_TO_READ,
-        RECORD_FORMAT,
-        PARTITIONS,
-        FROM,
-        UNTIL,
-        MAX_RECORDS,
-        KEYS,
-        ISOLATION,
-        *(KEY_FORMAT, KEY_SCHEMA),
-        *(VALUE_FORMAT, VALUE_SCHEMA),
-        NULL,
-        ALLOW_DATA_LOSS,
-        ROOT_OF_TOPIC,
+        declared.RECORD_FORMAT,
+        declared.PARTITIONS,
+        declared.FROM,
+        declared.UNTIL,
+        declared.MAX_RECORDS,
+        declared.KEYS,
+        declared.ISOLATION,
+        *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        declared.NULL,
+        declared.ALLOW_DATA_LOSS,
+        declared.ROOT_OF_TOPIC,
         replace(_RECORD_OUTPUT, panel=None, help="kcat's letters, or one JSON object a line."),
     ),
     help="""
@@ -295,27 +170,27 @@ _CAT: Final = Command(
 )
 _EXPORT: Final = Command(
     name="export",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.export:EXPORT",
     options=(
         _RECORD_ROOTS,
         _TOPIC_TO_READ,
-        OUT,
-        EXPORT_FORMAT,
-        PARTITIONS,
-        FROM,
-        UNTIL,
-        KEYS,
-        COLUMNS,
-        ISOLATION,
-        *(KEY_FORMAT, KEY_SCHEMA),
-        *(VALUE_FORMAT, VALUE_SCHEMA),
-        ALLOW_DATA_LOSS,
-        ROOT_OF_TOPIC,
-        ENGINE,
-        MASTER,
+        declared.OUT,
+        declared.EXPORT_FORMAT,
+        declared.PARTITIONS,
+        declared.FROM,
+        declared.UNTIL,
+        declared.KEYS,
+        declared.COLUMNS,
+        declared.ISOLATION,
+        *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        declared.ALLOW_DATA_LOSS,
+        declared.ROOT_OF_TOPIC,
+        declared.ENGINE,
+        declared.MASTER,
         _RECORD_OUTPUT,
-        replace(QUIET, panel=None),
+        replace(declared.QUIET, panel=None),
     ),
     help="""
     Export the records of a topic to a new folder: Parquet, a Delta table, CSV or JSON lines.
@@ -328,22 +203,24 @@ _EXPORT: Final = Command(
 )
 _FIND: Final = Command(
     name="find",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.find:find",
     options=(
-        replace(ROOTS, help="Log directories, managed roots or partitions: paths or URLs."),
-        TOPIC,
-        replace(KEYS, is_required=True, help="The key, written as `--key-format` says."),
-        PARTITIONS,
         replace(
-            MAX_RECORDS,
+            declared.ROOTS, help="Log directories, managed roots or partitions: paths or URLs."
+        ),
+        declared.TOPIC,
+        replace(declared.KEYS, is_required=True, help="The key, written as `--key-format` says."),
+        declared.PARTITIONS,
+        replace(
+            declared.MAX_RECORDS,
             help="At most so many versions of each key, the newest ones. Default: 100000.",
         ),
         replace(_TRASH_OF_RUNS, panel=None),
-        KEY_FORMAT,
-        *(VALUE_FORMAT, VALUE_SCHEMA),
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
+        declared.KEY_FORMAT,
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        replace(declared.OUTPUT, panel=None),
+        replace(declared.WIDE, panel=None),
     ),
     help="""
     Find every version of a key that is left, what superseded it, and where history is missing.
@@ -357,23 +234,25 @@ _FIND: Final = Command(
 )
 _FREE: Final = Command(
     name="free",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.free:FREE",
     options=(
-        replace(ROOTS, help="Log directories, all of one broker's at best, or managed roots."),
-        NEED,
-        TOPICS,
-        EXCLUDE,
-        replace(EXACT, is_hidden=False, help="Also read what compaction would clean."),
+        replace(
+            declared.ROOTS, help="Log directories, all of one broker's at best, or managed roots."
+        ),
+        declared.NEED,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        replace(declared.EXACT, is_hidden=False, help="Also read what compaction would clean."),
         replace(_TRASH_OF_RUNS, panel=None),
-        _GUESSED_ROLE,
-        *_CONFIG_OF_JOBS,
-        HIGH_WATERMARK,
-        NOW_MS,
-        ENGINE,
-        MASTER,
-        OUTPUT,
-        WIDE,
+        GUESSED_ROLE,
+        *CONFIG_OF_JOBS,
+        declared.HIGH_WATERMARK,
+        declared.NOW_MS,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
     ),
     help="""
     Say what could go from a full disk, in which order, what it frees, and who would miss it.
@@ -386,14 +265,14 @@ _FREE: Final = Command(
 )
 # What a look at coordinators' partitions is given.
 _OF_COORDINATORS: Final = (
-    replace(ROOTS, help="Log directories: paths or URLs."),
-    *(TOPICS, EXCLUDE),
-    *(CONFIG_FILES, SERVER_PROPERTIES, SETTINGS_OF_RUN),
-    *(NOW_MS, OUTPUT, WIDE),
+    replace(declared.ROOTS, help="Log directories: paths or URLs."),
+    *(declared.TOPICS, declared.EXCLUDE),
+    *(declared.CONFIG_FILES, declared.SERVER_PROPERTIES, declared.SETTINGS_OF_RUN),
+    *(declared.NOW_MS, declared.OUTPUT, declared.WIDE),
 )
 _GROUPS: Final = Command(
     name="groups",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.coordinators:GROUPS",
     options=_OF_COORDINATORS,
     help="""
@@ -407,7 +286,7 @@ _GROUPS: Final = Command(
 )
 _TRANSACTIONS: Final = Command(
     name="transactions",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.coordinators:TRANSACTIONS",
     options=_OF_COORDINATORS,
     help="""
@@ -421,18 +300,18 @@ _TRANSACTIONS: Final = Command(
 )
 _EXPLAIN: Final = Command(
     name="explain",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.explain:EXPLAIN",
     options=(
-        replace(ROOTS, help="Log directories: paths or URLs. Or codes: what each means."),
-        TOPICS,
-        EXCLUDE,
-        _GUESSED_ROLE,
-        *_CONFIG_OF_JOBS,
-        HIGH_WATERMARK,
-        NOW_MS,
-        OUTPUT,
-        WIDE,
+        replace(declared.ROOTS, help="Log directories: paths or URLs. Or codes: what each means."),
+        declared.TOPICS,
+        declared.EXCLUDE,
+        GUESSED_ROLE,
+        *CONFIG_OF_JOBS,
+        declared.HIGH_WATERMARK,
+        declared.NOW_MS,
+        declared.OUTPUT,
+        declared.WIDE,
     ),
     help="""
     Say why partitions are not cleaned, not deleted, or so big, and from when on they will be.
@@ -448,24 +327,24 @@ _EXPLAIN: Final = Command(
 )
 _SURVEY: Final = Command(
     name="survey",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.transfer:SURVEY",
     options=(
-        ROOTS,
-        TOPICS,
-        EXCLUDE,
-        _GUESSED_ROLE,
-        FILE_LIST,
-        CONFIG_FILES,
-        SETTINGS_OF_RUN,
-        TOPIC_DUMP,
-        ASSUME_DEFAULTS,
-        NOW_MS,
-        REPORT,
-        ENGINE,
-        MASTER,
-        OUTPUT,
-        WIDE,
+        declared.ROOTS,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        GUESSED_ROLE,
+        declared.FILE_LIST,
+        declared.CONFIG_FILES,
+        declared.SETTINGS_OF_RUN,
+        declared.TOPIC_DUMP,
+        declared.ASSUME_DEFAULTS,
+        declared.NOW_MS,
+        declared.REPORT,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
     ),
     help="""
     Say what retention and compaction would do, without opening a single file.
@@ -478,29 +357,29 @@ _SURVEY: Final = Command(
 )
 _VERIFY: Final = Command(
     name="verify",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.verify:VERIFY",
     options=(
-        ROOTS,
-        TOPICS,
-        EXCLUDE,
-        DEEP,
-        LIVE,
-        FAIL_ON,
-        SHOW,
-        _GUESSED_ROLE,
-        PER_DISK,
-        CONFIG_FILES,
-        SETTINGS_OF_RUN,
-        NOW_MS,
-        LEDGER,
-        REPORT,
-        *_METRICS,
-        ENGINE,
-        MASTER,
-        OUTPUT,
-        WIDE,
-        QUIET,
+        declared.ROOTS,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.DEEP,
+        declared.LIVE,
+        declared.FAIL_ON,
+        declared.SHOW,
+        GUESSED_ROLE,
+        declared.PER_DISK,
+        declared.CONFIG_FILES,
+        declared.SETTINGS_OF_RUN,
+        declared.NOW_MS,
+        declared.LEDGER,
+        declared.REPORT,
+        *METRICS,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
+        declared.QUIET,
     ),
     help="""
     Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
@@ -513,27 +392,35 @@ _VERIFY: Final = Command(
 )
 _DOCTOR: Final = Command(
     name="doctor",
-    panel=_LOOK,
+    panel=LOOK,
     work="pylog_spark.cli.doctor:DOCTOR",
     options=(
-        replace(ROOTS, help="Log directories, all of one broker's at best."),
-        TOPICS,
-        EXCLUDE,
-        DEEP,
-        FAIL_ON,
-        replace(SHOW, help="At most so many findings. Default: 20 in tables, else all."),
-        ALL_COMMANDS,
-        _GUESSED_ROLE,
-        CONFIG_FILES,
-        replace(SERVER_PROPERTIES, panel=None, help="The broker's own file: its recovery threads."),
-        STARTED_RELEASE,
-        SETTINGS_OF_RUN,
-        NOW_MS,
-        replace(REPORT, panel=None),
-        replace(ENGINE, panel=None),
-        replace(MASTER, panel=None),
-        replace(OUTPUT, panel=None, help="For a person, one JSON object, or CSV of the findings."),
-        replace(WIDE, panel=None),
+        replace(declared.ROOTS, help="Log directories, all of one broker's at best."),
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.DEEP,
+        declared.FAIL_ON,
+        replace(declared.SHOW, help="At most so many findings. Default: 20 in tables, else all."),
+        declared.ALL_COMMANDS,
+        GUESSED_ROLE,
+        declared.CONFIG_FILES,
+        replace(
+            declared.SERVER_PROPERTIES,
+            panel=None,
+            help="The broker's own file: its recovery threads.",
+        ),
+        declared.STARTED_RELEASE,
+        declared.SETTINGS_OF_RUN,
+        declared.NOW_MS,
+        replace(declared.REPORT, panel=None),
+        replace(declared.ENGINE, panel=None),
+        replace(declared.MASTER, panel=None),
+        replace(
+            declared.OUTPUT,
+            panel=None,
+            help="For a person, one JSON object, or CSV of the findings.",
+        ),
+        replace(declared.WIDE, panel=None),
     ),
     help="""
     Say what is wrong, what a broker's start would do and how long it would take, what to run.
@@ -543,68 +430,22 @@ _DOCTOR: Final = Command(
     """,
     example="Example: `pylog doctor /var/lib/kafka`",
 )
-_AUDIT: Final = Command(
-    name="audit",
-    panel=_LOOK,
-    work="pylog_spark.cli.audit:AUDIT",
-    options=(
-        replace(ROOTS, help="Log directories of several brokers; several of one count as one."),
-        TOPICS,
-        EXCLUDE,
-        STATE,
-        LEVEL,
-        UP,
-        LEADER,
-        replace(PLAN_OUT, panel=None, help="With --leader: save the cuts, for `pylog apply`."),
-        replace(SALVAGE, panel=None, help="Copy what is cut there first, as segments that open."),
-        _ALLOW_COMMITTED_LOSS,
-        LEADER_EPOCH,
-        ELECTION_OUT,
-        LOST_KEYS,
-        _FAIL_ON_LOSS,
-        TIMELINE,
-        ATTEST,
-        COPY,
-        COPY_PREFIX,
-        OFFSET_MAP,
-        _GUESSED_ROLE,
-        CONFIG_FILES,
-        SETTINGS_OF_RUN,
-        NOW_MS,
-        replace(ENGINE, panel=None),
-        replace(MASTER, panel=None),
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
-    ),
-    help="""
-    Compare the replicas of several brokers: what differs, who may lead, what would be lost.
-
-    Each replica is taken as its broker has it once it has opened the directory. Nothing is
-    written, no lock is taken. With --leader the answer is what `pylog apply` would cut from the
-    others, so that they follow that broker. The exit status is 1 if committed records are lost
-    whichever replica leads (--fail-on), 4 if one cannot be read. With --level the replicas are
-    compared as they lie, and their differences listed: the exit status is 1 if there are any. With
-    --copy these are the differences to a copy in another cluster, record by record. With --attest
-    markers of recovered directories get their broker's last epoch, under the locks of all.
-    """,
-    example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",
-)
 _RUN: Final = Command(
     name="run",
-    panel=_MAINTAIN,
+    panel=MAINTAIN,
     work="pylog_spark.cli.jobs:RUN",
     options=(
         *_WHERE_JOBS_WORK,
         *_HOW_LOGS_ARE_CLEANED,
-        SALVAGE,
-        MAX_TRUNCATE_BYTES,
-        ALLOW_TRUNCATE,
+        declared.SALVAGE,
+        declared.MAX_TRUNCATE_BYTES,
+        declared.ALLOW_TRUNCATE,
         _FAIL_ON_CUT,
-        *_CONFIG_OF_JOBS,
-        HIGH_WATERMARK,
-        NOW_MS,
-        MARK_CLEAN,
-        *_ANSWER_OF_JOBS,
+        *CONFIG_OF_JOBS,
+        declared.HIGH_WATERMARK,
+        declared.NOW_MS,
+        declared.MARK_CLEAN,
+        *ANSWER_OF_JOBS,
     ),
     help="""
     The nightly job: do everything that is due in each partition of the log directories.
@@ -620,25 +461,28 @@ _RUN: Final = Command(
 )
 _RECOVER: Final = Command(
     name="recover",
-    panel=_MAINTAIN,
+    panel=MAINTAIN,
     work="pylog_spark.cli.jobs:RECOVER",
     options=(
         *_WHERE_JOBS_WORK,
-        replace(DRY_RUN, help="Read everything, show what would be cut and done; write nothing."),
-        EXACT,
-        FROM_START,
-        SALVAGE,
-        MAX_TRUNCATE_BYTES,
-        ALLOW_TRUNCATE,
+        replace(
+            declared.DRY_RUN,
+            help="Read everything, show what would be cut and done; write nothing.",
+        ),
+        declared.EXACT,
+        declared.FROM_START,
+        declared.SALVAGE,
+        declared.MAX_TRUNCATE_BYTES,
+        declared.ALLOW_TRUNCATE,
         _FAIL_ON_CUT,
-        MARK_CLEAN,
-        PER_DISK,
-        OVERRIDE,
-        TRASH,
-        PLAN_OUT,
-        *_CONFIG_OF_JOBS,
-        NOW_MS,
-        *_ANSWER_OF_JOBS,
+        declared.MARK_CLEAN,
+        declared.PER_DISK,
+        declared.OVERRIDE,
+        declared.TRASH,
+        declared.PLAN_OUT,
+        *CONFIG_OF_JOBS,
+        declared.NOW_MS,
+        *ANSWER_OF_JOBS,
     ),
     help="""
     Recover every partition after a crash, so that the broker starts at once.
@@ -655,56 +499,26 @@ _RECOVER: Final = Command(
         "Example: `pylog recover /var/lib/kafka --role broker --salvage /var/tmp/salvage --dry-run`"
     ),
 )
-_HEAL: Final = Command(
-    name="heal",
-    panel=_MAINTAIN,
-    work="pylog_spark.cli.heal:HEAL",
-    options=(
-        ROOTS,
-        DONORS,
-        QUORUM,
-        TOPICS,
-        EXCLUDE,
-        ROLE,
-        replace(PLAN_OUT, help="Save what heals the logs, for `pylog apply`."),
-        SALVAGE,
-        MAX_TRUNCATE_BYTES,
-        ALLOW_TRUNCATE,
-        *_CONFIG_OF_JOBS,
-        NOW_MS,
-        *_ANSWER_OF_JOBS,
-    ),
-    help="""
-    Heal damaged logs: replace bad checksums, zeros, torn or missing segments by a replica's bytes.
-
-    Everything is read, nothing is written: --plan-out saves what would be done, and `pylog apply`
-    does it, with a way back by --trash. A replica counts if it has the batches before and behind
-    the damage, byte for byte. Replicas that differ heal nothing. What nobody has stays as it is and
-    is listed, and the exit status is then 1. A log that was not closed is recovered too, under the
-    guards of `pylog recover`.
-    """,
-    example="Example: `pylog heal /mnt/b1 --donor /mnt/b2 --role broker --plan-out heal.json`",
-)
 _RETAIN: Final = Command(
     name="retain",
-    panel=_MAINTAIN,
+    panel=MAINTAIN,
     work="pylog_spark.cli.jobs:RETAIN",
     options=(
         *_WHERE_JOBS_WORK,
-        DRY_RUN,
-        EXACT,
-        KEEP_DELETED,
-        MAX_DELETE_RATIO,
-        MAX_DURATION,
-        PER_DISK,
-        OVERRIDE,
-        TRASH,
-        PLAN_OUT,
-        *_CONFIG_OF_JOBS,
-        HIGH_WATERMARK,
-        NOW_MS,
-        MARK_CLEAN,
-        *_ANSWER_OF_JOBS,
+        declared.DRY_RUN,
+        declared.EXACT,
+        declared.KEEP_DELETED,
+        declared.MAX_DELETE_RATIO,
+        declared.MAX_DURATION,
+        declared.PER_DISK,
+        declared.OVERRIDE,
+        declared.TRASH,
+        declared.PLAN_OUT,
+        *CONFIG_OF_JOBS,
+        declared.HIGH_WATERMARK,
+        declared.NOW_MS,
+        declared.MARK_CLEAN,
+        *ANSWER_OF_JOBS,
     ),
     help="""
     Remove the segments that have expired, exactly as Kafka would.
@@ -718,16 +532,16 @@ _RETAIN: Final = Command(
 )
 _COMPACT: Final = Command(
     name="compact",
-    panel=_MAINTAIN,
+    panel=MAINTAIN,
     work="pylog_spark.cli.jobs:COMPACT",
     options=(
         *_WHERE_JOBS_WORK,
         *_HOW_LOGS_ARE_CLEANED,
-        *_CONFIG_OF_JOBS,
-        HIGH_WATERMARK,
-        NOW_MS,
-        MARK_CLEAN,
-        *_ANSWER_OF_JOBS,
+        *CONFIG_OF_JOBS,
+        declared.HIGH_WATERMARK,
+        declared.NOW_MS,
+        declared.MARK_CLEAN,
+        *ANSWER_OF_JOBS,
     ),
     help="""
     Compact every partition that is due, exactly as Kafka's log cleaner would.
@@ -739,11 +553,11 @@ _COMPACT: Final = Command(
 )
 _APPLY: Final = Command(
     name="apply",
-    panel=_PLANS,
+    panel=PLANS,
     work="pylog_spark.cli.jobs:APPLY",
     options=(
-        *(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN),
-        *_ANSWER_OF_JOBS,
+        *(declared.PLAN, declared.DRY_RUN, declared.TRASH, declared.OVERRIDE, declared.MARK_CLEAN),
+        *ANSWER_OF_JOBS,
     ),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
@@ -755,23 +569,25 @@ _APPLY: Final = Command(
 )
 _UNDO: Final = Command(
     name="undo",
-    panel=_PLANS,
+    panel=PLANS,
     work="pylog_spark.cli.upkeep:UNDO",
     options=(
-        RUN_ID,
-        replace(ROOTS, is_required=False, help="Managed roots; local ones are in the trash."),
+        declared.RUN_ID,
+        replace(
+            declared.ROOTS, is_required=False, help="Managed roots; local ones are in the trash."
+        ),
         _TRASH_OF_RUNS,
-        TOPICS,
-        EXCLUDE,
-        DRY_RUN,
-        MARK_CLEAN,
-        CONFIG_FILES,
-        LEDGER,
-        ENGINE,
-        MASTER,
-        OUTPUT,
-        WIDE,
-        QUIET,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.DRY_RUN,
+        declared.MARK_CLEAN,
+        declared.CONFIG_FILES,
+        declared.LEDGER,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
+        declared.QUIET,
     ),
     help="""
     Undo a run: bring each partition back to what it was before.
@@ -784,16 +600,18 @@ _UNDO: Final = Command(
 )
 _RUNS: Final = Command(
     name="runs",
-    panel=_PLANS,
+    panel=PLANS,
     work="pylog_spark.cli.runs:show_runs",
     options=(
-        replace(LEDGER, panel=None, help="Delta tables in which runs are written down."),
+        replace(declared.LEDGER, panel=None, help="Delta tables in which runs are written down."),
         replace(_TRASH_OF_RUNS, panel=None),
-        LAST,
-        replace(CONFIG_FILES, panel=None, help="YAML that may say ledger and trash."),
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
-        replace(QUIET, panel=None, help="No answer: only whether ledger and trash can be read."),
+        declared.LAST,
+        replace(declared.CONFIG_FILES, panel=None, help="YAML that may say ledger and trash."),
+        replace(declared.OUTPUT, panel=None),
+        replace(declared.WIDE, panel=None),
+        replace(
+            declared.QUIET, panel=None, help="No answer: only whether ledger and trash can be read."
+        ),
     ),
     help="""
     List the last runs, the newest first: what each did, how it ended, whether it can be undone.
@@ -806,26 +624,26 @@ _RUNS: Final = Command(
 )
 _PURGE: Final = Command(
     name="purge",
-    panel=_PLANS,
+    panel=PLANS,
     work="pylog_spark.cli.upkeep:PURGE",
     options=(
-        replace(ROOTS, is_required=False, help="Log directories, or managed roots."),
+        replace(declared.ROOTS, is_required=False, help="Log directories, or managed roots."),
         _TRASH_OF_RUNS,
-        PURGE_AFTER,
-        TOPICS,
-        EXCLUDE,
-        ROLE,
-        DRY_RUN,
-        CONFIG_FILES,
-        SERVER_PROPERTIES,
-        SETTINGS_OF_RUN,
-        NOW_MS,
-        LEDGER,
-        ENGINE,
-        MASTER,
-        OUTPUT,
-        WIDE,
-        QUIET,
+        declared.PURGE_AFTER,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.ROLE,
+        declared.DRY_RUN,
+        declared.CONFIG_FILES,
+        declared.SERVER_PROPERTIES,
+        declared.SETTINGS_OF_RUN,
+        declared.NOW_MS,
+        declared.LEDGER,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
+        declared.QUIET,
     ),
     help="""
     Empty the trash, and remove what a broker would remove at its next start.
@@ -839,26 +657,26 @@ _PURGE: Final = Command(
 )
 _INGEST: Final = Command(
     name="ingest",
-    panel=_MANAGED_ROOTS,
+    panel=MANAGED_ROOTS,
     work="pylog_spark.cli.transfer:INGEST",
     options=(
-        MIRROR,
-        MANAGED,
-        TOPICS,
-        EXCLUDE,
-        DRY_RUN,
-        SETTLE,
-        SYNC_STOPPED,
-        IN_PLACE,
-        HIGH_WATERMARK,
-        FILE_LIST,
-        CONFIG_FILES,
-        LEDGER,
-        ENGINE,
-        MASTER,
-        OUTPUT,
-        WIDE,
-        QUIET,
+        declared.MIRROR,
+        declared.MANAGED,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.DRY_RUN,
+        declared.SETTLE,
+        declared.SYNC_STOPPED,
+        declared.IN_PLACE,
+        declared.HIGH_WATERMARK,
+        declared.FILE_LIST,
+        declared.CONFIG_FILES,
+        declared.LEDGER,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
+        declared.QUIET,
     ),
     help="""
     Take what a mirror has and a managed root has not yet: segments that are closed and settled.
@@ -872,21 +690,21 @@ _INGEST: Final = Command(
 )
 _MATERIALIZE: Final = Command(
     name="materialize",
-    panel=_MANAGED_ROOTS,
+    panel=MANAGED_ROOTS,
     work="pylog_spark.cli.transfer:MATERIALIZE",
     options=(
-        MANAGED,
-        TARGET,
-        TOPICS,
-        EXCLUDE,
-        DRY_RUN,
-        CONFIG_FILES,
-        LEDGER,
-        ENGINE,
-        MASTER,
-        OUTPUT,
-        WIDE,
-        QUIET,
+        declared.MANAGED,
+        declared.TARGET,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.DRY_RUN,
+        declared.CONFIG_FILES,
+        declared.LEDGER,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
+        declared.QUIET,
     ),
     help="""
     Write partitions of a managed root as a plain log directory that Kafka opens.
@@ -895,47 +713,6 @@ _MATERIALIZE: Final = Command(
     checkpoints. A run that was killed is finished by starting it again.
     """,
     example="Example: `pylog materialize s3://logs/managed /var/lib/kafka-new`",
-)
-_TRANSPLANT: Final = Command(
-    name="transplant",
-    panel=_MAINTAIN,
-    work="pylog_spark.cli.transplant:TRANSPLANT",
-    options=(
-        replace(ROOTS, metavar="SRC", help="Log directories that the partitions come from."),
-        of_transplants.TARGETS,
-        replace(TOPICS, is_required=True, help="Only these topics; may be repeated."),
-        EXCLUDE,
-        of_transplants.NEW_NAMES,
-        of_transplants.KEEP_PRODUCERS,
-        of_transplants.ALLOW_ABORT,
-        of_transplants.OFFSETS_OUT,
-        DRY_RUN,
-        replace(TRASH, help="Remember in this folder what was there, for `pylog undo`."),
-        _GUESSED_ROLE,
-        NOW_MS,
-        LEDGER,
-        *_METRICS,
-        ENGINE,
-        MASTER,
-        OUTPUT,
-        WIDE,
-        QUIET,
-    ),
-    help="""
-    Give partitions to another, stopped cluster, disk to disk, without a network.
-
-    Create the topics in the running target, with as many partitions; stop it; transplant; start it;
-    then run the command for groups that is printed. Every assigned replica gets the log: the same
-    records and offsets, under the target's topic id and leader epoch. An open transaction ends as
-    the source's `__transaction_state` has decided. All of it is looked at before anything is
-    written; a partition that cannot go stays and is named with its way out, the others go, and the
-    exit status is then 3. The source is only read. With --trash, `pylog undo` takes it all back,
-    before the target starts.
-    """,
-    example=(
-        "Example: `pylog transplant /mnt/old --to /data/b1 --to /data/b2 --topics 'orders*' "
-        "--offsets-out offsets.csv --dry-run`"
-    ),
 )
 _CLEAN_PARTITION: Final = Command(
     name="clean",
@@ -950,13 +727,13 @@ _CLEAN_PARTITION: Final = Command(
         of_partitions.CLEANER_CHECKPOINT,
         of_partitions.HIGH_WATERMARK,
         of_partitions.LOG_START,
-        *(RECOMPRESS, RECOMPRESS_ALL, KEY_SIDECARS),
+        *(declared.RECOMPRESS, declared.RECOMPRESS_ALL, declared.KEY_SIDECARS),
         of_partitions.OFFSET_MAP_BYTES,
         of_partitions.LOAD_FACTOR,
         of_partitions.IO_BUFFER_BYTES,
         of_partitions.MAX_IO_BUFFER_BYTES,
         of_partitions.THEN_RETAIN,
-        replace(DRY_RUN, help="Print what would be done to files; change nothing."),
+        replace(declared.DRY_RUN, help="Print what would be done to files; change nothing."),
     ),
     help="""
     Run one round of Kafka's cleaner on a partition and print its answer as one JSON object.
@@ -982,7 +759,7 @@ _RECOVER_PARTITION: Final = Command(
         of_partitions.CLEAN_SHUTDOWN,
         of_partitions.NO_TRUNCATE,
         replace(
-            DRY_RUN,
+            declared.DRY_RUN,
             help="Read everything, print what would be cut and done; change nothing.",
         ),
     ),
@@ -1004,7 +781,7 @@ _RETAIN_PARTITION: Final = Command(
         of_partitions.WHOLE_CONFIG,
         of_partitions.HIGH_WATERMARK,
         replace(of_partitions.LOG_START, help="Raise the log start there, as DeleteRecords."),
-        replace(DRY_RUN, help="Print what would go, and why; change nothing."),
+        replace(declared.DRY_RUN, help="Print what would go, and why; change nothing."),
     ),
     help="""
     Make Kafka's deletion pass over a log: what is below its start, too large, too old.
@@ -1030,7 +807,7 @@ _TRUNCATE_PARTITION: Final = Command(
             of_partitions.CLEANER_CHECKPOINT,
             help="Its cleaner checkpoint; the answer has the new.",
         ),
-        replace(DRY_RUN, help="Print what would be cut and done; change nothing."),
+        replace(declared.DRY_RUN, help="Print what would be cut and done; change nothing."),
     ),
     help="""
     Cut a log down to an offset, as a replica does that follows a new leader.
@@ -1045,7 +822,7 @@ _TRUNCATE_PARTITION: Final = Command(
 )
 _PARTITION: Final = CommandGroup(
     name="partition",
-    panel=_OTHERS,
+    panel=OTHERS,
     help="Work on one partition directory, in this process: for surgery and tests.",
     commands=(_CLEAN_PARTITION, _RECOVER_PARTITION, _RETAIN_PARTITION, _TRUNCATE_PARTITION),
 )
@@ -1053,16 +830,16 @@ _SHOW_SALVAGE: Final = Command(
     name="show",
     work="pylog_spark.cli.salvage:show_salvage",
     options=(
-        SALVAGED,
+        declared.SALVAGED,
         replace(
-            ROOTS,
+            declared.ROOTS,
             is_required=False,
             help="Log directories of the logs. Default: those that it was cut from.",
         ),
-        replace(TOPICS, panel=None),
-        replace(EXCLUDE, panel=None),
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
+        replace(declared.TOPICS, panel=None),
+        replace(declared.EXCLUDE, panel=None),
+        replace(declared.OUTPUT, panel=None),
+        replace(declared.WIDE, panel=None),
     ),
     help="""
     Show what a salvage holds: partitions, offsets, records, why they were cut, what is doubled.
@@ -1076,20 +853,20 @@ _REPLAY_SALVAGE: Final = Command(
     name="replay",
     work="pylog_spark.cli.salvage:replay",
     options=(
-        SALVAGED,
-        ROOTS,
-        TOPICS,
-        EXCLUDE,
-        ROLE,
-        replace(DRY_RUN, help="Show what would be appended; write nothing."),
-        AS_RECORDS,
-        RECORD_FORMAT,
-        MAX_RECORDS,
-        *(KEY_FORMAT, KEY_SCHEMA),
-        *(VALUE_FORMAT, VALUE_SCHEMA),
-        NULL,
-        *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
-        *(SETTINGS_OF_RUN, NOW_MS, OVERRIDE),
+        declared.SALVAGED,
+        declared.ROOTS,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.ROLE,
+        replace(declared.DRY_RUN, help="Show what would be appended; write nothing."),
+        declared.AS_RECORDS,
+        declared.RECORD_FORMAT,
+        declared.MAX_RECORDS,
+        *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        declared.NULL,
+        *(declared.CONFIG_FILES, declared.SERVER_PROPERTIES, declared.TOPIC_DUMP),
+        *(declared.SETTINGS_OF_RUN, declared.NOW_MS, declared.OVERRIDE),
         _RECORD_OUTPUT,
     ),
     help="""
@@ -1110,7 +887,7 @@ _REPLAY_SALVAGE: Final = Command(
 )
 _SALVAGE: Final = CommandGroup(
     name="salvage",
-    panel=_PLANS,
+    panel=PLANS,
     help="What recoveries cut and kept, and the way back.",
     commands=(_SHOW_SALVAGE, _REPLAY_SALVAGE),
 )
@@ -1118,13 +895,13 @@ _SHOW_CONFIG: Final = Command(
     name="show",
     work="pylog_spark.cli.config:show_config",
     options=(
-        replace(CONFIG_FILES, panel=None, help="YAML; a later file wins."),
-        replace(SERVER_PROPERTIES, panel=None, help="A broker's own server.properties."),
-        TOPIC_DUMP,
-        replace(SETTINGS_OF_RUN, panel=None, help="Any of these keys."),
-        ORIGIN,
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
+        replace(declared.CONFIG_FILES, panel=None, help="YAML; a later file wins."),
+        replace(declared.SERVER_PROPERTIES, panel=None, help="A broker's own server.properties."),
+        declared.TOPIC_DUMP,
+        replace(declared.SETTINGS_OF_RUN, panel=None, help="Any of these keys."),
+        declared.ORIGIN,
+        replace(declared.OUTPUT, panel=None),
+        replace(declared.WIDE, panel=None),
     ),
     help="""
     List every key that --set and --config know, with its value in force, unit and meaning.
@@ -1137,9 +914,9 @@ _INIT_CONFIG: Final = Command(
     name="init",
     work="pylog_spark.cli.config:init_config",
     options=(
-        replace(ROOTS, help="Log directories, copies, managed roots: paths or URLs."),
-        replace(TOPICS, panel=None),
-        replace(EXCLUDE, panel=None),
+        replace(declared.ROOTS, help="Log directories, copies, managed roots: paths or URLs."),
+        replace(declared.TOPICS, panel=None),
+        replace(declared.EXCLUDE, panel=None),
     ),
     help="""
     Print a YAML file of the topics whose configs nobody says, to be filled in for --config.
@@ -1152,13 +929,13 @@ _INIT_CONFIG: Final = Command(
 )
 _CONFIG: Final = CommandGroup(
     name="config",
-    panel=_OTHERS,
+    panel=OTHERS,
     help="The settings that a job would run with, and those of topics to be filled in.",
     commands=(_SHOW_CONFIG, _INIT_CONFIG),
 )
 _WARMUP: Final = Command(
     name="warmup",
-    panel=_OTHERS,
+    panel=OTHERS,
     work="pylog_spark.cli.warmup:warmup",
     help="""
     Compile every kernel and keep the machine code on disk, so that no job waits for it.
@@ -1170,122 +947,21 @@ _WARMUP: Final = Command(
     example="Example: `pylog warmup`, in an image's build or on a fresh host",
 )
 
-_SHOW_METADATA: Final = Command(
-    name="show",
-    work="pylog_spark.cli.metadata:SHOW",
-    options=(
-        replace(ROOTS, help="Log directories of brokers and controllers, several nodes' too."),
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
-        replace(QUIET, panel=None),
-    ),
-    help="""
-    Show every copy of `__cluster_metadata`: how far it goes, whether copies agree, who can lead.
-
-    Each controller and each broker has a copy (metadata.log.dir). The voters are named, and whose
-    copy is not here; what a majority of them has is committed, what lies above it may be not. Each
-    copy is shown as its node's start leaves it. The exit status is 1 where copies differ, and 4
-    where one cannot be read. Nothing is written, and no lock is taken.
-    """,
-    example="Example: `pylog metadata show /copies/controller1 /copies/broker1`",
-)
-_PROMOTE_METADATA: Final = Command(
-    name="promote",
-    work="pylog_spark.cli.metadata:PROMOTE",
-    options=(
-        replace(ROOTS, help="Log directories with copies, of brokers and controllers."),
-        replace(INTO, panel=None),
-        replace(DRY_RUN, panel=None),
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
-        replace(QUIET, panel=None),
-    ),
-    help="""
-    Give voters whose disks are lost the longest copy of `__cluster_metadata` that is left.
-
-    A broker's copy serves. The voter gets it under its own node id and directory id, so that the
-    voters stay who they are; a voter with a copy of its own is refused, and nothing is replaced.
-    Stop all nodes first. What the quorum had not committed is named: it counts from then on.
-    --dry-run shows what would be written. To take it back, remove the new folder, and
-    meta.properties where it was not there before.
-    """,
-    example="Example: `pylog metadata promote /copies/broker1 --into 3=/var/lib/kafka --dry-run`",
-)
-_ADOPT_STRAYS: Final = Command(
-    name="adopt",
-    work="pylog_spark.cli.metadata:ADOPT",
-    options=(
-        replace(ROOTS, help="All log directories of one or more stopped brokers."),
-        replace(ROLE, panel=None),
-        replace(DRY_RUN, panel=None),
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
-        replace(QUIET, panel=None),
-    ),
-    help="""
-    Give `-stray` directories their names back where the cluster's metadata assigns them here.
-
-    A broker that starts with older or foreign metadata sets its logs aside as stray, and nothing
-    brings them back. A directory gets its name if its topic id is in the longest copy of the
-    metadata here, its partition is assigned to this broker, and the name is free. The others stay,
-    with the reason. --dry-run shows both. The exit status is 4 where a copy cannot be read: another
-    one decides then.
-    """,
-    example="Example: `pylog metadata adopt /var/lib/kafka --role broker --dry-run`",
-)
-_REBUILD_METADATA: Final = Command(
-    name="rebuild",
-    work="pylog_spark.cli.metadata_rebuild:REBUILD",
-    options=(
-        replace(ROOTS, help="All log directories of all brokers, which are stopped."),
-        replace(
-            INTO,
-            panel=None,
-            help="A controller, and its empty or formatted log directory; may be repeated.",
-        ),
-        RELEASE_VERSION,
-        INITIAL_CONTROLLERS,
-        CONTROLLER_LISTENER,
-        OLDER_COPY,
-        replace(DRY_RUN, panel=None),
-        CONFIG_FILES,
-        SERVER_PROPERTIES,
-        TOPIC_DUMP,
-        SETTINGS_OF_RUN,
-        ASSUME_DEFAULTS,
-        NOW_MS,
-        _GUESSED_ROLE,
-        replace(ENGINE, panel=None),
-        replace(MASTER, panel=None),
-        replace(OUTPUT, panel=None),
-        replace(WIDE, panel=None),
-        replace(QUIET, panel=None),
-    ),
-    help="""
-    Make the metadata anew from the brokers' logs, where no copy of `__cluster_metadata` is left.
-
-    New controllers, of Kafka 4.4, begin with topics, ids, replicas and directories as they lie,
-    with leader epochs and producer ids above all on disk, and with the replicas in sync that lose
-    no record. Configs come from `topics:` of --config, --topic-dump or --older-copy. What nobody
-    can know, such as ACLs, is listed. It is refused while a directory has a copy: that one is
-    better.
-    """,
-    example="Example: `pylog metadata rebuild /mnt/b1 /mnt/b2 /mnt/b3 --into 4=/var/lib/kafka "
-    "--release-version 4.4 --topic-dump configs.txt --dry-run`",
-)
-_METADATA: Final = CommandGroup(
-    name="metadata",
-    panel=_LOOK,
-    help="The cluster's metadata on disks: its copies, and the way back from lost controllers.",
-    commands=(_SHOW_METADATA, _PROMOTE_METADATA, _ADOPT_STRAYS, _REBUILD_METADATA),
-)
-
 # In the order of the program's help.
-COMMANDS: Final[tuple[Command | CommandGroup, ...]] = (
+_OWN: Final[tuple[Command | CommandGroup, ...]] = (
     *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
-    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR, _AUDIT, _METADATA),
-    *(_RUN, _RECOVER, _HEAL, _RETAIN, _COMPACT),
+    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
+    *(_RUN, _RECOVER, _RETAIN, _COMPACT),
     *(_APPLY, _RUNS, _UNDO, _PURGE, _SALVAGE),
-    *(_TRANSPLANT, _INGEST, _MATERIALIZE),
+    *(_INGEST, _MATERIALIZE),
     *(_PARTITION, _CONFIG, _WARMUP),
+)
+# Each house says which of these its own commands follow.
+COMMANDS: Final[tuple[Command | CommandGroup, ...]] = tuple(
+    each
+    for own in _OWN
+    for each in (
+        own,
+        *(more for of_house in additions("commands") for more in of_house.get(own.name, ())),
+    )
 )

@@ -48,7 +48,7 @@ from storage_core.filenames import (
     SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
-from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
+from storage_core.reading.inspection import RootView, group_by_broker, inspect_root
 from storage_core.wording import count_text
 
 _BAD: Final = "bold red"

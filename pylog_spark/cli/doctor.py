@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
@@ -19,12 +19,14 @@ from pylog_spark.cli.view_parts import (
 )
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.house import additions
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
 from pylog_spark.operations.doctor.driver import (
     diagnose,
     find_absent_voters,
     release_to_start,
 )
+from pylog_spark.operations.doctor.several_brokers import SeveralBrokers, SeveralDiagnoses
 from pylog_spark.operations.verify.report import VerifyRequest
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn, OutputFormat
@@ -75,9 +77,6 @@ from storage_core.maintenance.verification.verdict import Advice, RootState, Ver
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest
 from storage_core.wording import count_text
-
-if TYPE_CHECKING:
-    from pylog_spark.operations.doctor.cluster import ClusterDiagnosis
 
 # Findings for a program, a line each, until the whole of the answer is known; None for a person.
 _Spool = IO[str] | None
@@ -153,7 +152,7 @@ def _prepare(line: CommandLine) -> Call:
     return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
-def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
+def _diagnose(call: Call, place: Any) -> Diagnosis | SeveralDiagnoses:
     subject: _Brokers = call.subject
     needs = find_absent_voters(call.locations, call.options)
 
@@ -175,9 +174,8 @@ def _diagnose(call: Call, place: Any) -> "Diagnosis | ClusterDiagnosis":
 
     if not subject.roots:
         return diagnose_one(None, [root.location for root in call.roots])
-    from pylog_spark.operations.doctor.cluster import diagnose_cluster  # noqa: PLC0415 - takes its time
-
-    return diagnose_cluster(place, subject.roots, subject.unread, call.options, diagnose_one, needs)
+    several: SeveralBrokers = next(additions("several_brokers"))
+    return several.diagnose(place, subject.roots, subject.unread, call.options, diagnose_one, needs)
 
 
 def _spool(spool: IO[str], findings: Iterable[Row]) -> None:
@@ -190,7 +188,7 @@ def _shown(call: Call) -> int:
     return _SHOWN_FINDINGS if shown is None else shown
 
 
-def _view(call: Call, report: "Diagnosis | ClusterDiagnosis") -> View:
+def _view(call: Call, report: Diagnosis | SeveralDiagnoses) -> View:
     cluster = None if isinstance(report, Diagnosis) else report
     diagnoses: list[tuple[int | None, Diagnosis]] = (
         [(None, report)] if isinstance(report, Diagnosis) else [*report.brokers.items()]
@@ -212,7 +210,7 @@ def _view(call: Call, report: "Diagnosis | ClusterDiagnosis") -> View:
 def _lines(
     call: Call,
     diagnoses: Sequence[tuple[int | None, Diagnosis]],
-    cluster: "ClusterDiagnosis | None",
+    cluster: SeveralDiagnoses | None,
 ) -> Iterator[OutputLine | str]:
     """Yield each diagnosis as one JSON object, or its findings as CSV."""
     is_csv = call.output is OutputFormat.CSV
@@ -236,21 +234,18 @@ def _lines(
     if cluster is None:
         return
     if not is_csv:
-        starts = cluster.audit.starts
         row = {
             **asdict(cluster.verdict),
             "brokers": list(cluster.brokers),
             "unread": [asdict(each) for each in cluster.unread],
-            "starts": None if starts is None else asdict(starts),
-            "partitions": [],
-            "engine": cluster.audit.engine,
+            **cluster.facts(),
         }
-        answers = (to_json(each, default=str) for each in cluster.audit.answers())
+        answers = (to_json(each, default=str) for each in cluster.partitions())
         yield OutputLine("cluster", row, items=("partitions", answers))
     yield from (each.error for each in cluster.unread)
 
 
-def doctor_page(report: "Diagnosis | ClusterDiagnosis") -> Page:
+def doctor_page(report: Diagnosis | SeveralDiagnoses) -> Page:
     """Return the page of a diagnosis, of one broker or of several."""
     verdict = report.verdict
     commands: list[Block] = [*map(Verbatim, verdict.commands), *_warnings(verdict)]
@@ -299,11 +294,9 @@ def _refuse_no_brokers(roots: Sequence[str], role: Role | None) -> None:
 
 
 def _exit_code(
-    diagnoses: Sequence[Diagnosis], cluster: "ClusterDiagnosis | None", fail_on: FailOn
+    diagnoses: Sequence[Diagnosis], cluster: SeveralDiagnoses | None, fail_on: FailOn
 ) -> int:
-    is_part = cluster is not None and (
-        cluster.unread or any(cluster.audit.rows["error"].to_pylist())
-    )
+    is_part = cluster is not None and cluster.is_part
     if is_part or any(diagnosis.failed for diagnosis in diagnoses):
         return ExitCode.PARTLY_FAILED
     if fail_on.severity is None:
@@ -340,10 +333,8 @@ def _describe(diagnosis: Diagnosis) -> dict[str, Any]:
 def _cluster_blocks(
     call: Call,
     diagnoses: Sequence[tuple[int | None, Diagnosis]],
-    cluster: "ClusterDiagnosis",
+    cluster: SeveralDiagnoses,
 ) -> Iterator[Block]:
-    from pylog_spark.cli.audit import details_of, loss_blocks  # noqa: PLC0415 - takes its time
-
     yield from _verdict_blocks(call, cluster.verdict)
     for broker, diagnosis in diagnoses:
         # Of a broker that just starts all is said above.
@@ -351,7 +342,7 @@ def _cluster_blocks(
             yield Sentence(f"Broker {broker}", "bold")
             yield from _blocks(call, diagnosis)
             yield ""
-    yield from loss_blocks(details_of(cluster.audit))
+    yield from cluster.blocks()
     yield from _last_words(cluster.verdict)
 
 

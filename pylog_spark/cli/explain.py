@@ -16,10 +16,10 @@ from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import CONFIG_FILES, ROOTS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.refusals import (
-    GUARDS,
     PREDICATES,
     REASONS,
-    REMARKS,
+    all_guards,
+    all_remarks,
     explain_errors,
     predicate_of,
 )
@@ -202,9 +202,9 @@ def all_codes() -> dict[str, list[tuple[str, str, str]]]:
         codes.setdefault(reason.value, []).append(("reason", refusal.means, refusal.way))
     for predicate, refusal in PREDICATES.items():
         codes.setdefault(predicate, []).append(("predicate", refusal.means, refusal.way))
-    for guard, refusal in GUARDS.items():
+    for guard, refusal in all_guards().items():
         codes.setdefault(guard, []).append(("refusal", refusal.means, refusal.way))
-    for remark, refusal in REMARKS.items():
+    for remark, refusal in all_remarks().items():
         codes.setdefault(remark, []).append(("remark", refusal.means, refusal.way))
     for error, refusal in explain_errors().items():
         codes.setdefault(error, []).append(("error", refusal.means, refusal.way))

@@ -51,7 +51,8 @@ from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
-from storage_core.maintenance.inspection import (
+from storage_core.maintenance.compaction.candidates import weigh_dirt
+from storage_core.reading.inspection import (
     PARTITION_COLUMNS,
     SEGMENT_COLUMNS,
     RootView,
@@ -182,7 +183,7 @@ def _look(line: CommandLine, view: RootView, topics: TopicFilter, now_ms: int) -
         if entry.kind is not DirectoryKind.CACHE
         and topics.admits(None if entry.topic_partition is None else entry.topic_partition.topic)
     ]
-    inspect = partial(inspect_partition, view, now_ms=now_ms)
+    inspect = partial(inspect_partition, view, now_ms=now_ms, weigh_dirt=weigh_dirt)
     rows = map_over_root(view.files, inspect, entries)
     segments: list[list[Row]] = [[] for _ in rows]
     if line[SEGMENTS]:

@@ -10,14 +10,14 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pylog_spark.blas_threads import start_no_blas_threads
-from pylog_spark.cli.commands import COMMANDS, Command, CommandGroup
+from pylog_spark.cli.command import Command, CommandGroup
+from pylog_spark.cli.commands import COMMANDS
 from pylog_spark.cli.error_text import (
     escape_log_lines,
     leave_out_interruptions,
@@ -27,6 +27,7 @@ from pylog_spark.cli.error_text import (
 )
 from pylog_spark.cli.short_help import command_text, group_text, program_text
 from pylog_spark.exit_code import ExitCode, exit_code_of
+from pylog_spark.house import load
 from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.structured_logs import LogFormat, use_log_format
@@ -81,8 +82,7 @@ def _callback_of(command: Command) -> Callable[..., None]:
     status."""
 
     def run_command(**parameters: Any) -> None:
-        module, _, name = command.work.partition(":")
-        status = getattr(import_module(module), name)(command_line_of(command.options, parameters))
+        status = load(command.work)(command_line_of(command.options, parameters))
         if status:
             raise typer.Exit(status)
 

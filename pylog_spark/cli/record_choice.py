@@ -35,7 +35,7 @@ from storage_core.config import BrokerConfig
 from storage_core.coordinators.transactions import TransactionOutcome
 from storage_core.errors import ConfigError, PylogError
 from storage_core.kafka_log import Logs, Position, Records, TopicPartition, open_logs
-from storage_core.maintenance.inspection import group_by_broker, inspect_root
+from storage_core.reading.inspection import group_by_broker, inspect_root
 from storage_core.reading.planning import find_places
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
 

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from pylog_spark.cli.commands import Command, CommandGroup
+from pylog_spark.cli.command import Command, CommandGroup
 from pylog_spark.options.option import Option
 
 

@@ -15,9 +15,9 @@ from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import dump_segment
 from pylog_spark.cli.warmup_java import keep_java_classes
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.house import additions
 from pylog_spark.options.option import CommandLine
 from storage_core import kafka_log, kernels
-from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
 from storage_core.filenames import log_file
@@ -40,10 +40,6 @@ from storage_core.maintenance.compaction.partial import index_segment
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_and_load
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.maintenance.replication.places import ReplicaPlace
-from storage_core.maintenance.replication.range_digests import OffsetRanges, digest_log
-from storage_core.maintenance.replication.record_digests import RecordReader
-from storage_core.maintenance.replication.resting_log import observe_log
 from storage_core.maintenance.retention.partition import plan_retain
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.codecs import Arena, Blocks, compress_blocks, decompress_blocks
@@ -116,7 +112,8 @@ def warm_up() -> str:
                 directory.parent.mkdir()
                 write_sample(directory)
                 _read(directory)
-                _digest(directory)
+                for digest in additions("warm_up"):
+                    digest(directory)
                 _retain(directory)
                 _index_apart(directory)
                 _clean(directory, hash_kind, first_dirty_offset)
@@ -149,22 +146,6 @@ def _read(directory: Path) -> None:
     for content in dump_segment(store, log_file(0), view):
         list(JsonLines(log_file(0)).lines(content))
     kafka_log.open_logs(directory).read().to_table()
-
-
-def _digest(directory: Path) -> None:
-    """Digest a log as replica and as copy, like a comparison."""
-    log = observe_log(
-        ReplicaPlace(
-            broker=None,
-            root=str(directory.parent),
-            directory=str(directory),
-            kind=DirectoryKind.PARTITION,
-            is_clean=True,
-        )
-    )
-    ranges = OffsetRanges.of(log.log_start_offset, log.log_end_offset, log.size_bytes)
-    digest_log(log, ranges)
-    RecordReader(log, ()).read()
 
 
 def _retain(directory: Path) -> None:

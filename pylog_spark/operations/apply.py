@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from pylog_spark.engines.choice import Place
+from pylog_spark.house import addition_for
 from pylog_spark.operations.compact.driver import compact
-from pylog_spark.operations.heal.driver import heal
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
-from pylog_spark.operations.truncate import truncate
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
@@ -20,14 +19,12 @@ from pylog_spark.schemas import Action
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 
-# What can be planned, by name.
+# What upkeep plans, by name.
 OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
     Action.COMPACT: compact,
     Action.RECOVER: recover,
     Action.RETAIN: retain,
     Action.RUN: run_nightly,
-    Action.TRUNCATE: truncate,
-    Action.HEAL: heal,
 }
 
 
@@ -103,7 +100,7 @@ def apply_saved(
     Returns:
         As ``apply_plan``.
     """
-    operation = OPERATIONS.get(saved.action)
+    operation = OPERATIONS.get(saved.action) or addition_for("operations", saved.action)
     if operation is None:
         raise ConfigError("PLAN", options.plan_in, f"has an unknown action: {saved.action}")
     roots = [root.location for root in saved.roots]

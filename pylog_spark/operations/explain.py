@@ -33,7 +33,7 @@ from storage_core.maintenance.explain.answers import (
     unknowable,
 )
 from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
-from storage_core.maintenance.inspection import RootView, inspect_root
+from storage_core.reading.inspection import RootView, inspect_root
 from storage_core.roots.open_root import LogRoot, root_checkpoints
 from storage_core.roots.partition_facts import manifest_timestamps, partition_checkpoints
 from storage_core.store import open_store

@@ -20,7 +20,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import LOG_SUFFIX, kind_of
 from storage_core.log.log_gaps import GapWatch
 from storage_core.log.settled_store import settle
-from storage_core.maintenance.inspection import (
+from storage_core.reading.inspection import (
     RootView,
     group_by_broker,
     inspect_partition,

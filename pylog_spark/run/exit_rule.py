@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.house import addition_for
 from pylog_spark.schemas import Action, Reason, Status
-from storage_core.maintenance.transplant.transplant_reason import TransplantReason
 from storage_core.maintenance.verification.findings import Severity
 
 # Refusals by a guard: nothing is wrong with what was done, but something was not allowed.
@@ -73,7 +73,6 @@ _FOR_A_PERSON: Final[Mapping[str, Collection[str]]] = {
     Action.TRUNCATE: _CUTS,
     Action.INGEST: _TRANSFERS,
     Action.MATERIALIZE: _TRANSFERS,
-    Action.TRANSPLANT: frozenset(TransplantReason),
     Action.UNDO: frozenset({Reason.CHANGED_SINCE_RUN, Reason.RUN_NOT_ENDED, Reason.PURGED}),
 }
 
@@ -100,7 +99,8 @@ def exit_code_of(
     failed = pc.equal(results["status"], Status.FAILED.value)
     if failures or pc.any(failed).as_py():
         return ExitCode.PARTLY_FAILED
-    if _is_refused(results, {Reason.INPUTS_CHANGED, *_FOR_A_PERSON.get(action, ())}):
+    reasons = _FOR_A_PERSON.get(action) or addition_for("for_a_person", action) or ()
+    if _is_refused(results, {Reason.INPUTS_CHANGED, *reasons}):
         return ExitCode.REFUSED
     return ExitCode.FINDINGS if has_findings else ExitCode.DONE
 

@@ -57,7 +57,7 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.log.settled_store import settle
-from storage_core.maintenance.inspection import RootView
+from storage_core.reading.inspection import RootView
 from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.store import open_store
 

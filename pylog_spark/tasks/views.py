@@ -44,8 +44,8 @@ from storage_core.kafka_log import PARTITION_SCHEMA, SEGMENT_SCHEMA, open_logs
 from storage_core.log.batch_search import MAX_INDEX_BYTES
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_snapshot_table
 from storage_core.log.settled_store import SettledStore, settle
-from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
 from storage_core.reading.batch_columns import to_time
+from storage_core.reading.inspection import RootView, group_by_broker, inspect_root
 from storage_core.reading.ranges import BATCH_SCHEMA, ReadRange, read_batches
 from storage_core.store import open_store
 

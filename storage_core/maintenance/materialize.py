@@ -22,13 +22,10 @@ import numpy as np
 
 from storage_core.checkpoint.checkpoint_files import (
     PartitionMetadata,
-    encode_offset_checkpoint,
     encode_partition_metadata,
 )
 from storage_core.checkpoint.checkpoints import (
     PartitionCheckpoints,
-    merge_entries,
-    read_checkpoints,
 )
 from storage_core.errors import (
     GuardRefusedError,
@@ -40,7 +37,6 @@ from storage_core.filenames import (
     PARTITION_METADATA_FILE,
     SCRATCH_PREFIX,
     TEMPORARY_SUFFIX,
-    TopicPartition,
     parse_partition_directory,
 )
 from storage_core.json_values import (
@@ -59,7 +55,6 @@ from storage_core.local_files import (
     require_as_private,
     scan_folder,
 )
-from storage_core.roots.broker import BrokerRoot
 from storage_core.store.base import FileInfo
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 from storage_core.store.managed_store import ManagedStore
@@ -164,23 +159,6 @@ def write_target(directory: Path, state: MaterializedTarget) -> None:
     """Write the state file of a target directory."""
     ordered = replace(state, generations=dict(sorted(state.generations.items())))
     LocalStore(directory, may_be_link=True).write_file(STATE_FILE, _STATE.encode(ordered))
-
-
-def write_checkpoints(
-    directory: Path, files: Mapping[str, Mapping[TopicPartition, int | None]]
-) -> None:
-    """Write a log directory's checkpoint files; lines of other partitions stay.
-
-    Args:
-        files: By the name of the file: offsets by partition; None takes a line out.
-    """
-    store = LocalStore(directory, may_be_link=True)
-    read = read_checkpoints(BrokerRoot(directory), files)
-    for name, offsets in files.items():
-        current = read.entries.get(name)
-        merged = merge_entries(current or {}, offsets)
-        if merged != current:
-            store.write_file(name, encode_offset_checkpoint(merged))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ from storage_core.maintenance.compaction.candidates import (
     choose_range,
     without_max_lag,
 )
-from storage_core.maintenance.inspection import RootView, inspect_segments
 from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
 from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
+from storage_core.reading.inspection import RootView, inspect_segments
 from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.store import FileInfo, open_store
 

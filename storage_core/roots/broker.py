@@ -654,3 +654,20 @@ class HeldBrokerRoot:
                 set_aside_claim(path)
             except PylogError as error:
                 _log.warning("%s: left as it is: %s", path, error)
+
+
+def write_checkpoints(
+    directory: Path, files: Mapping[str, Mapping[TopicPartition, int | None]]
+) -> None:
+    """Write a log directory's checkpoint files; lines of other partitions stay.
+
+    Args:
+        files: By the name of the file: offsets by partition; None takes a line out.
+    """
+    store = LocalStore(directory, may_be_link=True)
+    read = read_checkpoints(BrokerRoot(directory), files)
+    for name, offsets in files.items():
+        current = read.entries.get(name)
+        merged = merge_entries(current or {}, offsets)
+        if merged != current:
+            store.write_file(name, encode_offset_checkpoint(merged))

@@ -56,7 +56,7 @@ from storage_core.json_values import read_value, to_json
 from storage_core.local_files import facts_in, folder_names, is_there, open_folder
 from storage_core.log.log_loader import load_log
 from storage_core.log.unified_log import UnifiedLog
-from storage_core.maintenance.materialize import write_checkpoints
+from storage_core.roots.broker import write_checkpoints
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.local import (
     LocalStore,

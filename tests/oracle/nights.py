@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from storage_core.maintenance.replication.elections import NO_LEADER
+from storage_core.cluster.elections import NO_LEADER
 from tests.oracle.broker import UNTOUCHED, BrokerFailure
 from tests.oracle.broker_clients import (
     Delivery,

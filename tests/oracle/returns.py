@@ -17,7 +17,7 @@ from typing import Final
 
 from storage_core.catalog.cluster_metadata import list_partition_versions
 from storage_core.catalog.metadata_image import PartitionRecord
-from storage_core.maintenance.replication.elections import NO_LEADER
+from storage_core.cluster.elections import NO_LEADER
 from tests.oracle.broker import BrokerFailure
 from tests.oracle.broker_clients import Partition
 from tests.oracle.cluster import CONTROLLER_ID, METADATA_DIRECTORY, NODE_IDS, Cluster

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.cluster.attest import attest
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.attest import attest
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
 from storage_core.catalog.roles import Role
+from storage_core.cluster.elections import NO_LEADER, StartingBroker
+from storage_core.cluster.partition_registration import states_of
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
-from storage_core.maintenance.replication.elections import NO_LEADER, StartingBroker
-from storage_core.maintenance.replication.partition_registration import states_of
 from tests.kit.cluster_truth import Cluster
 from tests.oracle.controller import Change, KafkaController
 from tests.oracle.jvm import java, kafka_failures

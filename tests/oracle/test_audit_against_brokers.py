@@ -15,18 +15,18 @@ from typing import Any, Final
 
 import pytest
 
-from pylog_spark.engines.choice import Local
-from pylog_spark.java import find_java
-from pylog_spark.operations.audit.driver import Audit, audit
-from pylog_spark.operations.audit.election_files import (
+from pylog_spark.cluster.audit.driver import Audit, audit
+from pylog_spark.cluster.audit.election_files import (
     ELECTION_FILE,
     REASSIGNMENT_FILE,
     RESTORE_FILE,
 )
+from pylog_spark.engines.choice import Local
+from pylog_spark.java import find_java
 from pylog_spark.options import JobOptions
 from storage_core.checkpoint.broker_files import encode_clean_shutdown
+from storage_core.cluster.elections import ELR_FEATURE
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
-from storage_core.maintenance.replication.elections import ELR_FEATURE
 from tests.oracle.broker import logging_jars
 from tests.oracle.broker_clients import Partition
 from tests.oracle.cluster import CONTROLLER_ID, METADATA_DIRECTORY, NODE_IDS, Cluster

@@ -15,7 +15,7 @@ from storage_core.checkpoint.kafka_uuid import (
     UNASSIGNED_DIRECTORY,
     encode_uuid,
 )
-from storage_core.maintenance.replication.elections import (
+from storage_core.cluster.elections import (
     NO_LEADER,
     Controller,
     Election,
@@ -24,7 +24,7 @@ from storage_core.maintenance.replication.elections import (
     order_of_sessions,
     predict_election,
 )
-from storage_core.maintenance.replication.partition_registration import PartitionRegistration
+from storage_core.cluster.partition_registration import PartitionRegistration
 from tests.oracle.controller import Change, KafkaController
 from tests.oracle.jvm import kafka_failures
 

@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from storage_core.catalog.roles import Role
+from storage_core.cluster.audit import FollowerCut, audit_partition
+from storage_core.cluster.partition_registration import (
+    ANY_INDEX_BYTES,
+    parse_states,
+)
+from storage_core.cluster.places import find_places
+from storage_core.cluster.replica import open_replica
 from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import TEMPORARY_SUFFIX
 from storage_core.maintenance.recovery.partition import plan_recovery
-from storage_core.maintenance.replication.audit import FollowerCut, audit_partition
-from storage_core.maintenance.replication.partition_registration import (
-    ANY_INDEX_BYTES,
-    parse_states,
-)
-from storage_core.maintenance.replication.places import find_places
-from storage_core.maintenance.replication.replica import open_replica
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.store.local import LocalStore
 from tests.kit.cluster_truth import CLUSTERS, Cluster

@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, read_cluster_metadata
 from storage_core.checkpoint.broker_files import parse_meta_properties
-from storage_core.maintenance.replication.metadata_copies import (
+from storage_core.cluster.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
     VotersSource,

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.filenames import TopicPartition
-from storage_core.maintenance.replication.offset_map import (
+from storage_core.cluster.offset_map import (
     OFFSET_SYNC_KEY,
     OFFSET_SYNC_VALUE,
     read_offset_syncs,
 )
+from storage_core.filenames import TopicPartition
 from storage_core.messages.field_reader import FieldReader
+from tests.cluster.storage.test_differences import rest
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.oracle.jars import mirror_jar
 from tests.oracle.jvm import java, java_file, kafka_failures
-from tests.storage_core.maintenance.replication.test_differences import rest
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
 

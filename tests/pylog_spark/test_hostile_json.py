@@ -22,6 +22,7 @@ from pylog_spark.source.options import parse_options
 from pylog_spark.tasks.inventory_files import InventoryPart, find_parts, read_tables
 from storage_core.catalog.topic_dump import parse_topic_dump
 from storage_core.checkpoint import CleanShutdown, parse_clean_shutdown
+from storage_core.cluster.partition_registration import parse_states
 from storage_core.commit.claim import hold_claim
 from storage_core.commit.trash import (
     LEFT_FILE,
@@ -37,7 +38,6 @@ from storage_core.errors import PylogError
 from storage_core.filenames import PURGED_FILE, TopicPartition
 from storage_core.maintenance.compaction.key_files import map_set, write_set
 from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
-from storage_core.maintenance.replication.partition_registration import parse_states
 from storage_core.roots.broker_undo import remember_marker
 from storage_core.roots.killed_runs import _read_marker
 from storage_core.store.generations import read_head, read_history
@@ -223,7 +223,7 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/doctor.py",  # findings of this run, from a file of its own
         "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/cli/row_lines.py",  # a text that was just written
-        "pylog_spark/operations/audit/driver.py",  # from task to driver
+        "pylog_spark/cluster/audit/driver.py",  # from task to driver
         "pylog_spark/operations/compact/cleaned_logs.py",
         "pylog_spark/tasks/message.py",  # from task to driver
         "pylog_spark/run/plan_file.py",  # its own values, made plain
@@ -231,7 +231,7 @@ def test_every_reader_is_named_above():
         "pylog_spark/operations/recover/recovered_logs.py",
         "pylog_spark/run/saved_plans.py",
         "pylog_spark/operations/compact/pass_task.py",  # from task to task
-        "pylog_spark/operations/differences/task.py",  # from task to task
+        "pylog_spark/cluster/differences/task.py",  # from task to task
         "pylog_spark/operations/compact/exchange_task.py",
         "pylog_spark/tasks/failures.py",  # the task's own row
         "pylog_spark/tasks/fingerprints.py",

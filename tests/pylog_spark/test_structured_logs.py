@@ -19,19 +19,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.engines.engine import AnyEngine
-from pylog_spark.engines.local_engine import LocalEngine
-from pylog_spark.engines.spark_engine import SparkEngine
-from pylog_spark.operations.audit import task as audits
-from pylog_spark.operations.audit.task import audit_partitions
-from pylog_spark.operations.copies import task as copies
-from pylog_spark.operations.copies.task import CopyTarget, compare_copies
-from pylog_spark.operations.differences import task as differences
-from pylog_spark.operations.differences.task import (
+from pylog_spark.cluster.audit import task as audits
+from pylog_spark.cluster.audit.task import audit_partitions
+from pylog_spark.cluster.copies import task as copies
+from pylog_spark.cluster.copies.task import CopyTarget, compare_copies
+from pylog_spark.cluster.differences import task as differences
+from pylog_spark.cluster.differences.task import (
     DigestTarget,
     compare_partitions,
     digest_replicas,
 )
+from pylog_spark.engines.engine import AnyEngine
+from pylog_spark.engines.local_engine import LocalEngine
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.doctor import task as forecasts
 from pylog_spark.operations.doctor.task import forecast_partition
 from pylog_spark.operations.ingest import task as ingestion
@@ -60,10 +60,10 @@ from pylog_spark.tasks.message import PartitionCommit, TaskMessage, attempt
 from pylog_spark.tasks.partition_ref import PartitionRef
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.cluster.places import PartitionPlaces
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
-from storage_core.maintenance.replication.places import PartitionPlaces
 from storage_core.maintenance.verification.options import DirectoryContext
 from storage_core.roots.purge import PartitionPurge
 from storage_core.roots.undo import PartitionUndo

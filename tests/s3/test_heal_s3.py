@@ -5,7 +5,7 @@ import pytest
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from storage_core.store.s3_objects import S3ObjectStore
-from tests.pylog_spark.operations.test_heal import Lab, states
+from tests.cluster.operations.test_heal import Lab, states
 
 
 @pytest.mark.thorough

@@ -2,19 +2,19 @@
 forecast of the start for every partition."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Any, Final
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
+from pylog_spark.house import additions
 from pylog_spark.operations.doctor.diagnosis import Diagnosis, Threads, put_together, to_foretell
+from pylog_spark.operations.doctor.several_brokers import SeveralBrokers
 from pylog_spark.operations.doctor.task import ForecastRow, forecast_partitions
-from pylog_spark.operations.metadata_copies import list_metadata_copies
 from pylog_spark.operations.salvage import look_at_salvage
 from pylog_spark.operations.verify.driver import (
     OnFindings,
@@ -118,22 +118,9 @@ def release_to_start(version: str) -> str:
 
 
 def find_absent_voters(roots: Sequence[str | Path], options: JobOptions) -> list[str]:
-    """Return which controllers have to run beside those in log directories. A sentence for each
-    cluster of which no majority of the voters is there."""
-    sentences = []
-    # What cannot be read is a finding, or will be one.
-    with suppress(PylogError, OSError):
-        for cluster in list_metadata_copies(roots, now_ms=options.now_ms):
-            if cluster.lacks_majority:
-                nodes = [str(voter.node_id) for voter in cluster.voters]
-                lost = ", ".join(str(voter.node_id) for voter in cluster.absent_voters)
-                who = f"{cluster.majority} of the controllers {', '.join(nodes)} have to run"
-                places = " ".join(quote(copy.root) for copy in cluster.copies)
-                sentences.append(
-                    f"{who if len(nodes) > 1 else f'controller {nodes[0]} has to run'}; where the "
-                    f"disks of {lost} are lost for good, see `pylog metadata show {places}`"
-                )
-    return sentences
+    """Return which controllers have to run beside those in log directories, a sentence each."""
+    doctors: Iterable[SeveralBrokers] = additions("several_brokers")
+    return [each for doctor in doctors for each in doctor.find_absent_voters(roots, options)]
 
 
 def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:

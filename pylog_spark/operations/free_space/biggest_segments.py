@@ -13,8 +13,8 @@ from pylog_spark.run.catalogs import build_catalogs
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError
-from storage_core.maintenance.inspection import RootView, inspect_root
 from storage_core.maintenance.survey import observe_segments
+from storage_core.reading.inspection import RootView, inspect_root
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.generations import unpinned
 from storage_core.store.open_objects import name_root

@@ -43,7 +43,7 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.maintenance.inspection import RootView, group_by_broker, inspect_root
+from storage_core.reading.inspection import RootView, group_by_broker, inspect_root
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.base import FileInfo, LogStore
 from storage_core.store.open_store import open_store

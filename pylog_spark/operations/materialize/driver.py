@@ -41,9 +41,9 @@ from storage_core.maintenance.materialize import (
     hold_target,
     read_target,
     release_partition,
-    write_checkpoints,
     write_target,
 )
+from storage_core.roots.broker import write_checkpoints
 from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import find_root

@@ -36,7 +36,7 @@ from storage_core.clock import Clock
 from storage_core.commit.purge import Purged, apply_purge, find_runs, plan_purge_trash
 from storage_core.commit.trash import hold_run
 from storage_core.errors import ConfigError, PylogError
-from storage_core.maintenance.inspection import inspect_root
+from storage_core.reading.inspection import inspect_root
 from storage_core.roots.purge import PurgeRequest, PurgeT, RootPurge, Stretch
 
 

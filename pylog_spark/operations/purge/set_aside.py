@@ -16,7 +16,7 @@ from storage_core.catalog.metadata_image import TopicMetadata
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.inspection import RootView, group_by_broker
+from storage_core.reading.inspection import RootView, group_by_broker
 from storage_core.store import open_store
 
 _SET_ASIDE: Final = frozenset({DirectoryKind.STRAY, DirectoryKind.DELETE})

@@ -13,10 +13,11 @@ from functools import cache, partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from pylog_spark.house import additions
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import Binary, Int32, Number, Text, Truth, column, rows_to_batches
 from pylog_spark.schemas import RECOVERY_WORK, Action, Failure, Reason, Status
@@ -40,7 +41,7 @@ from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
-from storage_core.commit import CommitPlan
+from storage_core.commit import CommitPlan, Operation
 from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
 from storage_core.errors import CheckpointError
@@ -54,7 +55,7 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
 )
-from storage_core.json_values import from_json, to_json
+from storage_core.json_values import to_json
 from storage_core.log.believed_epochs import find_last_epoch, read_epoch_runs
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import FollowerEnd, LoadedLog
@@ -64,14 +65,25 @@ from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts
-from storage_core.maintenance.replication.healing import Healing
-from storage_core.maintenance.replication.healing_commit import HealedPartition
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.roots.partition_facts import has_expected_topic_id, partition_checkpoints
 from storage_core.roots.root import TOUCHED, Prepared
 from storage_core.store import LocalStore, LogStore, open_store
-from storage_core.store.log_identity import read_identity
 from storage_core.wording import count_text
+
+
+class HealedStore(Protocol):
+    """A partition that is about to get segments of other replicas' bytes."""
+
+    @property
+    def store(self) -> LogStore:
+        """The partition as it will be; the segments have no indexes there yet."""
+
+    def plan(self, operations: Sequence[Operation]) -> tuple[Operation, ...]:
+        """Return the operations of the swap, then those of a load of ``store``."""
+
+    def write(self, operations: Sequence[Operation], scratch: Path) -> tuple[Operation, ...]:
+        """Write the segments to scratch files; return the final operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,7 +404,7 @@ def _load(
     work: RecoveryWork,
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
-    healed: HealedPartition | None = None,
+    healed: HealedStore | None = None,
 ) -> LoadedLog:
     """Load a log; of a healed partition, plan the swap first."""
     log = plan_recovery(
@@ -411,19 +423,16 @@ def _load(
     return replace(log, operations=keep_scratch(operations, context.run.run_id))
 
 
-def _healed(store: LogStore, work: RecoveryWork) -> HealedPartition | None:
+def _healed(store: LogStore, work: RecoveryWork) -> HealedStore | None:
     """Return a partition with its new segments; None without any."""
     if work.healing is None:
         return None
-    healing = from_json(Healing, work.healing)
-    own = read_identity(store)
-    for donor in {piece.directory for each in healing.segments for piece in each.pieces} - {""}:
-        read_identity(open_store(donor)).require(own, donor)
-    return HealedPartition(store, healing.segments, healing.wrong_epochs)
+    open_healing: Callable[[LogStore, str], HealedStore] = next(additions("healing"))
+    return open_healing(store, work.healing)
 
 
 def _place_segments(
-    healed: HealedPartition, work: RecoveryWork, log: LoadedLog, write: WriteContext
+    healed: HealedStore, work: RecoveryWork, log: LoadedLog, write: WriteContext
 ) -> CommitPlan:
     """Write new segments to scratch files; return the recovery's plan."""
     folder = write.roots[work.ref.root].shared_folder(work.ref.directory)

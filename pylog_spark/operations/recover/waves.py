@@ -1,6 +1,5 @@
 """Run the waves of a recovery: spread partitions, write checkpoints."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -280,79 +279,6 @@ class RecoveryStages:
             if row["next_offset"] is not None
         }
         root.settle_commits(points, is_whole=not touched)
-
-
-class TruncationStages(RecoveryStages):
-    """The stages to cut a wave's followers, each after its recovery. Followers are cut side by
-    side."""
-
-    def title(self, due: Sequence[DueRecovery]) -> str:
-        """Return what the wave does."""
-        return f"{self._run.job.title} {self._run.job.places}: cut {len(due)} followers"
-
-    def prepare(self, root: HeldRoot, due: Sequence[DueRecovery]) -> None:
-        """Lower the recovery points to the cuts, before the first byte goes.
-
-        High watermarks stay until then: they say what was committed, should nothing be cut. A
-        marker keeps the broker's epoch where the controller counts on nothing that is cut: the
-        broker would else leave ISR and ELR of all its partitions.
-        """
-        if not all(each.work.stays_eligible for each in due):
-            super().prepare(root, due)
-        self._write_points(root, {each.work: min(each.work.truncations) for each in due})
-
-    def settle(
-        self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
-    ) -> None:
-        """Write the checkpoints of the cut partitions in one log directory. A partition that was
-        left alone has its own recovery point back."""
-        super().settle(root, due, outcomes)
-        alone = [
-            each.work
-            for each in due
-            if outcomes[each.ref.ordinal].columns["status"] != Status.DONE
-            and not outcomes[each.ref.ordinal].was_touched
-        ]
-        self._write_points(root, dict.fromkeys(alone, sys.maxsize))
-
-    def _write_points(self, root: HeldRoot, most: Mapping[RecoveryWork, int]) -> None:
-        """Write the logs' recovery points, each at most at an offset. A log that has none gets
-        none."""
-        points = {
-            work.ref.partition: min(work.recovery_point, offset)
-            for work, offset in most.items()
-            if work.recovery_point
-        }
-        root.write_checkpoints({RECOVERY_POINT_FILE: points})
-
-
-class HealingStages(RecoveryStages):
-    """The stages to heal a wave's logs, each before its recovery."""
-
-    def title(self, due: Sequence[DueRecovery]) -> str:
-        """Return what the wave does."""
-        return f"{self._run.job.title} {self._run.job.places}: heal {len(due)} logs"
-
-    def prepare(self, root: HeldRoot, due: Sequence[DueRecovery]) -> None:
-        """Prepare for the cuts of logs that were not closed. A marker keeps the broker's epoch
-        where all were: nothing that it counted on goes."""
-        if not all(each.work.is_clean for each in due):
-            super().prepare(root, due)
-
-    def settle(
-        self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
-    ) -> None:
-        """Write the checkpoints of the healed partitions in one log directory. Recovery points
-        stay: an undo brings back damage that a broker has to meet."""
-        super().settle(root, due, outcomes)
-        points = {
-            each.work.ref.partition: min(
-                each.work.recovery_point, outcomes[each.ref.ordinal].columns["log_end_offset"]
-            )
-            for each in due
-            if outcomes[each.ref.ordinal].columns["status"] == Status.DONE
-        }
-        root.write_checkpoints({RECOVERY_POINT_FILE: points})
 
 
 def find_due_logs(partitions: pa.Table) -> list[DueRecovery]:

@@ -8,7 +8,7 @@ array of one.
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from storage_core.config import LogConfig
 from storage_core.config.values import LONG_MAX
 from storage_core.errors import ConfigError
 from storage_core.kernels import compaction_walk as walk
+from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.listings import (
     NO_END,
     NO_ENTRY,
@@ -271,3 +272,15 @@ def without_max_lag(config: LogConfig) -> LogConfig:
     """Return a configuration without a limit for the age of dirty records. No log is due for
     that age alone then."""
     return replace(config, max_compaction_lag_ms=LONG_MAX)
+
+
+def weigh_dirt(
+    log: LoadedLog, config: LogConfig, cleaner_checkpoint: int | None, now_ms: int
+) -> dict[str, Any]:
+    """Return ``dirty_bytes`` and ``dirty_ratio`` of a log, for ``inspect_partition``."""
+    request = CleanRequest(now_ms=now_ms, cleaner_checkpoint=cleaner_checkpoint)
+    cleanable = choose_range(PartitionState.of_log(log), config, request)
+    return {
+        "dirty_bytes": cleanable.cleanable_bytes,
+        "dirty_ratio": round(cleanable.cleanable_ratio, 4),
+    }

@@ -6,15 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from storage_core.cluster.healing import plan_healing
+from storage_core.cluster.healing_commit import HealedPartition
 from storage_core.commit import CommitPlan, commit
-from storage_core.maintenance.replication.healing import plan_healing
-from storage_core.maintenance.replication.healing_commit import HealedPartition
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from tests.crash.cells import Cell, WorkOfKafka
-from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, POWER, UNORDERED, Interruption
-from tests.storage_core.maintenance.replication.test_differences import write_replica
-from tests.storage_core.maintenance.replication.test_healing import (
+from tests.cluster.storage.test_differences import write_replica
+from tests.cluster.storage.test_healing import (
     END,
     NOW_MS,
     ROLLS,
@@ -28,6 +26,8 @@ from tests.storage_core.maintenance.replication.test_healing import (
     swapped_segments,
     two_segments_missing,
 )
+from tests.crash.cells import Cell, WorkOfKafka
+from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, POWER, UNORDERED, Interruption
 
 
 class Healing(WorkOfKafka):

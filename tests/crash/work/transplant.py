@@ -11,9 +11,7 @@ from storage_core.filenames import log_file
 from storage_core.log.log_loader import LogLoader
 from storage_core.roots.broker import BrokerRoot
 from storage_core.store import LocalStore
-from tests.crash.cells import Call, Cell, WorkOfRun
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
-from tests.storage_core.maintenance.transplant.clusters import (
+from tests.cluster.transplant.clusters import (
     END,
     LOG_START,
     NOW_MS,
@@ -21,6 +19,8 @@ from tests.storage_core.maintenance.transplant.clusters import (
     Target,
     write_source,
 )
+from tests.crash.cells import Call, Cell, WorkOfRun
+from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
 
 
 def _creates(_path: Any, flags: int, *_: Any, **__: Any) -> bool:

@@ -7,8 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+from pylog_spark.cluster.transplant.driver import TransplantOptions, transplant
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.transplant.driver import TransplantOptions, transplant
 from pylog_spark.operations.undo.driver import undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
@@ -16,18 +16,18 @@ from storage_core.catalog.roles import Role
 from storage_core.commit.trash import RUN_FILE
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
 from storage_core.store import LocalStore
-from tests.crash.cells import Call, Cell, WorkOfRun
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end, restarted
-from tests.crash.work.transplant import TransplantOfLog
-from tests.kit.compare import read_tree
-from tests.kit.tasks_here import tasks_done_here
-from tests.storage_core.maintenance.transplant.clusters import (
+from tests.cluster.transplant.clusters import (
     NOW_MS,
     ORDERS,
     Target,
     write_properties,
     write_source,
 )
+from tests.crash.cells import Call, Cell, WorkOfRun
+from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end, restarted
+from tests.crash.work.transplant import TransplantOfLog
+from tests.kit.compare import read_tree
+from tests.kit.tasks_here import tasks_done_here
 
 # The source has an open transaction, and no records of its coordinator.
 CONSENT = TransplantOptions(aborts_undecided=True)

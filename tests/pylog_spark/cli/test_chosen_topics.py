@@ -5,7 +5,8 @@ from typing import Final
 
 import pytest
 
-from pylog_spark.cli.commands import COMMANDS, CommandGroup
+from pylog_spark.cli.command import CommandGroup
+from pylog_spark.cli.commands import COMMANDS
 from pylog_spark.options.declared import EXCLUDE, TOPICS
 from storage_core.catalog.topic_filter import is_pattern, nearest_name, unmatched_globs
 from tests.kit.golden_data import Golden

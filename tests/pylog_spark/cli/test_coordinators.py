@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.exit_code import ExitCode
-from tests.kit.builders import BatchSpec, RecordSpec
-from tests.kit.compare import read_tree
-from tests.kit.directories import SegmentSpec, write_partition
-from tests.kit.golden_data import GOLDEN, Golden, unpack_archive
-from tests.storage_core.maintenance.transplant.clusters import (
+from tests.cluster.transplant.clusters import (
     BATCHES,
     END,
     OPEN_PRODUCER,
@@ -22,6 +18,10 @@ from tests.storage_core.maintenance.transplant.clusters import (
     write_source,
     write_states,
 )
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import GOLDEN, Golden, unpack_archive
 
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.cli.command import Command, CommandGroup
 from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
-from pylog_spark.cli.commands import Command, CommandGroup
 from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.options.option import Option
 

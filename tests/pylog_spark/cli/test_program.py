@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli import error_text
+from pylog_spark.cli.command import Command
 from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
-from pylog_spark.cli.commands import Command
 from pylog_spark.cli.warmup import write_sample
 from pylog_spark.exit_code import ExitCode, TerminatedError, exit_code_of
 from pylog_spark.java import JavaNotFoundError

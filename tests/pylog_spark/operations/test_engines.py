@@ -12,6 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from pylog_spark.cluster.transplant.driver import TransplantOptions, transplant
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
@@ -23,7 +24,6 @@ from pylog_spark.operations.purge.driver import purge
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
 from pylog_spark.operations.survey.driver import survey
-from pylog_spark.operations.transplant.driver import TransplantOptions, transplant
 from pylog_spark.operations.undo.driver import undo
 from pylog_spark.operations.verify.driver import verify
 from pylog_spark.operations.verify.report import VerifyRequest
@@ -37,16 +37,16 @@ from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.materialize import STATE_FILE
 from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.managed_root import find_root, list_partitions
-from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
-from tests.pylog_spark.crashed_roots import crashed_directory, tear
-from tests.pylog_spark.managed_roots import read_store
-from tests.storage_core.catalog import metadata_bytes as md
-from tests.storage_core.maintenance.transplant.clusters import (
+from tests.cluster.transplant.clusters import (
     NOW_MS,
     Target,
     write_properties,
     write_source,
 )
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+from tests.pylog_spark.crashed_roots import crashed_directory, tear
+from tests.pylog_spark.managed_roots import read_store
+from tests.storage_core.catalog import metadata_bytes as md
 
 pytestmark = pytest.mark.spark
 

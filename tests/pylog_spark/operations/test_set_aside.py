@@ -12,7 +12,7 @@ from pylog_spark.operations.purge import set_aside
 from pylog_spark.operations.purge.set_aside import describe_set_aside
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.maintenance.inspection import inspect_root
+from storage_core.reading.inspection import inspect_root
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.start_accidents import DELETE, STRAY, Disks
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.commands import COMMANDS, Command, CommandGroup
-from pylog_spark.options import JobOptions, RunLimits, declared, of_partitions, of_transplants
+from pylog_spark.cli.command import Command, CommandGroup
+from pylog_spark.cli.commands import COMMANDS
+from pylog_spark.cluster import options as of_cluster
+from pylog_spark.options import JobOptions, RunLimits, declared, of_partitions
 from pylog_spark.options import load as load_module
 from pylog_spark.options.declared import OPTIONS
 from pylog_spark.options.load import load_config
@@ -105,7 +107,7 @@ def test_every_option_of_a_command_is_read_by_somebody(command: Command):
 def test_every_option_belongs_to_a_command_or_to_files():
     declarations = [
         value
-        for module in (declared, of_partitions, of_transplants)
+        for module in (declared, of_partitions, of_cluster)
         for value in vars(module).values()
         if isinstance(value, Option)
     ]

@@ -9,9 +9,9 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import CleanupPolicy, LogConfig
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.maintenance.compaction.candidates import CleanRequest
-from storage_core.maintenance.inspection import inspect_partition, inspect_root
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.survey import observe_segments, segment_states
+from storage_core.reading.inspection import inspect_partition, inspect_root
 from storage_core.store import FileInfo
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition

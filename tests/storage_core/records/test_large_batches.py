@@ -25,8 +25,8 @@ from storage_core.log.committed_view import scan_batch_tables, scan_committed_vi
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.log_loader import load_log
 from storage_core.log.segment_scan import scan_segment
-from storage_core.maintenance.inspection import _oldest, _read_tail
 from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.reading.inspection import _oldest, _read_tail
 from storage_core.records import reader as reader_module
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS

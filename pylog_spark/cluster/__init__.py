@@ -1,0 +1,1 @@
+"""Several brokers: audit, elections, differences, copies, heal, metadata, transplant."""

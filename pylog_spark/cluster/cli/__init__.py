@@ -1,0 +1,1 @@
+"""Commands about several brokers."""

@@ -1,0 +1,21 @@
+"""What this house adds to upkeep's program."""
+
+from typing import Final
+
+from pylog_spark.house import House
+
+HOUSE: Final = House(
+    commands="pylog_spark.cluster.cli.commands:COMMANDS",
+    guards="pylog_spark.cluster.refusals:GUARDS",
+    remarks="pylog_spark.cluster.refusals:REMARKS",
+    warm_up="pylog_spark.cluster.warmup:digest",
+    several_brokers="pylog_spark.cluster.doctor:SEVERAL_BROKERS",
+    healing="storage_core.cluster.healing_commit:open_healing",
+    operations={
+        "truncate": "pylog_spark.cluster.truncate:truncate",
+        "heal": "pylog_spark.cluster.heal.driver:heal",
+    },
+    for_a_person={
+        "transplant": "storage_core.cluster.transplant.transplant_reason:TransplantReason"
+    },
+)

@@ -1,0 +1,323 @@
+"""Align a copy's records with the original's, by content and order.
+
+What the two have in common is told by the digests of records, not by their offsets: markers of
+transactions and cleaners leave gaps in one log alone. Where the next records differ, the nearest
+place is looked for at which both go on alike: among the next ``WINDOW_RECORDS`` of both, then
+between those of one and all that follow in the other. Only windows of both logs are in memory.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.cluster.record_digests import (
+    IDENTITY,
+    OFFSET,
+    TIMESTAMP,
+    RecordReader,
+    Rows,
+    no_rows,
+)
+
+# Records of each log that are held at once, 56 bytes each.
+WINDOW_RECORDS: Final = 1 << 18
+# Records searched first: most logs soon agree again.
+_FIRST_WINDOWS: Final = (64, 4096)
+# Gaps beyond these are only counted.
+_MOST_GAPS: Final = 1 << 16
+
+
+class Mismatch(NamedTuple):
+    """Records of both logs between two places at which they are alike."""
+
+    # Offset of the first such record of the original; of the next one where there is none.
+    first: int
+    last: int  # offset of the last one, below the first if there is none
+    records: int
+    time_ms: int
+    copy_first: int
+    copy_last: int
+    copy_records: int
+    copy_time_ms: int
+    is_first: bool  # whether nothing before was alike
+    is_last: bool  # whether nothing behind is alike
+
+
+@dataclass(slots=True)
+class WrongOffsets:
+    """Records at different offsets in original and copy, despite equal numbering."""
+
+    records: int = 0
+    first: int = 0
+    last: int = 0
+    copy_first: int = 0
+    copy_last: int = 0
+    time_ms: int = 0
+
+    def add(self, original: Rows, offsets: NDArray[np.int64]) -> None:
+        """Take note of records."""
+        if not self.records:
+            self.first, self.copy_first = int(original[OFFSET, 0]), int(offsets[0])
+            self.time_ms = int(original[TIMESTAMP, 0])
+        self.records += len(offsets)
+        self.last, self.copy_last = int(original[OFFSET, -1]), int(offsets[-1])
+
+
+@dataclass(slots=True)
+class Alignment:
+    """What two logs have in common."""
+
+    gaps: list[Mismatch] = field(default_factory=list)  # where they differ, in order
+    untold: int = 0  # how many places more
+    records: int = 0
+    # Records at other offsets than in the original, where there is no map.
+    wrong: WrongOffsets = field(default_factory=WrongOffsets)
+    # int64[5, n] each, records that do not lie where a map says: offset in the original, in the
+    # copy, in the copy as the map has it, timestamp, identity.
+    unmet: list[NDArray[np.int64]] = field(default_factory=list)
+
+
+class _AlignedLog:
+    """One log and its records read but not yet aligned."""
+
+    def __init__(self, open_at: Callable[[int], RecordReader]) -> None:
+        self._open_at = open_at
+        self.readers = [open_at(0)]
+        self.rows = no_rows()
+        self.is_at_end = False
+        self.next_offset = 0  # behind the last record in use
+
+    def read(self) -> Rows | None:
+        """Return the next piece without adding it to the rows. None at the end of the log."""
+        rows = self.readers[-1].read()
+        self.is_at_end = rows is None
+        return rows
+
+    def fill(self, count: int) -> None:
+        """Read until there are so many records, or the log ends."""
+        parts, total = [self.rows], self.rows.shape[1]
+        while total < count and not self.is_at_end:
+            rows = self.read()
+            if rows is not None:
+                parts.append(rows)
+                total += rows.shape[1]
+        if len(parts) > 1:
+            self.rows = np.concatenate(parts, axis=1)
+
+    def go_back_to(self, offset: int) -> None:
+        """Read on from an offset that was passed already."""
+        self.readers.append(self._open_at(offset))
+        self.is_at_end = False
+
+
+@dataclass(slots=True)
+class Passed:
+    """Records of one log that follow each other."""
+
+    first: int = -1
+    last: int = -1  # offset of the last one, -1 without one
+    records: int = 0
+    time_ms: int = -1
+
+    def add(self, rows: Rows) -> None:
+        """Take note of records that follow."""
+        if not rows.shape[1]:
+            return
+        if self.last < 0:
+            self.first, self.time_ms = int(rows[OFFSET, 0]), int(rows[TIMESTAMP, 0])
+        self.last = int(rows[OFFSET, -1])
+        self.records += rows.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Identities of some records, rising, and which record has each first."""
+
+    values: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, identities: NDArray[np.int64]) -> "Names":
+        """Return those of some records."""
+        return cls(*np.unique(identities, return_index=True))
+
+    def find(self, identities: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return indexes of the identities among these, and their places."""
+        if not self.values.size:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        at = np.minimum(np.searchsorted(self.values, identities), self.values.size - 1)
+        matches = np.flatnonzero(self.values[at] == identities)
+        return matches, self.place[at[matches]]
+
+
+class Aligner:
+    """Aligns two logs.
+
+    Args:
+        open_original: Returns a reader of the original from an offset on.
+        syncs: int64[n, 2], offsets in the original, rising, and in the copy, that a map says; None
+            where all offsets should be equal.
+    """
+
+    def __init__(
+        self,
+        open_original: Callable[[int], RecordReader],
+        open_copy: Callable[[int], RecordReader],
+        syncs: NDArray[np.int64] | None,
+    ) -> None:
+        self.original, self.copy = _AlignedLog(open_original), _AlignedLog(open_copy)
+        self._syncs = syncs
+        self._answer = Alignment()
+
+    def run(self) -> Alignment:
+        """Read both logs, and return what they have in common."""
+        one, two = self.original, self.copy
+        while True:
+            one.fill(1)
+            two.fill(1)
+            count = self._count_equal()
+            if count:
+                self._take(count)
+                continue
+            if not one.rows.shape[1] and not two.rows.shape[1]:
+                return self._answer
+            self._pass_gap()
+
+    def _count_equal(self) -> int:
+        """Return how many of the next records are equal."""
+        one, two = self.original.rows[IDENTITY], self.copy.rows[IDENTITY]
+        most = min(one.size, two.size)
+        done = 0
+        length = _FIRST_WINDOWS[0]
+        while done < most:
+            end = min(done + length, most)
+            other = np.flatnonzero(one[done:end] != two[done:end])
+            if other.size:
+                return done + int(other[0])
+            done, length = end, 4 * length
+        return done
+
+    def _take(self, count: int) -> None:
+        """Use records that are equal."""
+        original, offsets = self.original.rows[:, :count], self.copy.rows[OFFSET, :count]
+        self._answer.records += count
+        if self._syncs is None:
+            is_wrong = original[OFFSET] != offsets
+            if is_wrong.any():
+                self._answer.wrong.add(original[:, is_wrong], offsets[is_wrong])
+        elif len(self._syncs):
+            first, last = np.searchsorted(
+                self._syncs[:, 0], [original[OFFSET, 0], original[OFFSET, -1] + 1]
+            )
+            syncs = self._syncs[first:last]
+            at = np.minimum(np.searchsorted(original[OFFSET], syncs[:, 0]), count - 1)
+            is_wrong = (original[OFFSET, at] == syncs[:, 0]) & (offsets[at] != syncs[:, 1])
+            if is_wrong.any():
+                at = at[is_wrong]
+                columns = [original[OFFSET, at], offsets[at], syncs[is_wrong, 1]]
+                columns += [original[TIMESTAMP, at], original[IDENTITY, at]]
+                self._answer.unmet.append(np.stack(columns))
+        for side in (self.original, self.copy):
+            side.next_offset = int(side.rows[OFFSET, count - 1]) + 1
+            side.rows = side.rows[:, count:]
+
+    def _pass_gap(self) -> None:
+        """Go on to the next place at which both are alike."""
+        passed = Passed(), Passed()
+        is_first = not self._answer.records
+        if not self._meet_near(passed):
+            self._meet_far(passed)
+        one, two = self.original, self.copy
+        one.fill(1)
+        two.fill(1)
+        for side, each in zip((one, two), passed, strict=True):
+            side.next_offset = max(side.next_offset, each.last + 1)
+        nexts = [
+            int(side.rows[OFFSET, 0]) if side.rows.shape[1] else side.next_offset
+            for side in (one, two)
+        ]
+        (mine, theirs), answer = passed, self._answer
+        if len(answer.gaps) >= _MOST_GAPS:
+            answer.untold += 1
+            return
+        answer.gaps.append(
+            Mismatch(
+                first=mine.first if mine.last >= 0 else nexts[0],
+                last=mine.last if mine.last >= 0 else nexts[0] - 1,
+                records=mine.records,
+                time_ms=mine.time_ms,
+                copy_first=theirs.first if theirs.last >= 0 else nexts[1],
+                copy_last=theirs.last if theirs.last >= 0 else nexts[1] - 1,
+                copy_records=theirs.records,
+                copy_time_ms=theirs.time_ms,
+                is_first=is_first,
+                is_last=not one.rows.shape[1] and not two.rows.shape[1],
+            )
+        )
+
+    def _meet_near(self, passed: tuple[Passed, Passed]) -> bool:
+        """Look among the next records of both; return whether they meet."""
+        sides = self.original, self.copy
+        for size in (*_FIRST_WINDOWS, WINDOW_RECORDS):
+            for side in sides:
+                side.fill(size)
+            # The last search takes all records read, which are in memory anyway.
+            end = size if size < WINDOW_RECORDS else None
+            one, two = (side.rows[IDENTITY, :end] for side in sides)
+            row, place = Names.of(two).find(one)
+            if row.size:
+                best = int(np.argmin(row + place))
+                for side, each, count in zip(
+                    sides, passed, (int(row[best]), int(place[best])), strict=True
+                ):
+                    each.add(side.rows[:, :count])
+                    side.rows = side.rows[:, count:]
+                return True
+            if one.size < size and two.size < size:
+                break
+        return False
+
+    def _meet_far(self, passed: tuple[Passed, Passed]) -> None:
+        """Search all later records of each log for the other's next."""
+        sides = self.original, self.copy
+        held = [side.rows for side in sides]
+        names = [Names.of(rows[IDENTITY]) for rows in held]
+        # Records read beyond those in memory.
+        beyond: tuple[Passed, Passed] = (Passed(), Passed())
+        while not all(side.is_at_end or not held[1 - n].size for n, side in enumerate(sides)):
+            for number, side in enumerate(sides):
+                other = 1 - number
+                rows = None if side.is_at_end or not held[other].size else side.read()
+                if rows is None:
+                    continue
+                row, place = names[other].find(rows[IDENTITY])
+                if not row.size:
+                    beyond[number].add(rows)
+                    continue
+                count, start = int(row[0]), int(place[0])
+                _join(passed[number], held[number], beyond[number], rows[:, :count])
+                side.rows = rows[:, count:]
+                passed[other].add(held[other][:, :start])
+                sides[other].rows = held[other][:, start:]
+                if beyond[other].last >= 0:
+                    sides[other].go_back_to(int(held[other][OFFSET, -1]) + 1)
+                return
+        for number, side in enumerate(sides):
+            _join(passed[number], held[number], beyond[number], no_rows())
+            side.rows = no_rows()
+            while (rows := side.read()) is not None:
+                passed[number].add(rows)
+
+
+def _join(passed: Passed, held: Rows, beyond: Passed, rest: Rows) -> None:
+    """Count held records, those beyond them, and a rest as passed."""
+    passed.add(held)
+    if beyond.last >= 0:
+        if passed.last < 0:
+            passed.first, passed.time_ms = beyond.first, beyond.time_ms
+        passed.last = beyond.last
+        passed.records += beyond.records
+    passed.add(rest)

@@ -1,0 +1,388 @@
+"""Judge a partition's replicas: high watermark, divergence, loss under each leader."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow.compute as pc
+
+from storage_core.cluster.comparison import compare_logs
+from storage_core.cluster.log_batches import LogReader, ReadDepth
+from storage_core.cluster.offset_ranges import (
+    Ranges,
+    clip,
+    contain,
+    count,
+    intersect,
+    no_ranges,
+    subtract,
+    union,
+)
+from storage_core.cluster.partition_registration import PartitionRegistration
+from storage_core.cluster.replica import Damage, OpenedLog, Replica
+from storage_core.cluster.truncation import Leader, LogSpan, find_truncation
+
+_NOTHING: Final = LogSpan(
+    log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), first_segment_offset=0
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A copy of the partition that has records of a loss."""
+
+    replica: Replica
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """The size, the time and some keys of records."""
+
+    size_bytes: int = 0
+    # Smallest timestamp, epoch milliseconds; None where none has one.
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+    keys: tuple[bytes, ...] = ()  # the first of their keys, each once; no more than were asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerCut:
+    """The change of one replica if a candidate leads."""
+
+    replica: Replica
+    offset: int  # new log end offset; the old one if nothing is cut
+    is_restart: bool  # whether it is emptied and begins at the offset
+    rounds: tuple[int, ...]  # offsets of the cuts, in order
+    # Up to it the follower agrees with the leader. Below ``offset`` and the leader's log end, Kafka
+    # leaves the two different and says nothing.
+    same_until: int
+    committed: Ranges  # committed records that the cut takes, and that the leader lacks
+    # Whether its broker may stay in ISR and ELR: it is in neither, or has all below the high
+    # watermark afterwards.
+    stays_eligible: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A replica if it led next."""
+
+    replica: Replica
+    cuts: tuple[FollowerCut, ...]
+    lost: Ranges
+    committed: Ranges  # the lost records that were committed on their branch
+    # The lost records that were not, as a closed in-sync replica never had them. The others are
+    # undecided: they are younger than the last checkpoint.
+    uncommitted: Ranges
+    weight: Weight  # their size and time
+    # The copies that have them; those that moves and deletions left, too.
+    holders: tuple[Holder, ...]
+    is_safe: bool  # whether nothing committed is lost, it has no damage, and every replica was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAudit:
+    """The replicas of one partition together."""
+
+    # First offset not known to be on all in-sync replicas, as far as the directories tell; None
+    # without a replica that can be opened.
+    high_watermark: int | None
+    divergence: int | None  # first offset at which two replicas have other records; None without
+    # Each replica's damage, in the given order: batches with a wrong checksum and bytes that are no
+    # batch, including those that opening cuts off.
+    damage: tuple[tuple[Damage, ...], ...]
+    candidates: tuple[Candidate, ...]  # in the order of the assignment
+    largest_epoch: int  # largest leader epoch that a copy names, -1 without one
+    largest_producer_id: int  # largest producer id that a copy names, -1 without one
+    largest_coordinator_epoch: int  # largest epoch of a transaction's coordinator, -1 without one
+
+
+def audit_partition(
+    replicas: Sequence[Replica],
+    state: PartitionRegistration | None,
+    beside: Sequence[Replica] = (),
+    *,
+    most_keys: int = 0,
+) -> PartitionAudit:
+    """Compare the replicas of one partition, and let each of them lead.
+
+    Args:
+        replicas: One a broker; those that are missing too.
+        state: The partition's registration, None if unknown.
+        beside: Copies that moves and deletions left: none of them leads or follows.
+        most_keys: How many keys of each loss are wanted.
+    """
+    return _JudgedPartition(replicas, state, beside, most_keys).result()
+
+
+class _JudgedPartition:
+    """The replicas of one partition, while they are judged."""
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        state: PartitionRegistration | None,
+        beside: Sequence[Replica],
+        most_keys: int,
+    ) -> None:
+        self._replicas = replicas
+        self._most_keys = most_keys
+        self._beside = beside
+        self._state = state
+        self._compared = compare_logs([copy.log for copy in (*replicas, *beside)])
+        numbers = list(range(len(replicas)))
+        if state is not None:
+            by_broker = {replica.broker: number for number, replica in enumerate(replicas)}
+            numbers = [by_broker[broker] for broker in state.replicas if broker in by_broker]
+        self._is_whole = not any(replicas[number].error for number in numbers)
+        self._usable = [number for number in numbers if not replicas[number].error]
+        # Copies that no file assigns to a broker, such as mirrors and managed roots. Where brokers
+        # are known, copies neither lead nor follow, and records only in them would be lost.
+        self._copies = [
+            number
+            for number, replica in enumerate(replicas)
+            if number not in numbers and replica.broker is None and replica.log is not None
+        ]
+        in_sync = self._find_in_sync()
+        self._in_sync = list(map(_span, in_sync))
+        self._witnesses = [_span(replica) for replica in in_sync if self._is_witness(replica)]
+        self._watermark = self._estimate_high_watermark()
+
+    def result(self) -> PartitionAudit:
+        replicas = len(self._replicas)
+        differences = [
+            at
+            for (_, two), at in self._compared.differences.items()
+            if two < replicas and at is not None
+        ]
+        logs = [copy.log for copy in (*self._replicas, *self._beside) if copy.log is not None]
+        return PartitionAudit(
+            high_watermark=self._watermark,
+            divergence=min(differences, default=None),
+            damage=self._compared.damage[:replicas],
+            candidates=tuple(map(self._candidate, self._usable)),
+            largest_epoch=max(
+                self._compared.largest_epoch,
+                *(entry.epoch for log in logs for entry in log.epochs),
+                -1,
+            ),
+            largest_producer_id=max(
+                self._compared.largest_producer_id, *(log.largest_producer_id for log in logs), -1
+            ),
+            largest_coordinator_epoch=max(
+                self._compared.largest_coordinator_epoch,
+                *(log.largest_coordinator_epoch for log in logs),
+                -1,
+            ),
+        )
+
+    def _find_in_sync(self) -> list[Replica]:
+        """Return the in-sync replicas: ISR, ELR, last known leader, or all. The first of these
+        sets with a member counts."""
+        usable = [self._replicas[number] for number in self._usable]
+        if self._state is not None:
+            for brokers in (self._state.isr, self._state.elr, self._state.last_known_elr):
+                if brokers:
+                    return [replica for replica in usable if replica.broker in brokers]
+        return usable
+
+    def _estimate_high_watermark(self) -> int | None:
+        """Estimate the high watermark: the smallest log end of the in-sync replicas. The result is
+        at least each checkpoint of a log that reaches it.
+
+        Too few replicas in sync commit nothing: then the largest checkpoint counts.
+        """
+        if not self._in_sync:
+            return None
+        state = self._state
+        lower_bound = max(min(span.high_watermark, span.log_end_offset) for span in self._in_sync)
+        if state is not None and state.isr:
+            least = min(state.min_insync_replicas, len(state.replicas))
+            if len(state.isr) < least:
+                return lower_bound
+        return max(lower_bound, min(span.log_end_offset for span in self._in_sync))
+
+    def _candidate(self, number: int) -> Candidate:
+        span = _span(self._replicas[number])
+        leader = Leader(span, self._next_epoch())
+        deleted = max([span.log_start_offset, *(each.log_start_offset for each in self._in_sync)])
+        cuts: list[FollowerCut] = []
+        lost: list[Ranges] = []
+        committed: list[Ranges] = []
+        uncommitted: list[Ranges] = []
+        holders: list[tuple[Replica, OpenedLog, Ranges]] = []
+        for other in (*self._usable, *self._copies):
+            follower = self._replicas[other]
+            if other == number or follower.log is None:
+                continue
+            cut = self._cut(other, follower.log, number, leader)
+            start = deleted
+            if self._state is not None and self._state.is_compacted:
+                # Records removed by its cleaner and not by the other's are not lost.
+                start = max(deleted, cut.offset)
+            alone = clip(self._compared.missing[number, other], start=start)
+            lost.append(alone)
+            holders.append((follower, follower.log, alone))
+            end = self._committed_end(follower)
+            committed.append(clip(alone, end=end))
+            is_cut = cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset)
+            if is_cut and other not in self._copies:
+                whole = 0 if cut.is_restart else follower.log.whole_end(cut.offset)
+                cuts.append(
+                    replace(
+                        cut,
+                        committed=clip(committed[-1], start=whole),
+                        stays_eligible=self._stays_eligible(follower, whole),
+                    )
+                )
+            if end is not None:
+                uncommitted.append(self._refuted(follower, clip(alone, start=end)))
+        all_lost, all_committed = union(lost), union(committed)
+        for other, copy in enumerate(self._beside, start=len(self._replicas)):
+            if copy.log is not None:
+                alone = self._compared.missing[number, other]
+                holders.append((copy, copy.log, intersect(alone, all_lost)))
+        return Candidate(
+            replica=self._replicas[number],
+            cuts=tuple(cuts),
+            lost=all_lost,
+            committed=all_committed,
+            uncommitted=subtract(union(uncommitted), all_committed),
+            weight=_weigh([(log, ranges) for _, log, ranges in holders], most_keys=self._most_keys),
+            holders=tuple(
+                Holder(replica=copy, records=count(ranges))
+                for copy, _, ranges in holders
+                if count(ranges)
+            ),
+            is_safe=self._is_whole
+            and not self._compared.damage[number]
+            and not count(all_committed),
+        )
+
+    def _stays_eligible(self, follower: Replica, end: int) -> bool:
+        """Whether a replica's log end justifies its place in ISR or ELR. True for a replica in
+        neither; false if the cluster's state is unknown."""
+        state = self._state
+        if state is None:
+            return False
+        if follower.broker not in (*state.isr, *state.elr):
+            return True
+        return self._watermark is not None and end >= self._watermark
+
+    def _committed_end(self, replica: Replica) -> int | None:
+        """Return the end of a replica's committed records; None for all. The in-sync replicas'
+        high watermark binds a log as far as both are equal."""
+        checkpoint = replica.place.checkpoints.high_watermark
+        if checkpoint is None:
+            return None
+        span = _span(replica)
+        epoch = self._next_epoch()
+        ends = [find_truncation(span, Leader(each, epoch)).offset for each in self._in_sync]
+        shared = max(ends, default=0)
+        return max(checkpoint, min(self._watermark or 0, shared))
+
+    def _is_witness(self, replica: Replica) -> bool:
+        """Whether a replica had, and still has, all committed records. It is a member of the
+        ISR, was closed cleanly, and loses nothing when opened."""
+        state = self._state
+        return (
+            state is not None
+            and replica.broker in state.isr
+            and replica.place.is_clean
+            and replica.log is not None
+            and not replica.log.cut
+        )
+
+    def _refuted(self, replica: Replica, ranges: Ranges) -> Ranges:
+        """Return which records of a replica were not committed.
+
+        What a leader wrote is committed once all of the ISR has it. A member that was closed and
+        lacks it has not had it, unless an epoch followed in which it was cut.
+        """
+        if self._state is None:
+            return no_ranges()
+        is_known = ranges[:, 2] <= self._state.leader_epoch
+        parts: list[Ranges] = []
+        for witness in self._witnesses:
+            shared = find_truncation(_span(replica), Leader(witness, self._next_epoch())).offset
+            latest = max((entry.epoch for entry in witness.epochs), default=0)
+            parts.append(clip(ranges[is_known & (ranges[:, 2] >= latest)], start=shared))
+        return union(parts)
+
+    def _next_epoch(self) -> int:
+        """Return an epoch above those of all logs."""
+        return 1 + max(
+            (entry.epoch for replica in self._replicas for entry in _span(replica).epochs),
+            default=-1,
+        )
+
+    def _cut(self, number: int, log: OpenedLog, leading: int, leader: Leader) -> FollowerCut:
+        follower = self._replicas[number]
+        truncation = find_truncation(_span(follower), leader)
+        same_until = truncation.offset
+        if not truncation.is_restart:
+            if truncation.rounds:
+                same_until = log.whole_end(truncation.offset)
+            pair = (min(number, leading), max(number, leading))
+            difference = self._compared.differences[pair]
+            if difference is not None:
+                same_until = min(same_until, difference)
+        return FollowerCut(
+            replica=follower,
+            offset=truncation.offset,
+            is_restart=truncation.is_restart,
+            rounds=truncation.rounds,
+            same_until=same_until,
+            committed=no_ranges(),
+            stays_eligible=False,
+        )
+
+
+def _span(replica: Replica) -> LogSpan:
+    if replica.log is None:
+        return _NOTHING
+    return replica.log.span(replica.place.checkpoints.high_watermark or 0)
+
+
+def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> Weight:
+    """Weigh records of several logs, each record once."""
+    size_bytes = 0
+    times: list[int] = []
+    keys: dict[bytes, None] = {}
+    done: Ranges | None = None
+    for log, ranges in parts:
+        new = ranges if done is None else subtract(ranges, done)
+        done = ranges if done is None else np.concatenate([done, new])
+        if not count(new):
+            continue
+        # A batch may begin below the first of them.
+        first = log.whole_end(int(new[0, 0]))
+        span = (first, int(new[:, 1].max()) + 1)
+        reader = LogReader(log.view, log.base_offsets, ReadDepth.HEADERS, ranges=[span])
+        while not reader.is_at_end:
+            reader.fill()
+            rows, reader.rows = reader.rows, reader.rows.take(np.empty(0, np.int64))
+            batches = rows.batches
+            at = np.searchsorted(new[:, 1], rows.lowest)
+            begin = np.append(new[:, 0], span[1])[at]
+            for group in rows.take((begin <= batches.last_offset) & ~batches.is_control).groups():
+                table = group.records()
+                is_in = contain(new, table["offset"].to_numpy(), table["epoch"].to_numpy())
+                lost = table.filter(is_in)
+                for name in ("key", "value"):
+                    size_bytes += pc.sum(pc.binary_length(lost[name]), min_count=0).as_py()
+                if len(keys) < most_keys:
+                    # Of so many, at least the wanted number is new.
+                    some = pc.unique(lost["key"].drop_null()).slice(0, most_keys)
+                    keys |= dict.fromkeys(some.to_pylist())
+                times_ms = lost["timestamp"].to_numpy()
+                times_ms = times_ms[times_ms >= 0]
+                if len(times_ms):
+                    times += [int(times_ms.min()), int(times_ms.max())]
+    return Weight(
+        size_bytes=size_bytes,
+        first_timestamp_ms=min(times, default=None),
+        last_timestamp_ms=max(times, default=None),
+        keys=tuple(keys)[:most_keys],
+    )
