@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pylog_spark.cli.chosen_topics import topics_of
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.record_choice import keys_of
+from pylog_spark.cli.record_choice import find_open_transactions, keys_of
 from pylog_spark.cli.runner import show
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
@@ -49,7 +49,9 @@ from pylog_spark.view import (
 )
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.clock import SystemClock
+from storage_core.coordinators.transactions import TransactionOutcome
 from storage_core.errors import ConfigError
+from storage_core.filenames import TopicPartition
 from storage_core.reading.key_history import (
     DELETED,
     DIRECTORY,
@@ -59,6 +61,7 @@ from storage_core.reading.key_history import (
     PartitionHistory,
     Version,
     find_history,
+    with_outcomes,
 )
 from storage_core.reading.key_history import (
     TRASH as IN_TRASH,
@@ -74,6 +77,11 @@ _VERSION_COLUMNS: Final = (
 )
 _SHOWN_BYTES: Final = 32
 _NEWEST: Final = "the newest"
+# Of open transactions: their markers are still to come.
+_DECIDED: Final = {
+    TransactionOutcome.COMMIT: "commit decided",
+    TransactionOutcome.ABORT: "abort decided",
+}
 _PLACES: Final = {
     LOG: "log",
     DELETED: "deleted file",
@@ -107,7 +115,30 @@ class _Search:
         self._keys = keys_of(line) or []
         # None where nobody says how they are written.
         self._formats = {"key": key_format(line), "value": value_format(line)}
+        self._open: dict[TopicPartition, list[dict[str, Any]]] | None = None
         self.is_whole = True
+
+    def _with_outcomes(self, root: str, history: PartitionHistory) -> PartitionHistory:
+        """Return a history with what coordinators in all of the roots have decided."""
+        if all(version.producer_id is None for version in history.versions):
+            return history
+        if self._open is None:
+            self._open = {}
+            for row in find_open_transactions(self._line[ROOTS], self._line[TOPIC]):
+                place = TopicPartition(row["topic"], row["partition"])
+                self._open.setdefault(place, []).append(row)
+        location = find_root(root)[0].location
+        rows = [row for row in self._open.get(history.partition, ()) if row["root"] == location]
+
+        def outcome_of(producer_id: int, offset: int) -> str | None:
+            outcomes = (
+                str(row["outcome"])
+                for row in rows
+                if row["producer_id"] == producer_id and row["first_offset"] <= offset
+            )
+            return next(outcomes, None)
+
+        return with_outcomes(history, outcome_of)
 
     def _histories(self, progress: ProgressLine) -> Iterator[tuple[str, PartitionHistory]]:
         """Yield the history of the keys in each partition, with its root."""
@@ -139,7 +170,7 @@ class _Search:
                     ):
                         missing.discard(topic)
                         self.is_whole &= not history.errors
-                        yield root, history
+                        yield root, self._with_outcomes(root, history)
         for topic in sorted(missing):
             topics = topics_of(name for root in line[ROOTS] for name in find_root(root)[1])
             near = None if topic in topics else nearest_name(topic, topics)
@@ -305,7 +336,7 @@ def _sentences(histories: Sequence[PartitionHistory], *, is_wide: bool) -> Itera
 
 def _state(row: Row) -> str:
     if row["transaction"] is not None:
-        return str(row["transaction"])
+        return _DECIDED.get(row["transaction"], str(row["transaction"]))
     if row["superseded_by"] is not None:
         return f"superseded by {row['superseded_by']:,}"
     return f"{_NEWEST}: deleted" if row["is_tombstone"] else _NEWEST

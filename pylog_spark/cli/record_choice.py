@@ -125,24 +125,30 @@ def find_open_ends(line: CommandLine) -> Iterator[str]:
     """
     if line[ISOLATION] is not Isolation.READ_COMMITTED or line[UNTIL] is not None:
         return
+    numbers = line[PARTITIONS]
+    for row in find_open_transactions(line[ROOTS], line[TOPIC]):
+        if row["holds_stable_offset"] and (not numbers or row["partition"] in numbers):
+            yield (
+                f"{row['root']}: committed records of {partition_name(row)} end at offset "
+                f"{row['first_offset']} of {row['log_end_offset']}: a transaction of producer "
+                f"{row['producer_id']} is open; {_OPEN_ENDS[row['outcome']]}"
+            )
+
+
+def find_open_transactions(
+    roots: Sequence[str], topics: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the transactions that are open in topics' logs, with what their coordinators say."""
     settings = CoordinatorSettings(now_ms=SystemClock().now_ms(), broker=BrokerConfig())
-    brokers = group_by_broker([inspect_root(root) for root in line[ROOTS]])
-    topics, numbers = frozenset(line[TOPIC]), line[PARTITIONS]
+    brokers = group_by_broker([inspect_root(root) for root in roots])
     for views in brokers:
         rows = observe_transactions(
             views,
             settings,
-            is_asked_for=topics.__contains__,
+            is_asked_for=frozenset(topics).__contains__,
             beside=views_beside(views, brokers),
         )
-        for kind, row in rows:
-            is_asked_for = not numbers or row.get("partition") in numbers
-            if kind == "open_transaction" and row["holds_stable_offset"] and is_asked_for:
-                yield (
-                    f"{row['root']}: committed records of {partition_name(row)} end at offset "
-                    f"{row['first_offset']} of {row['log_end_offset']}: a transaction of producer "
-                    f"{row['producer_id']} is open; {_OPEN_ENDS[row['outcome']]}"
-                )
+        yield from (row for kind, row in rows if kind == "open_transaction")
 
 
 def missing_partitions(roots: Sequence[str], topics: Collection[str]) -> list[TopicPartition]:

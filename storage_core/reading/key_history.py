@@ -23,6 +23,7 @@ from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
 from storage_core.commit.purge import find_runs
 from storage_core.commit.trash import KEPT_FOLDER, list_commits, read_commit
+from storage_core.coordinators.transactions import TransactionOutcome
 from storage_core.errors import OffsetsInTierError, PylogError, describe_failure
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -98,7 +99,10 @@ class Version:
     value: bytes | None  # None for a tombstone
     copies: tuple[Copy, ...]  # where it is left; at least one
     is_visible: bool = False  # whether a consumer gets it from the log
-    transaction: str | None = None  # ABORTED, UNDECIDED where its log is not stable yet, else None
+    # ABORTED; UNDECIDED where its log is not stable yet, or by `with_outcomes` COMMIT or ABORT of
+    # TransactionOutcome; else None.
+    transaction: str | None = None
+    producer_id: int | None = None  # of the transaction where the log is not stable yet, else None
     # Offset of the next version of the key that is left; None for the newest one that was read, and
     # for one of an aborted transaction, which never was a version.
     superseded_by: int | None = None
@@ -400,12 +404,33 @@ def _history_of(
     return replace(history, versions=tuple(_with_successors(ordered)), errors=tuple(sources.errors))
 
 
+def with_outcomes(
+    history: PartitionHistory, outcome_of: Callable[[int, int], str | None]
+) -> PartitionHistory:
+    """Return a history with what was decided of the transactions that are open in its log. A
+    version whose coordinator has decided to commit it supersedes older ones.
+
+    Args:
+        outcome_of: By producer and offset; None where no such transaction is open.
+    """
+    decided = [
+        version
+        if version.producer_id is None
+        else replace(
+            version,
+            transaction=outcome_of(version.producer_id, version.offset) or version.transaction,
+        )
+        for version in history.versions
+    ]
+    return replace(history, versions=tuple(_with_successors(decided)))
+
+
 def _with_successors(versions: Sequence[Version]) -> Iterator[Version]:
     """Yield versions by key and offset, each with its successor's offset."""
     following: dict[bytes | None, int] = {}
     linked: list[Version] = []
     for version in reversed(versions):
-        if version.transaction is not None:
+        if version.transaction not in {None, TransactionOutcome.COMMIT}:
             linked.append(version)
             continue
         linked.append(replace(version, superseded_by=following.get(version.key)))
@@ -605,10 +630,13 @@ class _ConsumerView:
         outcome: dict[int, str] = {}
         if has_transactions and in_log:
             outcome = self._outcomes([v.offset for v in in_log], keys)
+        unstable = [offset for offset, name in outcome.items() if name == UNDECIDED]
+        producers = self._producers(unstable) if unstable else {}
         marked = [
             replace(
                 version,
                 transaction=outcome.get(version.offset),
+                producer_id=producers.get(version.offset),
                 is_visible=version.offset >= self._log_start_offset
                 and outcome.get(version.offset) != ABORTED,
             )
@@ -630,6 +658,20 @@ class _ConsumerView:
             for offset in offsets
             if offset not in committed
         }
+
+    def _producers(self, offsets: Collection[int]) -> dict[int, int]:
+        """Return the producers of those offsets that are part of transactions."""
+        bases = [_base_of(name) for name in sorted_logs(self._store.files)]
+        wanted = np.array(sorted(offsets))
+        producers: dict[int, int] = {}
+        for base in bases[max(bisect_right(bases, int(wanted[0])) - 1, 0) :]:
+            for batches in scan_batch_tables(self._store, log_file(base)):
+                first = np.searchsorted(wanted, batches.base_offset)
+                last = np.searchsorted(wanted, batches.last_offset, side="right")
+                for row in np.flatnonzero(batches.is_transactional & (last > first)):
+                    found = wanted[first[row] : last[row]].tolist()
+                    producers |= dict.fromkeys(found, int(batches.producer_id[row]))
+        return producers
 
 
 class _Erasure:

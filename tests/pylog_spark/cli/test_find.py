@@ -11,6 +11,7 @@ from pylog_spark.exit_code import ExitCode
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_broker import broker_origin, unpack_broker
+from tests.storage_core.maintenance.transplant.clusters import write_source, write_states
 
 CLOCK_MS = int(broker_origin()["clock_ms"]) + 3_600_000
 TOPIC = "user-profiles"
@@ -186,3 +187,32 @@ def test_an_old_version_before_damage_is_not_called_the_newest(pylog, tmp_path):
     assert "newer versions may be there" in told["sentence"]
     nowhere = " ".join(pylog(*words[:-1], "nobody").stdout.split())
     assert "of 1 partition, 1 was not read to the end" in nowhere
+
+
+@pytest.mark.parametrize(
+    ("status", "transaction", "shown"),
+    [
+        (2, "commit", "commit decided"),
+        (3, "abort", "abort decided"),
+        (4, "commit", "commit decided"),
+        (None, "undecided", "undecided"),
+    ],
+)
+def test_an_open_transaction_ends_as_its_coordinator_has_decided(
+    pylog, tmp_path, status, transaction, shown
+):
+    """``cat`` and ``transactions`` say it of the same records; the coordinator may be elsewhere."""
+    data, states = tmp_path / "d1", tmp_path / "d2"
+    write_source(data)
+    states.mkdir()
+    if status is not None:
+        write_states(states, {"transaction_status": status})
+    words = ("find", data, states, "--topic", "orders", "--key", "k")
+    result = pylog(*words, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    older, newest = lines_of(result, "version")[-2:]
+    assert (older["transaction"], newest["transaction"]) == (None, transaction)
+    # A version that is committed supersedes others; one that may never be does not.
+    superseding = newest["offset"] if transaction == "commit" else None
+    assert older["superseded_by"] == superseding
+    assert shown in pylog(*words).stdout
