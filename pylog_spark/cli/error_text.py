@@ -73,6 +73,22 @@ def leave_out_interruptions() -> None:
     logging.getLogger().addFilter(_is_no_interruption)
 
 
+def leave_out_lost_connections() -> None:
+    """Keep pyspark's server for its JVM from printing a traceback when that JVM ends.
+
+    The next call to the JVM fails, and that is reported.
+    """
+    from socketserver import BaseServer  # noqa: PLC0415  # pyspark has imported it
+
+    for kind in vars(sys.modules.get("pyspark.accumulators", object)).values():
+        if isinstance(kind, type) and issubclass(kind, BaseServer):
+            kind.handle_error = _note_lost_connection  # type: ignore[method-assign]
+
+
+def _note_lost_connection(_server: object, _request: object, _client: object) -> None:
+    _log.debug("pyspark lost a connection to its JVM", exc_info=True)
+
+
 class _LineFormatter(logging.Formatter):
     """Formats a log message as one line, safe for a terminal. Names and errors in it steer no
     terminal."""

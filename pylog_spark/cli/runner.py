@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from pylog_spark.cli.error_text import write_line
+from pylog_spark.cli.error_text import leave_out_lost_connections, write_line
 from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.options.choices import EngineChoice, OutputFormat
 from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, QUIET, REPORT, ROOTS, WIDE
@@ -265,6 +265,7 @@ def start_session(command: str, options: "JobOptions", *, delta: bool) -> "Spark
     # Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it, and
     # what comes out is not always a KeyboardInterrupt. The operation cancels its jobs itself.
     interruption.take_signals()
+    leave_out_lost_connections()
     return session
 
 

@@ -31,6 +31,10 @@ _PROGRAMS = (
     ["-m", "pylog_spark"],
 )
 _OURS = re.compile(r'File ".*/(pylog_spark|storage_core)/')
+# What Spark's own daemon prints where a task that was cancelled still has rows for its JVM.
+_OF_DAEMON = re.compile(
+    r"Traceback .*\n(  File \".*/pyspark/daemon\.py\".*\n(    .*\n)*)+BrokenPipeError: .*\n"
+)
 
 Arguments = Callable[[Path], list[str]]
 
@@ -187,9 +191,10 @@ def _interrupt(process: subprocess.Popen[bytes], began: float, interruption: Int
 def _faults_of_status(ended: Ended, interruption: Interruption, usual_status: int) -> list[str]:
     """Judge what was said, and the exit status: that of the signal, or the usual one."""
     number = interruption.number
-    if "Traceback" in ended.errors or "Exception ignored" in ended.errors:
+    errors = _OF_DAEMON.sub("", ended.errors)
+    if "Traceback" in errors or "Exception ignored" in errors:
         # What Ctrl-C meets while Python itself starts, before a line of ours, is Python's answer.
-        if number == signal.SIGINT and not _OURS.search(ended.errors):
+        if number == signal.SIGINT and not _OURS.search(errors):
             return []
         return ["said a traceback"]
     if ended.status not in {128 + number, -number, usual_status}:

@@ -57,9 +57,11 @@ CHANGES = {
     "undo": "undo RUN --trash {}/cleaned/trash",
     "purge": "purge --trash {}/cleaned/trash --older-than 0s",
 }
+_ON_SPARK = "--engine spark --master local[2]"
 ON_SPARK = {
-    "verify on Spark": "verify {}/broker --engine spark --master local[2]",
-    "compact on Spark": "compact {}/broker --role broker --engine spark --master local[2]",
+    "verify on Spark": f"verify {{}}/broker {_ON_SPARK}",
+    "compact on Spark": f"compact {{}}/broker --role broker {_ON_SPARK}",
+    "run on Spark": f"run {{}}/broker --role broker {_ON_SPARK} --ledger {{}}/ledger",
 }
 COMMANDS = LOOKS | CHANGES | ON_SPARK
 

@@ -10,6 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.accumulators import (
+    AccumulatorTCPServer,
+    AccumulatorUnixServer,
+    UpdateRequestHandler,
+)
 
 from pylog_spark.cli import error_text
 from pylog_spark.cli.command import Command
@@ -309,6 +314,15 @@ def test_a_library_that_logs_an_interruption_is_not_heard(caplog):
         # To the root logger, as py4j does.
         logging.error("while sending a command", exc_info=error)  # noqa: LOG015
     assert [record.exc_info[0] for record in caplog.records] == [ValueError]
+
+
+def test_a_server_whose_jvm_has_gone_prints_nothing(capsys, monkeypatch):
+    for kind in (AccumulatorTCPServer, AccumulatorUnixServer):
+        monkeypatch.setattr(kind, "handle_error", kind.handle_error)
+    error_text.leave_out_lost_connections()
+    with AccumulatorTCPServer(("127.0.0.1", 0), UpdateRequestHandler, "token") as server:
+        server.handle_error(server.socket, ("127.0.0.1", 1))
+    assert capsys.readouterr().err == ""
 
 
 def test_nothing_is_looked_for_on_a_disk_before_ctrl_c_ends_the_process_silently():
