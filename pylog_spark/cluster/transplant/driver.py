@@ -196,6 +196,7 @@ def transplant(
             for each in find_places(Path(root.location), only_strays=root.location in own)
         ]
         metadata, notes = _read_metadata(foreign, now_ms=options.now_ms)
+        places = _with_sync(places, foreign, metadata)
         counts = {
             topic.name: len(topic.partitions) for each in metadata for topic in each.topics.values()
         }
@@ -210,7 +211,7 @@ def transplant(
             aborts_undecided=request.aborts_undecided,
             now_ms=options.now_ms,
         )
-        coordinators = _read_transactions(places, foreign, metadata, now_ms=options.now_ms)
+        coordinators = _read_transactions(places, metadata, now_ms=options.now_ms)
         notes += _absent_partitions(wanted)
         assignments = assign_logs(wanted)
         planned = _plan(run, assignments, coordinators)
@@ -312,31 +313,46 @@ def _read_metadata(
     ], notes
 
 
-def _read_transactions(
-    places: Sequence[SourcePlace],
+def _with_sync(
+    places: Iterable[SourcePlace],
     sources: Mapping[Path, MetaProperties | None],
     metadata: Sequence[ClusterMetadata],
-    *,
-    now_ms: int,
+) -> list[SourcePlace]:
+    """Return places with what the sources' metadata say of their replicas."""
+    by_id = {topic_id: topic for each in metadata for topic_id, topic in each.topics.items()}
+    by_name = {topic.name: topic for topic in by_id.values()}
+    known = []
+    for place in places:
+        properties = sources.get(Path(place.location).parent)
+        node = None if properties is None else properties.node_id
+        name = place.partition.topic
+        topic = by_name.get(name) if place.topic_id is None else by_id.get(place.topic_id)
+        record = None if topic is None else topic.partitions.get(place.partition.partition)
+        if node is not None and record is not None:
+            in_sync = sorted({*record.isr, *record.eligible_leader_replicas})
+            place = replace(  # noqa: PLW2901  # the same place, with more known of it
+                place,
+                is_in_sync=node in in_sync,
+                in_sync_nodes=tuple(in_sync),
+                metadata_epoch=record.leader_epoch,
+            )
+        known.append(place)
+    return known
+
+
+def _read_transactions(
+    places: Sequence[SourcePlace], metadata: Sequence[ClusterMetadata], *, now_ms: int
 ) -> TransactionCoordinators:
     """Return what the sources' coordinators know of transactions. A replica that was not in sync
     tells nothing: others have later records."""
-    count, in_sync = None, {}
+    count = None
     for each in metadata:
         topic = each.topics_by_name().get(TRANSACTION_STATE_TOPIC)
         count = 0 if topic is None else len(topic.partitions)
-        for number, record in ({} if topic is None else topic.partitions).items():
-            in_sync[number] = {*record.isr, *record.eligible_leader_replicas}
-
-    def is_current(place: SourcePlace) -> bool:
-        properties = sources.get(Path(place.location).parent)
-        node = None if properties is None else properties.node_id
-        return node is None or node in in_sync.get(place.partition.partition, {node})
-
     current = [
         place
         for place in places
-        if place.partition.topic != TRANSACTION_STATE_TOPIC or is_current(place)
+        if place.partition.topic != TRANSACTION_STATE_TOPIC or place.is_in_sync is not False
     ]
     return read_transactions(current, partition_count=count, now_ms=now_ms)
 

@@ -28,7 +28,7 @@ from storage_core.cluster.transplant.source import (
     SourcePlace,
     find_namesakes,
     group_places,
-    open_longest,
+    open_current,
     open_source,
     read_facts,
 )
@@ -387,8 +387,8 @@ def _homes(
 
 
 def _open(places: Sequence[SourcePlace], now_ms: int) -> SourceLog:
-    """Return the longest log; one that cannot be opened may be longer."""
-    log, errors = open_longest(places, now_ms=now_ms)
+    """Return the log that goes; one that cannot be opened may be longer."""
+    log, errors = open_current(places, now_ms=now_ms)
     if log is None or errors:
         where, error = next(iter(errors.items()))
         detail = str(error)
@@ -402,7 +402,17 @@ def _source_texts(log: SourceLog, places: Sequence[SourcePlace]) -> list[str]:
     """Return in words which of several logs goes, and what is cut."""
     texts = []
     if len(places) > 1:
-        texts.append(f"the longest of {len(places)} logs: {log.place.location}")
+        in_sync = sum(bool(place.is_in_sync) for place in places)
+        which = f"{len(places)} logs"
+        if log.place.is_in_sync and in_sync < len(places):
+            which = f"the logs in sync, {in_sync} of {len(places)}"
+        texts.append(f"the longest of {which}: {log.place.location}")
+    if log.is_out_of_sync:
+        nodes = ", ".join(map(str, log.place.in_sync_nodes)) or "none"
+        texts.append(
+            f"{log.place.location} was not in sync: it may lack acknowledged records that the "
+            f"nodes in sync have ({nodes}); give their log directories"
+        )
     if log.cut_bytes:
         size = count_text(log.cut_bytes, "byte")
         texts.append(f"{size} at the end do not go: no record in them can be read")

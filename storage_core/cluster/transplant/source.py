@@ -70,6 +70,10 @@ class SourcePlace:
     is_stray: bool  # whether a broker has set it aside
     is_clean: bool  # whether its log was closed
     checkpoints: PartitionCheckpoints
+    # Whether its cluster's metadata has it in the ISR or ELR; None where they say nothing of it.
+    is_in_sync: bool | None = None
+    in_sync_nodes: tuple[int, ...] = ()  # the nodes that they have there
+    metadata_epoch: int = -1  # the partition's leader epoch that they know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,11 @@ class SourceLog:
     def end(self) -> tuple[int, int]:
         """Epoch and end, by which brokers elect one of several logs."""
         return self.last_epoch, self.log_end_offset
+
+    @property
+    def is_out_of_sync(self) -> bool:
+        """Whether it may lack acknowledged records. Metadata older than the log do not tell."""
+        return self.place.is_in_sync is False and self.last_epoch <= self.place.metadata_epoch
 
     def require_unchanged(self) -> None:
         """Refuse a log that somebody has changed since it was opened."""
@@ -246,6 +255,18 @@ def open_longest(
     return longest, errors
 
 
+def open_current(
+    places: Sequence[SourcePlace], *, now_ms: int
+) -> tuple[SourceLog | None, dict[str, PylogError]]:
+    """Return the longest log of a partition that was in sync, and errors by path. Where none of
+    them was in sync, the longest is returned."""
+    log, errors = open_longest(places, now_ms=now_ms)
+    in_sync = [place for place in places if place.is_in_sync]
+    if log is None or errors or not in_sync or not log.is_out_of_sync:
+        return log, errors
+    return open_longest(in_sync, now_ms=now_ms)
+
+
 def _with_last_epoch(
     log: SourceLog, number: int, lineages: Sequence[Sequence[EpochEntry]]
 ) -> SourceLog:
@@ -371,7 +392,7 @@ def read_commits(
     for partition, own in group_places(places):
         if partition.topic != CONSUMER_OFFSETS_TOPIC:
             continue
-        log, failures = open_longest(own, now_ms=now_ms)
+        log, failures = open_current(own, now_ms=now_ms)
         errors |= failures
         if log is None:
             continue

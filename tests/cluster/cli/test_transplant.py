@@ -537,3 +537,37 @@ def test_the_commands_of_the_page_do_what_it_says(pylog, source: Path, disks, tm
     assert not [answer for answer in answers[2:] if "orders-0" in answer.stdout]
     refusals = set(re.findall(r"`([A-Z_]{6,})`", page))
     assert refusals <= set(TransplantReason)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "nodes", "taken", "said"),
+    [
+        (0, (5, 6), 6, "the longest of the logs in sync, 1 of 2: "),
+        (0, (5,), 5, "old5/orders-0 was not in sync: it may lack acknowledged records"),
+        # The metadata, of epoch 0, are older than the logs.
+        (1, (5, 6), 5, "the longest of 2 logs: "),
+        (1, (5,), 5, ""),
+    ],
+)
+def test_a_replica_that_was_not_in_sync_goes_only_where_no_other_is_given(
+    pylog, tmp_path: Path, disks, epoch: int, nodes: tuple[int, ...], taken: int, said: str
+):
+    """A longer log is none of later records: those in sync have all that was acknowledged."""
+    roots = {node: tmp_path / f"old{node}" for node in (5, 6)}
+    for node, count in ((5, 6), (6, 3)):
+        batches = some_batches(count=count, leader_epoch=epoch)
+        write_source(roots[node], [SegmentSpec(base_offset=0, batches=batches)])
+        write_properties(roots[node], node, SOURCE_CLUSTER)
+    records = [
+        *(md.topic("orders", md.ID_A), md.partition(0, md.ID_A, replicas=(5, 6))),
+        md.partition_change(0, md.ID_A, {0: md.numbers(6)}),
+    ]
+    md.write_segment(roots[5] / CLUSTER_METADATA_DIRECTORY, [md.batch(*records)])
+    words = words_of(roots[5], disks)
+    words[2:2] = [str(roots[node]) for node in nodes[1:]]
+    result = pylog(*words, "--dry-run", "--output", "json")
+    assert result.exit_code == ExitCode.DONE, result.stdout
+    [row] = rows_of(result)
+    assert row["source"] == str(roots[taken] / "orders-0")
+    assert said in (row["detail"] or "")
+    assert ("was not in sync" in (row["detail"] or "")) == ("was not in sync" in said)
