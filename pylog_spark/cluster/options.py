@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.options.declared import GUARDS
+from pylog_spark.options.declared import consent
 from pylog_spark.options.kinds import FILE, FILES, SWITCH, TOPIC_NAMES
 from pylog_spark.options.option import Option
 
@@ -31,13 +31,8 @@ KEEP_PRODUCERS: Final = Option[bool](
     default=False,
     help="Let the target know the producers: they go on where they were. Default: it knows none.",
 )
-ALLOW_ABORT: Final = Option[bool](
-    name="allow_abort",
-    flag="--allow-abort",
-    kind=SWITCH,
-    default=False,
-    panel=GUARDS,
-    help="Also abort open transactions that were or may have been committed.",
+ALLOW_ABORT: Final = consent(
+    "allow_abort", text="Also abort open transactions that were or may have been committed."
 )
 OFFSETS_OUT: Final = Option[Path | None](
     name="offsets_out",

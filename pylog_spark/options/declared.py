@@ -545,13 +545,28 @@ KEEP_DELETED: Final = Option[bool](
     help="Rename removed files to .deleted, for the broker's start or pylog purge to remove.",
     doc="leave removed segments under the suffix .deleted",
 )
-ALLOW_TRUNCATE: Final = Option[bool](
-    name="allow_truncate",
-    flag="--allow-truncate",
-    kind=SWITCH,
-    default=False,
-    panel=GUARDS,
-    help="Also cut records that were or may have been acknowledged, or a whole log.",
+
+
+def consent(name: str, *, text: str, doc: str = "") -> Option[bool]:
+    """Return an option by which somebody lets records go that may have been promised.
+
+    Args:
+        text: Of the help.
+    """
+    return Option[bool](
+        name=name,
+        flag=f"--{name.replace('_', '-')}",
+        kind=SWITCH,
+        default=False,
+        panel=GUARDS,
+        help=text,
+        doc=doc,
+    )
+
+
+ALLOW_TRUNCATE: Final = consent(
+    "allow_truncate",
+    text="Also cut records that were or may have been acknowledged, or a whole log.",
     doc="whether recovery may cut records that were or may have been acknowledged, or a whole log",
 )
 FROM_START: Final = Option[bool](

@@ -8,7 +8,6 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from pylog_spark.java import find_java
@@ -50,13 +49,8 @@ class OldBroker(Broker):
         self._zookeeper_port = 0
         self._scratch = scratch
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(error_type, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         if self._zookeeper is not None:
             self._zookeeper.terminate()
             self._zookeeper.wait(_STOP_TIMEOUT_S)

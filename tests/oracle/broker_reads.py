@@ -1,6 +1,5 @@
 """What a consumer of a real broker reads from an offset, and which offset it finds for a time."""
 
-from types import TracebackType
 from typing import Any, Final, Self
 
 import jpype
@@ -48,12 +47,7 @@ class PartitionConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with kafka_failures():
             self._consumer.close()
 

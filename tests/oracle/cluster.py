@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from pylog_spark.java_classes import options_to_make, options_to_use
@@ -115,12 +114,7 @@ class Cluster:
             self._stack.enter_context(node)
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property

@@ -15,7 +15,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from storage_core.cluster.elections import NO_LEADER
@@ -114,12 +113,7 @@ class Load:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
         for producer in self._producers.values():
             producer.vanish()
@@ -184,13 +178,8 @@ class Night:
         self._load.wait()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._load.__exit__(error_type, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._load.__exit__()
 
     def silence(self, broker: int) -> None:
         """Stop a broker's process, and wait for what that does."""
