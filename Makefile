@@ -54,7 +54,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all crash prescriptions nights kills rescues interruptions locks fuzz long commits brokers clusters forecasts sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all crash prescriptions nights kills rescues interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -142,6 +142,9 @@ clusters: $(VENV)/.for-all ## Audit what N=10 nights of three real brokers leave
 
 forecasts: $(VENV)/.for-all ## The doctor's word beside a real broker's start: accidents, N=200 pairs of them; PART=1/4; goes on where it was, rm build/forecasts.jsonl begins anew (an hour, and another for the pairs)
 	$(RUN) tests.oracle.forecasts --pairs $(or $(N),200) --part $(or $(PART),1/1) --results build/forecasts.jsonl
+
+planted: $(VENV)/.for-all ## Make 40 mistakes, one by one, and see which size of the tests catches each; ONLY='lease varint' (half an hour)
+	$(RUN) tests.planted $(ONLY)
 
 sparks: $(SPARKS:%=build/spark-%/.created) ## The format on PySpark 4.0, 4.1 and 4.2, classic and over Connect (half an hour)
 	for spark in $(SPARKS); do for connect in '' 1; do \
