@@ -185,6 +185,11 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         means="no replica may lead without a loss, or one cannot be opened",
         way="`pylog audit ROOT...` says what each would lose; an unclean election takes one",
     ),
+    UnknownPart.EPOCH: Refusal(
+        means="a replica has a leader epoch that is not believed: as a follower it may never be in "
+        "sync",
+        way="as `pylog explain EPOCH_DOUBTFUL` says, before its broker starts",
+    ),
     UnknownPart.STRAY: Refusal(
         means="a directory that was set aside before is no replica",
         way="`pylog metadata adopt`, once there is metadata that has its topic id",

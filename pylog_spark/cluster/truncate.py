@@ -225,6 +225,12 @@ def _find_cuts(
             if each.get("error")
         ]
         for each in candidate["truncations"]:
+            if each["never_in_sync"] is not None:
+                epoch, offset = (each["never_in_sync"][key] for key in ("epoch", "offset"))
+                notes.append(
+                    f"{each['root']}: {name} never is in sync with broker {leader}, for leader "
+                    f"epoch {epoch} at offset {offset}: run `pylog heal` first"
+                )
             if each["rounds"]:
                 cuts[each["root"], answer["topic"], answer["partition"]] = FollowerTruncation(
                     leader=leader,

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import pyarrow.compute as pc
 
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.cluster.comparison import compare_logs
 from storage_core.cluster.log_batches import LogReader, ReadDepth
 from storage_core.cluster.offset_ranges import (
@@ -21,7 +22,14 @@ from storage_core.cluster.offset_ranges import (
 )
 from storage_core.cluster.partition_registration import PartitionRegistration
 from storage_core.cluster.replica import Damage, OpenedLog, Replica
-from storage_core.cluster.truncation import Leader, LogSpan, find_truncation
+from storage_core.cluster.truncation import (
+    Hindrance,
+    Leader,
+    LogSpan,
+    find_truncation,
+)
+from storage_core.log.believed_epochs import DoubtfulRun, find_believed_entries
+from storage_core.log.leader_epoch_cache import NO_EPOCH
 
 _NOTHING: Final = LogSpan(
     log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), first_segment_offset=0
@@ -62,6 +70,7 @@ class FollowerCut:
     # Whether its broker may stay in ISR and ELR: it is in neither, or has all below the high
     # watermark afterwards.
     stays_eligible: bool
+    hindrance: Hindrance | None = None  # the epoch that keeps it out of sync thereafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +88,9 @@ class Candidate:
     # The copies that have them; those that moves and deletions left, too.
     holders: tuple[Holder, ...]
     is_safe: bool  # whether nothing committed is lost, it has no damage, and every replica was read
+    # The epochs of its log once its broker has opened it, without those that are not believed.
+    epochs: tuple[EpochEntry, ...] = ()
+    doubtful: tuple[DoubtfulRun, ...] = ()  # epochs of its batches that are not believed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +104,10 @@ class PartitionAudit:
     # Each replica's damage, in the given order: batches with a wrong checksum and bytes that are no
     # batch, including those that opening cuts off.
     damage: tuple[tuple[Damage, ...], ...]
+    # Each replica's epochs that are not believed, in the given order.
+    doubtful: tuple[tuple[DoubtfulRun, ...], ...]
     candidates: tuple[Candidate, ...]  # in the order of the assignment
-    largest_epoch: int  # largest leader epoch that a copy names, -1 without one
+    largest_epoch: int  # largest believed leader epoch that a copy names, -1 without one
     largest_producer_id: int  # largest producer id that a copy names, -1 without one
     largest_coordinator_epoch: int  # largest epoch of a transaction's coordinator, -1 without one
 
@@ -130,7 +144,19 @@ class _JudgedPartition:
         self._most_keys = most_keys
         self._beside = beside
         self._state = state
-        self._compared = compare_logs([copy.log for copy in (*replicas, *beside)])
+        known = NO_EPOCH if state is None else state.leader_epoch
+        self._logs = [copy.log for copy in (*replicas, *beside)]
+        self._compared = compare_logs(self._logs, largest_epoch=known if known >= 0 else None)
+        self._epochs = [
+            () if log is None else tuple(find_believed_entries(log.epochs, runs, doubtful))
+            for log, runs, doubtful in zip(
+                self._logs, self._compared.epochs, self._compared.doubtful, strict=True
+            )
+        ]
+        entries = (entry.epoch for epochs in self._epochs for entry in epochs)
+        self._largest_epoch = max([NO_EPOCH, *entries, *self._compared.believed_epochs()])
+        # A controller that knows less than the logs is older than they are: a newer one leads.
+        self._next_epoch = 1 + max(known, self._largest_epoch)
         numbers = list(range(len(replicas)))
         if state is not None:
             by_broker = {replica.broker: number for number, replica in enumerate(replicas)}
@@ -145,8 +171,10 @@ class _JudgedPartition:
             if number not in numbers and replica.broker is None and replica.log is not None
         ]
         in_sync = self._find_in_sync()
-        self._in_sync = list(map(_span, in_sync))
-        self._witnesses = [_span(replica) for replica in in_sync if self._is_witness(replica)]
+        self._in_sync = list(map(self._lineage, in_sync))
+        self._witnesses = [
+            self._lineage(number) for number in in_sync if self._is_witness(replicas[number])
+        ]
         self._watermark = self._estimate_high_watermark()
 
     def result(self) -> PartitionAudit:
@@ -156,17 +184,14 @@ class _JudgedPartition:
             for (_, two), at in self._compared.differences.items()
             if two < replicas and at is not None
         ]
-        logs = [copy.log for copy in (*self._replicas, *self._beside) if copy.log is not None]
+        logs = [log for log in self._logs if log is not None]
         return PartitionAudit(
             high_watermark=self._watermark,
             divergence=min(differences, default=None),
             damage=self._compared.damage[:replicas],
+            doubtful=self._compared.doubtful[:replicas],
             candidates=tuple(map(self._candidate, self._usable)),
-            largest_epoch=max(
-                self._compared.largest_epoch,
-                *(entry.epoch for log in logs for entry in log.epochs),
-                -1,
-            ),
+            largest_epoch=self._largest_epoch,
             largest_producer_id=max(
                 self._compared.largest_producer_id, *(log.largest_producer_id for log in logs), -1
             ),
@@ -177,15 +202,19 @@ class _JudgedPartition:
             ),
         )
 
-    def _find_in_sync(self) -> list[Replica]:
+    def _lineage(self, number: int) -> LogSpan:
+        """Return what a replica's log tells of its history: without epochs that nobody led in."""
+        return replace(_span(self._replicas[number]), epochs=self._epochs[number])
+
+    def _find_in_sync(self) -> list[int]:
         """Return the in-sync replicas: ISR, ELR, last known leader, or all. The first of these
         sets with a member counts."""
-        usable = [self._replicas[number] for number in self._usable]
         if self._state is not None:
             for brokers in (self._state.isr, self._state.elr, self._state.last_known_elr):
                 if brokers:
-                    return [replica for replica in usable if replica.broker in brokers]
-        return usable
+                    usable = self._usable
+                    return [each for each in usable if self._replicas[each].broker in brokers]
+        return self._usable
 
     def _estimate_high_watermark(self) -> int | None:
         """Estimate the high watermark: the smallest log end of the in-sync replicas. The result is
@@ -205,7 +234,7 @@ class _JudgedPartition:
 
     def _candidate(self, number: int) -> Candidate:
         span = _span(self._replicas[number])
-        leader = Leader(span, self._next_epoch())
+        leader = Leader(span, self._next_epoch, self._compared.epochs[number])
         deleted = max([span.log_start_offset, *(each.log_start_offset for each in self._in_sync)])
         cuts: list[FollowerCut] = []
         lost: list[Ranges] = []
@@ -224,10 +253,10 @@ class _JudgedPartition:
             alone = clip(self._compared.missing[number, other], start=start)
             lost.append(alone)
             holders.append((follower, follower.log, alone))
-            end = self._committed_end(follower)
+            end = self._committed_end(other)
             committed.append(clip(alone, end=end))
             is_cut = cut.rounds or cut.same_until < min(cut.offset, span.log_end_offset)
-            if is_cut and other not in self._copies:
+            if (is_cut or cut.hindrance is not None) and other not in self._copies:
                 whole = 0 if cut.is_restart else follower.log.whole_end(cut.offset)
                 cuts.append(
                     replace(
@@ -237,7 +266,7 @@ class _JudgedPartition:
                     )
                 )
             if end is not None:
-                uncommitted.append(self._refuted(follower, clip(alone, start=end)))
+                uncommitted.append(self._refuted(other, clip(alone, start=end)))
         all_lost, all_committed = union(lost), union(committed)
         for other, copy in enumerate(self._beside, start=len(self._replicas)):
             if copy.log is not None:
@@ -249,7 +278,10 @@ class _JudgedPartition:
             lost=all_lost,
             committed=all_committed,
             uncommitted=subtract(union(uncommitted), all_committed),
-            weight=_weigh([(log, ranges) for _, log, ranges in holders], most_keys=self._most_keys),
+            weight=_weigh(
+                [(log, ranges, self._doubtful_of(log)) for _, log, ranges in holders],
+                most_keys=self._most_keys,
+            ),
             holders=tuple(
                 Holder(replica=copy, records=count(ranges))
                 for copy, _, ranges in holders
@@ -258,6 +290,15 @@ class _JudgedPartition:
             is_safe=self._is_whole
             and not self._compared.damage[number]
             and not count(all_committed),
+            epochs=self._epochs[number],
+            doubtful=self._compared.doubtful[number],
+        )
+
+    def _doubtful_of(self, log: OpenedLog) -> Sequence[DoubtfulRun]:
+        return next(
+            own
+            for each, own in zip(self._logs, self._compared.doubtful, strict=True)
+            if each is log
         )
 
     def _stays_eligible(self, follower: Replica, end: int) -> bool:
@@ -270,14 +311,13 @@ class _JudgedPartition:
             return True
         return self._watermark is not None and end >= self._watermark
 
-    def _committed_end(self, replica: Replica) -> int | None:
+    def _committed_end(self, number: int) -> int | None:
         """Return the end of a replica's committed records; None for all. The in-sync replicas'
         high watermark binds a log as far as both are equal."""
-        checkpoint = replica.place.checkpoints.high_watermark
+        checkpoint = self._replicas[number].place.checkpoints.high_watermark
         if checkpoint is None:
             return None
-        span = _span(replica)
-        epoch = self._next_epoch()
+        span, epoch = self._lineage(number), self._next_epoch
         ends = [find_truncation(span, Leader(each, epoch)).offset for each in self._in_sync]
         shared = max(ends, default=0)
         return max(checkpoint, min(self._watermark or 0, shared))
@@ -294,7 +334,7 @@ class _JudgedPartition:
             and not replica.log.cut
         )
 
-    def _refuted(self, replica: Replica, ranges: Ranges) -> Ranges:
+    def _refuted(self, number: int, ranges: Ranges) -> Ranges:
         """Return which records of a replica were not committed.
 
         What a leader wrote is committed once all of the ISR has it. A member that was closed and
@@ -305,17 +345,11 @@ class _JudgedPartition:
         is_known = ranges[:, 2] <= self._state.leader_epoch
         parts: list[Ranges] = []
         for witness in self._witnesses:
-            shared = find_truncation(_span(replica), Leader(witness, self._next_epoch())).offset
+            leader = Leader(witness, self._next_epoch)
+            shared = find_truncation(self._lineage(number), leader).offset
             latest = max((entry.epoch for entry in witness.epochs), default=0)
             parts.append(clip(ranges[is_known & (ranges[:, 2] >= latest)], start=shared))
         return union(parts)
-
-    def _next_epoch(self) -> int:
-        """Return an epoch above those of all logs."""
-        return 1 + max(
-            (entry.epoch for replica in self._replicas for entry in _span(replica).epochs),
-            default=-1,
-        )
 
     def _cut(self, number: int, log: OpenedLog, leading: int, leader: Leader) -> FollowerCut:
         follower = self._replicas[number]
@@ -336,6 +370,7 @@ class _JudgedPartition:
             same_until=same_until,
             committed=no_ranges(),
             stays_eligible=False,
+            hindrance=truncation.hindrance,
         )
 
 
@@ -345,13 +380,19 @@ def _span(replica: Replica) -> LogSpan:
     return replica.log.span(replica.place.checkpoints.high_watermark or 0)
 
 
-def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> Weight:
-    """Weigh records of several logs, each record once."""
+def _weigh(
+    parts: Iterable[tuple[OpenedLog, Ranges, Sequence[DoubtfulRun]]], *, most_keys: int = 0
+) -> Weight:
+    """Weigh records of several logs, each record once.
+
+    Args:
+        parts: Logs, which of the records each has, and its epochs that are not believed.
+    """
     size_bytes = 0
     times: list[int] = []
     keys: dict[bytes, None] = {}
     done: Ranges | None = None
-    for log, ranges in parts:
+    for log, ranges, doubtful in parts:
         new = ranges if done is None else subtract(ranges, done)
         done = ranges if done is None else np.concatenate([done, new])
         if not count(new):
@@ -359,7 +400,9 @@ def _weigh(parts: Iterable[tuple[OpenedLog, Ranges]], *, most_keys: int = 0) -> 
         # A batch may begin below the first of them.
         first = log.whole_end(int(new[0, 0]))
         span = (first, int(new[:, 1].max()) + 1)
-        reader = LogReader(log.view, log.base_offsets, ReadDepth.HEADERS, ranges=[span])
+        reader = LogReader(
+            log.view, log.base_offsets, ReadDepth.HEADERS, ranges=[span], doubtful=doubtful
+        )
         while not reader.is_at_end:
             reader.fill()
             rows, reader.rows = reader.rows, reader.rows.take(np.empty(0, np.int64))

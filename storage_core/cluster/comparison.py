@@ -6,7 +6,7 @@ has no such twin, and both logs have batches at its offsets, as where a cleaner 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -14,10 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.cluster.log_batches import BatchRows, LogReader, ReadDepth, pieces
 from storage_core.cluster.offset_ranges import Ranges, clip, of_offsets, union
 from storage_core.cluster.replica import Damage, OpenedLog
-from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, NO_PRODUCER_ID
+from storage_core.errors import CheckpointError, StorageError
+from storage_core.formats.batch_v2 import NO_PRODUCER_ID
+from storage_core.log.believed_epochs import DoubtfulRun, EpochRun, find_doubtful_runs
+from storage_core.log.loading_log import read_epochs
 from storage_core.records.batch_table import BatchTable
 
 
@@ -31,26 +35,62 @@ class ComparedLogs:
     differences: dict[tuple[int, int], int | None]
     # Records of another log that a log lacks, by its number and the other's.
     missing: dict[tuple[int, int], Ranges]
-    largest_epoch: int  # largest leader epoch of a batch, -1 without one
+    epochs: tuple[tuple[EpochRun, ...], ...]  # each log's leader epochs as its batches have them
+    # Those that are not believed. In ``missing`` such a batch counts with the epoch that its leader
+    # had.
+    doubtful: tuple[tuple[DoubtfulRun, ...], ...]
     largest_producer_id: int  # largest producer id of a batch, -1 without one
     largest_coordinator_epoch: int  # largest epoch of a marker's coordinator, -1 without one
 
+    def believed_epochs(self) -> set[int]:
+        """Return the epochs of all batches, without those that are not believed."""
+        wrong = {each.run for own in self.doubtful for each in own}
+        return {run.epoch for runs in self.epochs for run in runs if run not in wrong}
 
-def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
+
+def compare_logs(
+    logs: Sequence[OpenedLog | None], *, largest_epoch: int | None = None
+) -> ComparedLogs:
     """Compare each log with each other one, by batches. Batches with a wrong checksum are ignored.
 
     Args:
         logs: None for a log without a record.
+        largest_epoch: The largest one that the quorum knows of; None where nothing says it.
     """
+    compared = _compare_all(logs, [()] * len(logs))
+    doubtful = find_doubtful_runs(
+        [
+            (runs, () if log is None else _file_entries(log))
+            for log, runs in zip(logs, compared.epochs, strict=True)
+        ],
+        largest_epoch=largest_epoch,
+    )
+    if not any(doubtful):
+        return compared
+    # Brokers leave a wrong epoch as it is: it stays a difference, and no record is missing for it.
+    return replace(_compare_all(logs, doubtful), differences=compared.differences)
+
+
+def _file_entries(log: OpenedLog) -> Sequence[EpochEntry]:
+    """Return the entries of a log's epoch file, as it lies there; none of a bad file."""
+    try:
+        return read_epochs(log.view.store).entries
+    except (CheckpointError, StorageError):
+        return ()
+
+
+def _compare_all(
+    logs: Sequence[OpenedLog | None], doubtful: Sequence[Sequence[DoubtfulRun]]
+) -> ComparedLogs:
     readers = [
         LogReader(None, (), ReadDepth.CHECKSUMS)
         if log is None
-        else LogReader(log.view, log.base_offsets, ReadDepth.CHECKSUMS)
-        for log in logs
+        else LogReader(log.view, log.base_offsets, ReadDepth.CHECKSUMS, doubtful=own)
+        for log, own in zip(logs, doubtful, strict=True)
     ]
     differences: dict[tuple[int, int], int | None] = {}
     missing: dict[tuple[int, int], list[Ranges]] = {}
-    epoch, producer_id, coordinator_epoch = NO_LEADER_EPOCH, NO_PRODUCER_ID, -1
+    producer_id, coordinator_epoch = NO_PRODUCER_ID, -1
     for pair in combinations(range(len(logs)), 2):
         differences[pair] = None
         missing[pair], missing[pair[::-1]] = [], []
@@ -58,7 +98,6 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
         parts = [part.take(part.batches.crc_ok != 0) for part in read]
         names = [batch_names(part.batches) for part in parts]
         for batches in (part.batches for part in parts if len(part)):
-            epoch = max(epoch, int(batches.leader_epoch.max()))
             producer_id = max(producer_id, int(batches.producer_id.max()))
             coordinator_epoch = max(coordinator_epoch, int(batches.coordinator_epoch.max()))
         for pair in combinations(range(len(logs)), 2):
@@ -80,7 +119,8 @@ def compare_logs(logs: Sequence[OpenedLog | None]) -> ComparedLogs:
         ),
         differences=differences,
         missing={pair: union(ranges) for pair, ranges in missing.items()},
-        largest_epoch=epoch,
+        epochs=tuple(tuple(reader.epochs) for reader in readers),
+        doubtful=tuple(map(tuple, doubtful)),
         largest_producer_id=producer_id,
         largest_coordinator_epoch=coordinator_epoch,
     )

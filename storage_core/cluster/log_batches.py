@@ -23,7 +23,7 @@ from storage_core.formats.batch_v2 import HEADER_BYTES
 from storage_core.kernels import batch_scan
 from storage_core.kernels.batch_digest import digest_batches
 from storage_core.log.batch_search import ListedSegment, find_start_position
-from storage_core.log.believed_epochs import EpochRun, find_epoch_runs
+from storage_core.log.believed_epochs import DoubtfulRun, EpochRun, find_epoch_runs
 from storage_core.log.directory_view import DirectoryView
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.checked_headers import (
@@ -135,8 +135,9 @@ class BatchRows:
                 for row in np.flatnonzero(self.segment == base_offset).tolist():
                     start = int(self.batches.position[row])
                     end = start + int(self.batches.size[row])
+                    epoch = int(self.batches.leader_epoch[row])
                     for window in scan_windows(reader, start=start, end=end, crc=CrcCheck.SKIP):
-                        parts += _decode(window)
+                        parts += _decode(window, epoch)
         return pa.concat_tables(parts)
 
     def offsets(self) -> Ranges:
@@ -193,6 +194,7 @@ class LogReader:
     Args:
         view: Its directory, None for a log without a record.
         ranges: Only batches that begin in one of these, first and end offset, rising; None for all.
+        doubtful: Runs whose rows get the expected epoch.
 
     Attributes:
         damage: The damage in the part read so far.
@@ -210,6 +212,7 @@ class LogReader:
         look: ReadDepth,
         *,
         ranges: Sequence[tuple[int, int]] | None = None,
+        doubtful: Sequence[DoubtfulRun] = (),
     ) -> None:
         self.damage: list[Damage] = []
         empty = np.empty(0, np.int64)
@@ -222,6 +225,7 @@ class LogReader:
         self.sparse_end = 0
         self._look = look
         self._ranges = ranges
+        self._doubtful = doubtful
         self._next = 0
         self._windows = iter(()) if view is None else self._scan(view, base_offsets)
 
@@ -261,6 +265,7 @@ class LogReader:
                             if self._look is ReadDepth.CHECKSUMS:
                                 self._note_damage(file, rows)
                             self._note_epochs(file, rows.batches)
+                            self._correct_epochs(rows.batches)
                             yield rows
                             if self._ranges is not None and is_behind:
                                 break
@@ -343,6 +348,13 @@ class LogReader:
                 self.epochs[-1] = before.followed_by(run)
             elif len(self.epochs) < _MOST_EPOCHS:
                 self.epochs.append(run)
+
+    def _correct_epochs(self, batches: BatchTable) -> None:
+        for each in self._doubtful:
+            is_in = batches.base_offset >= each.run.first_offset
+            is_in &= batches.base_offset <= each.run.last_offset
+            is_in &= batches.leader_epoch == each.run.epoch
+            batches.columns[batch_scan.LEADER_EPOCH, is_in] = each.expected
 
     def _note_tail(self, file: str, position: int, reader: FileReader) -> None:
         size_bytes = reader.size_bytes - position
@@ -433,12 +445,13 @@ def pieces(
         start = end
 
 
-def _decode(window: Window) -> Iterator[pa.Table]:
+def _decode(window: Window, epoch: int) -> Iterator[pa.Table]:
+    """Yield a batch's records; its epoch may be another one than that of its bytes."""
     wanted = np.ones(len(window.batches), np.bool_)
     for records in decode_records(window, wanted, DEFAULT_LIMITS):
         columns = [
             pa.array(records.offset),
-            pa.array(window.batches.leader_epoch[records.batch]),
+            pa.array(np.full(len(records.offset), epoch, np.int64)),
             pa.array(window.batches.is_control[records.batch]),
             pa.array(records.timestamp),
             records.keys(),

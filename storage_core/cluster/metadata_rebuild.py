@@ -6,7 +6,8 @@ say is not made up: it is listed. Two things are written that no file has:
 - Each broker is registered with the epoch that its next registration names: that of its marker of a
   clean shutdown, none after a kill. A controller takes a broker that names another one out of ISR
   and ELR, as its log may have lost records since. Here the log was read after it lost them.
-- Leader epochs and producer ids go on above all that are in the logs.
+- Leader epochs and producer ids go on above all that are in the logs; of epochs that are not
+  believed, above those alone that followers have to take from a leader.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -46,6 +47,7 @@ from storage_core.cluster.metadata_directory import (
     write_metadata_log,
 )
 from storage_core.cluster.offset_ranges import count
+from storage_core.cluster.truncation import HindranceKind
 from storage_core.cluster.unknown_part import UnknownPart
 from storage_core.commit import WriteFile
 from storage_core.commit.scratch import remove_unfinished
@@ -89,11 +91,12 @@ class RebuiltPartition:
     directories: Mapping[int, str]  # directory id of each replica, by broker
     isr: tuple[int, ...] = ()  # brokers that may lead
     detail: str = ""  # why nobody may lead; else empty
-    leader_epoch: int = -1  # largest leader epoch that a log names, -1 without one
+    leader_epoch: int = -1  # the epoch that the next leader's has to be above, -1 without one
     has_records: bool = False
     unnamed: tuple[str, ...] = ()  # its directories without a topic id
     producer_id: int = -1  # largest producer id that a log names, -1 without one
     coordinator_epoch: int = -1  # largest epoch of a transaction's coordinator, -1 without one
+    doubtful: str = ""  # its leader epochs that are not believed
 
     @property
     def name(self) -> str:
@@ -104,7 +107,8 @@ class RebuiltPartition:
 def find_in_sync(audit: PartitionAudit, unnamed: Set[str]) -> tuple[int, ...]:
     """Return the brokers that may lead and lose no record.
 
-    Of several with other records, it is those of the latest leader. A broker sets a log without a
+    Of several with other records, it is those of the latest leader; of equal ones, those without a
+    leader epoch that is not believed: followers do not get past it. A broker sets a log without a
     topic id aside and begins an empty one: that is in sync only if there is no record.
 
     Args:
@@ -118,9 +122,32 @@ def find_in_sync(audit: PartitionAudit, unnamed: Set[str]) -> tuple[int, ...]:
     ]
     whole = [candidate for candidate in safe if not count(candidate.lost)]
     leaders = whole or safe
+    leaders = [candidate for candidate in leaders if not candidate.doubtful] or leaders
     newest = max(map(_position, leaders), default=None)
     brokers = (each.replica.broker for each in leaders if _position(each) == newest)
     return tuple(sorted(broker for broker in brokers if broker is not None))
+
+
+def find_least_epoch(audit: PartitionAudit, isr: Sequence[int]) -> int:
+    """Return the epoch that the next leader's has to be above: the largest one that is believed.
+
+    A follower takes no batch of an epoch above its leader's, a flipped one neither. So where only
+    replicas in sync have such a batch, and others lack it, its epoch counts, too.
+
+    Args:
+        audit: Of the partition.
+        isr: Brokers that may lead.
+    """
+    skipped = (
+        cut.hindrance.epoch
+        for candidate in audit.candidates
+        if candidate.replica.broker in isr
+        for cut in candidate.cuts
+        if cut.hindrance is not None and cut.hindrance.kind is HindranceKind.BATCH_SKIPPED
+    )
+    return max(
+        [audit.largest_epoch, *(each for each in skipped if each + 2 * _EPOCH_MARGIN < INT_MAX)]
+    )
 
 
 def has_records(audit: PartitionAudit) -> bool:
@@ -135,7 +162,8 @@ def _position(candidate: Candidate) -> tuple[int, int]:
     if log is None:
         return -1, 0
     end = log.log_end_offset
-    return max((each.epoch for each in log.epochs if each.start_offset < end), default=-1), end
+    epochs = (each.epoch for each in candidate.epochs if each.start_offset < end)
+    return max(epochs, default=-1), end
 
 
 def register_brokers(roots: Iterable[ObservedRoot]) -> list[RegisterBrokerRecord]:
@@ -456,6 +484,12 @@ def _of_partitions(topics: _Topics, older: ClusterMetadata | None) -> Iterator[U
                     "(kafka-leader-election.sh) takes one"
                 )
                 yield UnknownFact(part=UnknownPart.ISR, subject=each.name, detail=detail)
+            if each.doubtful:
+                detail = (
+                    f"{each.doubtful}: perhaps a flipped bit, which no checksum covers; "
+                    "`pylog explain EPOCH_DOUBTFUL` says what to do before that broker starts"
+                )
+                yield UnknownFact(part=UnknownPart.EPOCH, subject=each.name, detail=detail)
             for directory in each.unnamed if each.has_records else ():
                 detail = (
                     f"it has no {PARTITION_METADATA_FILE}: its broker sets it aside, unless that "

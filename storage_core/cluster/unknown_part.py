@@ -18,4 +18,5 @@ class UnknownPart(enum.StrEnum):
     REPLICA = "REPLICA"
     REPLICA_ORDER = "REPLICA_ORDER"
     ISR = "ISR"
+    EPOCH = "EPOCH"
     STRAY = "STRAY"

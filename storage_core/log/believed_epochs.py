@@ -26,6 +26,7 @@ from storage_core.store.base import FileReader
 _UNLIMITED: Final = 2**31 - 1
 # A log has a handful of epochs; hostile bytes may claim one for each batch.
 _MOST_RUNS: Final = 10_000
+_MOST_DOUBTFUL: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +186,101 @@ def find_last_epoch(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtfulRun:
+    """A run of a replica with an epoch that is not believed."""
+
+    run: EpochRun  # as the batches have it
+    least: int  # the epoch before it, that it cannot be below; 0 where none is believed
+    most: int  # the epoch behind it, else the largest one that anything knows
+    # The epoch that its leader had: as another replica has it there, else the one before.
+    expected: int
+
+
+def find_doubtful_runs(
+    replicas: Sequence[tuple[Sequence[EpochRun], Sequence[EpochEntry]]],
+    *,
+    largest_epoch: int | None = None,
+) -> list[list[DoubtfulRun]]:
+    """Return of each replica the runs whose epoch is not believed.
+
+    An epoch that another replica's batches have at the same offset is believed, unless it falls:
+    one flipped bit does not lie in two of them. Of a log with many of them the first are returned.
+
+    Args:
+        replicas: Of each all its runs, and the entries of its epoch file as it lies there.
+        largest_epoch: As of ``are_runs_believed``.
+    """
+    masks = [
+        are_runs_believed(
+            runs,
+            [entries, *(other for at, (_, other) in enumerate(replicas) if at != number)],
+            largest_epoch=largest_epoch,
+        )
+        for number, (runs, entries) in enumerate(replicas)
+    ]
+    believed = [
+        [run for run, is_so in zip(runs, mask.tolist(), strict=True) if is_so]
+        for (runs, _), mask in zip(replicas, masks, strict=True)
+    ]
+    found: list[list[DoubtfulRun]] = []
+    for number, ((runs, _), mask) in enumerate(zip(replicas, masks, strict=True)):
+        found.append([])
+        for at in np.flatnonzero(~mask)[:_MOST_DOUBTFUL].tolist():
+            run = runs[at]
+            before = [e.epoch for e in believed[number] if e.first_offset < run.first_offset]
+            behind = [e.epoch for e in believed[number] if e.first_offset > run.first_offset]
+            least = before[-1] if before else 0
+            others = [other for other in range(len(replicas)) if other != number]
+            has_witness = any(_has_epoch(replicas[other][0], run) for other in others)
+            if has_witness and least <= run.epoch <= min([run.epoch, *behind[:1]]):
+                continue
+            there = [
+                each.epoch
+                for other in others
+                for each in believed[other]
+                if each.first_offset <= run.first_offset <= each.last_offset
+                and least <= each.epoch <= min([each.epoch, *behind[:1]])
+            ]
+            most = behind[0] if behind else max([least, largest_epoch or 0, *there])
+            expected = [*there, *before[-1:], *behind[:1], run.epoch][0]
+            found[-1].append(DoubtfulRun(run=run, least=least, most=most, expected=expected))
+    return found
+
+
+def find_believed_entries(
+    entries: Sequence[EpochEntry], runs: Sequence[EpochRun], doubtful: Sequence[DoubtfulRun]
+) -> list[EpochEntry]:
+    """Return the entries of a log's epoch file that its batches do not contradict.
+
+    Args:
+        entries: The entries; a start may have taken them from doubtful runs.
+        runs: All runs of the log.
+        doubtful: Those that are not believed.
+    """
+    wrong = {each.run for each in doubtful}
+    believed = [run for run in runs if run not in wrong]
+    firsts = np.array([run.first_offset for run in believed], np.int64)
+    starts = np.array([entry.start_offset for entry in entries], np.int64)
+    taken = {(run.epoch, run.first_offset) for run in wrong}
+    kept = []
+    for entry, at in zip(entries, np.searchsorted(firsts, starts, side="right"), strict=True):
+        run = believed[at - 1] if at else None
+        is_other = (
+            run is not None and run.epoch != entry.epoch and entry.start_offset <= run.last_offset
+        )
+        if not is_other and (entry.epoch, entry.start_offset) not in taken:
+            kept.append(entry)
+    return kept
+
+
+def _has_epoch(runs: Sequence[EpochRun], run: EpochRun) -> bool:
+    return any(
+        each.epoch == run.epoch and each.first_offset <= run.first_offset <= each.last_offset
+        for each in runs
+    )
+
+
 def read_epoch_runs(
     open_file: Callable[[str], FileReader], base_offsets: Iterable[int]
 ) -> list[EpochRun]:
@@ -221,6 +317,9 @@ def _judge(
     # Between two neighbours that do not fall, what is outside of both is wrong, not they.
     low, inner, high = runs[:-2], runs[1:-1], runs[2:]
     is_within = (low > high) | ((low <= inner) & (inner <= high))
+    # Several batches do not flip alike: the one beside them is wrong.
+    rivals = np.where(inner > high, sizes[2:], sizes[:-2])
+    is_within |= (sizes[1:-1] > 1) & (rivals == 1)
     believed[1:-1] &= is_within | (sizes[1:-1] > np.maximum(sizes[:-2], sizes[2:]))
     is_known, is_contradicted = _look_up(firsts, runs, lineages, set(runs[~believed].tolist()))
     believed &= ~(alone & is_contradicted)

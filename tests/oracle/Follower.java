@@ -46,7 +46,7 @@ public class Follower extends kafka.server.AbstractFetcherThread {
         this.cuts = cuts;
     }
 
-    /** Fetch until a fetch is answered by records, and return the log's end. */
+    /** Fetch until a fetch is answered by records; return the log's end, or its negative less one. */
     public long follow(long highWatermark, int leaderEpoch, int mostRounds) {
         long offset = epochs.latestEpoch().isPresent() ? end : highWatermark;
         Map states = new HashMap();
@@ -57,10 +57,7 @@ public class Follower extends kafka.server.AbstractFetcherThread {
         for (int round = 0; round < mostRounds && !leader.isRead; round++) {
             doWork();
         }
-        if (!leader.isRead) {
-            throw new IllegalStateException("no fetch was answered by records");
-        }
-        return end;
+        return leader.isRead ? end : -1 - end;
     }
 
     public void truncate(TopicPartition partition, kafka.server.OffsetTruncationState state) {

@@ -97,7 +97,7 @@ def come_back(
     metadata = cluster.controller.log_directory / METADATA_DIRECTORY
     logged = {node: len(cluster.node(node).log_lines()) for node in NODE_IDS}
     cluster.controller.start()
-    wait_for("the brokers' sessions end", lambda: _fenced(cluster) == set(NODE_IDS))
+    wait_for("the brokers' sessions end", lambda: fenced_brokers(cluster) == set(NODE_IDS))
     begin = cluster.metadata().end_offset
     for node in order:
         _start(cluster, node)
@@ -112,7 +112,7 @@ def come_back(
     for node in up:
         cluster.node(node).kill()
     cluster.controller.kill()
-    cuts = {node: _cuts_of(cluster.node(node).log_lines()[logged[node] :]) for node in NODE_IDS}
+    cuts = {node: cuts_of(cluster.node(node).log_lines()[logged[node] :]) for node in NODE_IDS}
     versions = _versions_of(metadata)
     outcomes = {}
     for place in PLACES:
@@ -141,7 +141,7 @@ def come_back(
 def _start(cluster: Cluster, node: int) -> None:
     """Start a broker, and wait until the controller lets it lead."""
     cluster.node(node).start()
-    wait_for(f"broker {node} may lead", lambda: node not in _fenced(cluster))
+    wait_for(f"broker {node} may lead", lambda: node not in fenced_brokers(cluster))
     # A broker says after its start that a partition has another log directory now; till then an
     # unclean election passes it over.
     wait_for("unclean elections", lambda: _have_leaders(cluster))
@@ -175,7 +175,8 @@ def _versions_of(metadata: Path) -> dict[Partition, list[tuple[int, PartitionRec
     return versions
 
 
-def _cuts_of(lines: Sequence[str]) -> dict[Partition, list[int]]:
+def cuts_of(lines: Sequence[str]) -> dict[Partition, list[int]]:
+    """Return where a broker's log lines say that it cut its logs, in order."""
     cuts: dict[Partition, list[int]] = {}
     for match in filter(None, map(_CUT.search, lines)):
         place = (match["topic"], int(match["partition"]))
@@ -183,7 +184,7 @@ def _cuts_of(lines: Sequence[str]) -> dict[Partition, list[int]]:
     return cuts
 
 
-def _fenced(cluster: Cluster) -> set[int]:
+def fenced_brokers(cluster: Cluster) -> set[int]:
     """Return the node ids of the brokers that may not lead."""
     return {node for node, broker in cluster.metadata().brokers.items() if broker.fenced}
 

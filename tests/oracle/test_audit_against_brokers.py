@@ -9,7 +9,9 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +28,16 @@ from pylog_spark.java import find_java
 from pylog_spark.options import JobOptions
 from storage_core.checkpoint.broker_files import encode_clean_shutdown
 from storage_core.cluster.elections import ELR_FEATURE
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE
+from tests.kit.flipped_epochs import FLIPPED, flip_epoch
 from tests.oracle.broker import logging_jars
-from tests.oracle.broker_clients import Partition
+from tests.oracle.broker_clients import (
+    Message,
+    Partition,
+    Producer,
+    Topic,
+    create_topics,
+)
 from tests.oracle.cluster import CONTROLLER_ID, METADATA_DIRECTORY, NODE_IDS, Cluster
 from tests.oracle.jars import tools_jars
 from tests.oracle.nights import JAVA_OPTIONS, SETTINGS, Night, Promise, run_night
@@ -38,6 +47,8 @@ from tests.oracle.returns import (
     Record,
     come_back,
     copy_state,
+    cuts_of,
+    fenced_brokers,
     records_of,
     restore_state,
     wait_for,
@@ -205,6 +216,151 @@ def test_brokers_of_a_bad_night_do_what_an_audit_says(tmp_path: Path) -> None:
             found[place] += complain_of_loss(answer, outcome, before[place], book, up)
     assert {place: each for place, each in found.items() if each} == {}
     assert any(outcome.cuts for outcome in outcomes.values())
+
+
+# Of each case: the broker with the flipped batch, the batch's segment and number, its wrong epoch,
+# whether the epoch file is there. Batches 4 to 43 are of epoch 1, the last ones of epoch 2.
+FLIPS: Final = {
+    f"{place}-{size}-{file}-{victim}": (victim, where, epoch, file)
+    for victim in (1, 2)
+    for place, where in (("middle", (0, 13)), ("last", (-1, -1)))
+    for size, epoch in (("large", FLIPPED), ("small", 0))
+    for file in ("kept", "gone")
+}
+HOW: Final = ("large-kept", "large-gone", "small-kept", "small-gone")
+MIDDLE_1: Final = ("middle-large-kept-1", "middle-large-gone-1")
+# Who never was in sync, by whether all closed in order and who led; all others were. After a kill
+# nothing says of broker 1's closed segments that they were flushed: its start reads them.
+LEFT_OUT: Final[Mapping[tuple[bool, int], Mapping[int, frozenset[str]]]] = {
+    (True, 1): {3: frozenset({"last-large-kept-1", "last-large-gone-1", "last-small-kept-1"})},
+    (False, 1): {
+        2: frozenset({*MIDDLE_1, "last-large-kept-2", "last-large-gone-2"}),
+        3: frozenset({*MIDDLE_1, *(f"last-{how}-1" for how in HOW)}),
+    },
+    (False, 2): {
+        1: frozenset({*MIDDLE_1, "last-large-kept-1", "last-large-gone-1"}),
+        3: frozenset(f"last-{how}-2" for how in HOW),
+    },
+}
+
+
+def left_out(topic: str, leader: int, *, is_clean: bool) -> set[int]:
+    of_brokers = LEFT_OUT[is_clean, leader]
+    return {broker for broker, topics in of_brokers.items() if topic in topics}
+
+
+def flip(directory: Path, where: tuple[int, int], epoch: int, file: str) -> int:
+    """Give a batch another epoch, and return its offset."""
+    logs = [path for path in sorted(directory.glob("*.log")) if path.stat().st_size]
+    assert len(logs) > 1
+    if file == "gone":
+        (directory / LEADER_EPOCH_FILE).unlink()
+    return flip_epoch(logs[where[0]], where[1], epoch)
+
+
+def send_to_all(servers: str, count: int) -> None:
+    with Producer(servers, {"batch.size": "10000"}) as producer:
+        for _ in range(count):
+            for topic in FLIPS:
+                producer.send(Message(topic=topic, key=b"k", value=b"x" * 40_000))
+
+
+def write_epochs(cluster: Cluster) -> None:
+    """Let three leaders write, and then two brokers go on without the third."""
+    servers, topics = cluster.bootstrap_servers, list(FLIPS)
+    config = {"segment.bytes": "1048576", "min.insync.replicas": "2"}
+    assignment = ((1, 2, 3),)
+    create_topics(
+        servers,
+        {each: Topic(partitions=1, config=config, assignment=assignment) for each in topics},
+    )
+    send_to_all(servers, 4)
+    for broker, count in ((1, 40), (2, 5)):
+        cluster.wait_until_in_sync(topics)
+        cluster.node(broker).stop()
+        send_to_all(servers, count)
+        cluster.node(broker).start()
+    cluster.wait_until_in_sync(topics)
+    cluster.node(3).stop()
+    send_to_all(servers, 5)
+    time.sleep(2)  # followers learn the last high watermark by their next fetch
+    cluster.controller.kill()
+    for broker in (1, 2):
+        cluster.node(broker).kill()
+
+
+def start_and_wait(cluster: Cluster, *, is_clean: bool) -> dict[str, tuple[int, set[int]]]:
+    """Start all nodes; return leader and ISR of each topic, once nobody joins any more."""
+    cluster.controller.start()
+    wait_for("the brokers' sessions end", lambda: fenced_brokers(cluster) == set(NODE_IDS))
+    for broker in NODE_IDS:
+        cluster.node(broker).start()
+        wait_for("it may lead", partial(lambda each: each not in fenced_brokers(cluster), broker))
+
+    def states() -> dict[str, tuple[int, set[int]]]:
+        topics = cluster.metadata().topics_by_name()
+        partitions = {topic: topics[topic].partitions[0] for topic in FLIPS}
+        return {topic: (each.leader, {*each.isr}) for topic, each in partitions.items()}
+
+    def are_all_told() -> bool:
+        return all(
+            in_sync | left_out(topic, leader, is_clean=is_clean) == {*NODE_IDS}
+            for topic, (leader, in_sync) in states().items()
+        )
+
+    wait_for("all others are in sync", are_all_told)
+    time.sleep(10)
+    return states()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
+@pytest.mark.item("REP-08", "REP-13")
+def test_flipped_epochs_mislead_brokers_as_an_audit_says(tmp_path: Path, is_clean: bool) -> None:
+    state, offsets = tmp_path / "state", {}
+    # What a start reads is told by the recovery points: they stay those of the last orderly end.
+    with new_cluster(tmp_path, {"log.flush.offset.checkpoint.interval.ms": "3600000"}) as cluster:
+        cluster.format()
+        cluster.start()
+        write_epochs(cluster)
+        for topic, (victim, *how) in FLIPS.items():
+            directory = cluster.node(victim).log_directory / f"{topic}-0"
+            offsets[topic] = flip(directory, *how)
+        registered = cluster.metadata().brokers
+        for node in NODE_IDS:
+            marker = cluster.node(node).log_directory / CLEAN_SHUTDOWN_FILE
+            marker.unlink(missing_ok=True)
+            if is_clean:
+                marker.write_bytes(encode_clean_shutdown(registered[node].broker_epoch))
+        copy_state(cluster, state)
+        answers = by_place(audit_state(state, NODE_IDS))
+        logged = {node: len(cluster.node(node).log_lines()) for node in NODE_IDS}
+        states = start_and_wait(cluster, is_clean=is_clean)
+        for node in (*NODE_IDS, CONTROLLER_ID):
+            cluster.node(node).kill()
+        cuts = {node: cuts_of(cluster.node(node).log_lines()[logged[node] :]) for node in NODE_IDS}
+    for topic, (victim, _, epoch, _) in FLIPS.items():
+        leader, in_sync = states[topic]
+        missing, answer = {*NODE_IDS} - in_sync, answers[topic, 0]
+        story = (topic, leader, in_sync)
+        assert missing == left_out(topic, leader, is_clean=is_clean), story
+        by_broker = {each["broker"]: each for each in answer["candidates"]}
+        lost = {broker: each["lost"]["records"] for broker, each in by_broker.items()}
+        assert lost == {1: 0, 2: 0, 3: 5}, story
+        followers = {each["broker"]: each for each in by_broker[leader]["truncations"]}
+        stuck = {broker: each["never_in_sync"] for broker, each in followers.items()}
+        assert {broker for broker, why in stuck.items() if why} == missing, story
+        for broker in {*NODE_IDS} - {leader}:
+            logged_cuts = cuts[broker].get((topic, 0), [])
+            if (stuck.get(broker) or {}).get("why") == "cut_again":
+                assert len(logged_cuts) > 20, story
+                assert len(set(logged_cuts)) == 1, story
+            else:
+                rounds = followers[broker]["rounds"] if broker in followers else []
+                assert logged_cuts == rounds, (*story, broker)
+        (remark,) = [each for each in answer["remarks"] if each["code"] == "EPOCH_DOUBTFUL"]
+        assert remark["broker"] == victim
+        assert f"leader epoch {epoch} at offset {offsets[topic]} " in remark["message"]
 
 
 def test_another_answer_is_noticed() -> None:

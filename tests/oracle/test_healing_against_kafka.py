@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.filenames import LEADER_EPOCH_FILE, LOG_SUFFIX
-from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
+from tests.kit.flipped_epochs import FLIPPED, flip_epoch
 from tests.oracle.broker_clients import (
     Message,
     Producer,
@@ -70,19 +70,6 @@ def noise_at_the_end(directory: Path) -> None:
     last = [path for path in segments(directory) if path.stat().st_size][-1]
     content = last.read_bytes()
     last.write_bytes(content[: len(content) // 2] + b"\x5a" * 5000)
-
-
-FLIPPED = 1_000_000
-
-
-def flip_epoch(directory: Path) -> None:
-    """Give the fourth batch of the first segment an epoch that no leader had."""
-    content, position = bytearray(segments(directory)[0].read_bytes()), 0
-    for _ in range(3):
-        position += 12 + int.from_bytes(content[position + 8 : position + 12])
-    at = position + LEADER_EPOCH_AT
-    content[at : at + 4] = FLIPPED.to_bytes(4)
-    segments(directory)[0].write_bytes(content)
 
 
 ACCIDENTS: list[Callable[[Path], None]] = [
@@ -182,7 +169,7 @@ def test_a_flipped_epoch_keeps_a_replica_out_of_sync_until_it_is_healed(tmp_path
         node.kill()
         directory = node.log_directory / "plain-0"
         whole = log_bytes(directory)
-        flip_epoch(directory)
+        flip_epoch(segments(directory)[0], 3)
         node.start()
         time.sleep(20)
         assert in_sync_replicas(servers, ["plain"])["plain", 0] == set(others)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from storage_core.catalog.metadata_image import TopicMetadata
 from storage_core.catalog.release_features import find_release
 from storage_core.records.reader import scan_headers
 from storage_core.store.local import LocalStore
+from tests.kit.flipped_epochs import FLIPPED, flip_epoch
 from tests.oracle.broker_clients import (
     GroupMember,
     Message,
@@ -25,9 +27,11 @@ from tests.oracle.broker_clients import (
     create_topics,
     describe_quorum,
     feature_levels,
+    in_sync_replicas,
     read_topics,
 )
 from tests.oracle.cluster import CONTROLLER_ID, NODE_IDS, Cluster
+from tests.oracle.returns import wait_for
 
 pytestmark = [
     pytest.mark.oracle,
@@ -215,3 +219,63 @@ def test_a_cluster_without_any_metadata_comes_up_as_it_was(
         compare_copies({*targets.values(), *roots}, partitions)
         create_topics(servers, {"new": Topic(partitions=1, config={}, replicas=3)})
     assert not list(tmp_path.rglob("*-stray"))
+
+
+def send_one(servers: str, topic: str) -> None:
+    with Producer(servers) as producer:
+        producer.send(Message(topic=topic, key=b"k", value=b"v"))
+
+
+@pytest.mark.long
+def test_a_flipped_epoch_keeps_no_other_replica_from_following(tmp_path: Path, pylog):
+    """Of one topic another broker has the batch as it was; of the other one nobody has."""
+    topics = ("twin", "only")
+    settings = {"min.insync.replicas": "1"}
+    with Cluster(tmp_path, settings=settings, has_own_controller=True) as cluster:
+        cluster.format()
+        cluster.start()
+        servers = cluster.bootstrap_servers
+        places = Topic(partitions=1, config={}, assignment=[[1, 2, 3]])
+        create_topics(servers, dict.fromkeys(topics, places))
+        for stopped, topic in ((3, "twin"), (2, "only")):
+            for name in topics:
+                send_one(servers, name)
+            cluster.node(stopped).stop()
+            send_one(servers, topic)
+        cluster.controller.kill()
+        cluster.node(1).kill()
+        roots = [cluster.node(node).log_directory for node in NODE_IDS]
+        for root in roots:
+            shutil.rmtree(root / CLUSTER_METADATA_DIRECTORY)
+        target = cluster.controller.log_directory
+        shutil.rmtree(target)
+        target.mkdir()
+        for name in topics:
+            flip_epoch(roots[0] / f"{name}-0" / "00000000000000000000.log", -1)
+        words = [f"--into={CONTROLLER_ID}={target}", "--release-version=4.4", "--output=json"]
+        words += ["--assume-defaults=*"]
+        result = pylog("metadata", "rebuild", *roots, *words)
+        assert result.exit_code == 0, result.stderr
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        rebuilt = {row["topic"]: row for row in rows if row["type"] == "metadata_partition"}
+        # A hundred above what is believed; above the flipped one where it has to be fetched.
+        epochs = {name: rebuilt[name]["leader_epoch"] for name in topics}
+        assert epochs["twin"] < 200
+        assert epochs["only"] == FLIPPED + 100
+        assert {name: rebuilt[name]["isr"] for name in topics} == {"twin": [2], "only": [1]}
+        facts = {row["subject"] for row in rows if row.get("part") == "EPOCH"}
+        assert facts == {"twin-0", "only-0"}
+
+        def in_sync() -> dict[str, set[int]]:
+            return {name: each for (name, _), each in in_sync_replicas(servers, topics).items()}
+
+        cluster.start()
+        wait_for("others follow", lambda: in_sync() == {"twin": {2, 3}, "only": {*NODE_IDS}})
+        time.sleep(10)
+        assert in_sync() == {"twin": {2, 3}, "only": {*NODE_IDS}}
+        cluster.node(1).stop()
+        shutil.rmtree(roots[0] / "twin-0")
+        cluster.node(1).start()
+        cluster.wait_until_in_sync(topics)
+        records = consume_topics(servers, dict.fromkeys(topics, 1))
+        assert {name: len(records[name, 0]) for name in topics} == {"twin": 3, "only": 3}

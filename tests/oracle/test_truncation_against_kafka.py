@@ -20,7 +20,7 @@ pytestmark = pytest.mark.oracle
 ROUNDS = int(os.environ.get("PYLOG_TRUNCATION_ROUNDS", "2000"))
 SEED = 7
 SOURCE = Path(__file__).with_name("Follower.java")
-_MOST_ROUNDS = 200
+_MOST_ROUNDS = 50
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,7 @@ def test_rounds_and_ends_are_those_of_kafkas_fetcher(follower_class: Any):
     )
     partition = java("org.apache.kafka.common.TopicPartition")("t", 0)
     channel = java("org.apache.kafka.storage.internals.log.LogDirFailureChannel")(10)
+    chance, stuck = random.Random(SEED), 0
     with tempfile.TemporaryDirectory() as top:
 
         def cache(name: str, log: LogSpan) -> Any:
@@ -113,6 +114,8 @@ def test_rounds_and_ends_are_those_of_kafkas_fetcher(follower_class: Any):
 
         for number, (follower, leader) in enumerate(histories(ROUNDS)):
             epoch = 1 + max([0, *(e.epoch for log in (follower, leader) for e in log.epochs)])
+            if number % 4 == 0:  # the metadata are older than a log, or a bit of its epoch flipped
+                epoch = chance.randint(1, epoch)
             cuts = java("java.util.ArrayList")()
             with kafka_failures():
                 end_point = leader_type(
@@ -131,4 +134,7 @@ def test_rounds_and_ends_are_those_of_kafkas_fetcher(follower_class: Any):
             kafkas = [int(cut) if cut >= 0 else -1 - int(cut) for cut in cuts]
             story = (number, follower, leader, ours, kafkas)
             assert list(ours.rounds) == kafkas, story
-            assert ours.offset == end, story
+            is_stuck = ours.hindrance is not None
+            assert end == (-1 - ours.offset if is_stuck else ours.offset), story
+            stuck += is_stuck
+        assert stuck > ROUNDS // 100

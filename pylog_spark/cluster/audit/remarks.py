@@ -11,6 +11,7 @@ from storage_core.cluster.partition_registration import (
     PartitionRegistration,
     TopicIdPartition,
 )
+from storage_core.cluster.truncation import HindranceKind
 from storage_core.formats.error_codes import KafkaErrorCode
 from storage_core.log.believed_epochs import find_doubtful_entries
 from storage_core.wording import count_text
@@ -31,6 +32,7 @@ class Remark(enum.StrEnum):
     BROKER_UNCLEAN = "BROKER_UNCLEAN"
     LEADER_EPOCH_UNKNOWN = "LEADER_EPOCH_UNKNOWN"
     LEADER_EPOCH_FENCED = "LEADER_EPOCH_FENCED"
+    EPOCH_DOUBTFUL = "EPOCH_DOUBTFUL"
     TOPIC_ID_INCONSISTENT = "TOPIC_ID_INCONSISTENT"
     TOPIC_ID_UNKNOWN = "TOPIC_ID_UNKNOWN"
     ROOT_UNREADABLE = "ROOT_UNREADABLE"
@@ -71,6 +73,7 @@ def find_remarks(answer: dict[str, Any], surroundings: Surroundings) -> list[dic
     messages = [
         *_of_ids(key, surroundings, replicas),
         *_of_epochs(replicas, state, surroundings.leader_epoch),
+        *_of_doubtful_epochs(replicas, answer.get("candidates") or ()),
     ]
     messages += [*_of_replicas(replicas)]
     if state is None or answer["unseen"]:
@@ -103,6 +106,11 @@ def own_replicas(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in answer["replicas"] or () if not any(map(each.get, _BESIDE))]
 
 
+# By whether it is the log's last batch: nothing behind that says that it is wrong.
+_WAYS: Final = {
+    False: "`pylog heal` takes the batch from another replica",
+    True: "move that directory away, and its broker fetches the partition anew",
+}
 _Found = tuple[Remark, int | None, str]
 
 
@@ -148,7 +156,7 @@ def _of_epochs(
                 f"epoch {state.leader_epoch} of the metadata, and another one than other replicas "
                 "have there: these are older than the log, or a bit of the epoch flipped, which no "
                 "checksum covers; as a follower it then never catches up. `pylog verify` names the "
-                "batch, `pylog heal` takes it from another replica"
+                "batch, and `pylog explain EPOCH_DOUBTFUL` says what to do"
             )
             yield Remark.LEADER_EPOCH_UNKNOWN, each["broker"], text
         elif state is not None and above:
@@ -162,6 +170,62 @@ def _of_epochs(
     if leader_epoch is not None and leader_epoch <= newest:
         text = f"leader epoch {leader_epoch} is not above epoch {newest}, which is known: fenced"
         yield Remark.LEADER_EPOCH_FENCED, None, text
+
+
+def _of_doubtful_epochs(
+    replicas: Sequence[dict[str, Any]], candidates: Sequence[dict[str, Any]]
+) -> Iterator[_Found]:
+    for each in replicas:
+        doubtful = each.get("doubtful_epochs") or []
+        if not doubtful:
+            continue
+        first = doubtful[0]
+        wanted = f"{first['least']} to {first['most']}"
+        if first["least"] == first["most"]:
+            wanted = str(first["least"])
+        text = (
+            f"broker {each['broker']} has leader epoch {first['epoch']} at offset "
+            f"{first['offset']} ({first['file']} at {first['position']}), expected {wanted}: "
+            "perhaps a flipped bit, which no checksum covers"
+        )
+        if len(doubtful) > 1:
+            text += f", and {count_text(len(doubtful) - 1, 'more such epoch')}"
+        wrong = {(one["epoch"], one["offset"]) for one in doubtful}
+        is_last = first["last_offset"] + 1 == each["log_end"]
+        has_other = any(
+            other.get("log_end", 0) > first["last_offset"]
+            for other in replicas
+            if other is not each
+        )
+        way = _WAYS[is_last] if has_other else "no other replica has that batch"
+        text += f"; {_misled(each['broker'], wrong, candidates)}: {way}"
+        yield Remark.EPOCH_DOUBTFUL, each["broker"], text
+
+
+def _misled(
+    broker: int | None, wrong: set[tuple[int, int]], candidates: Sequence[dict[str, Any]]
+) -> str:
+    """Return what brokers make of the doubtful epochs of one of them."""
+    stuck: dict[int | None, list[str]] = {}
+    for candidate in candidates:
+        for cut in candidate["truncations"]:
+            hindrance = cut.get("never_in_sync")
+            owner = candidate["broker"]
+            if hindrance is not None and hindrance["why"] == HindranceKind.EPOCH_UNKNOWN:
+                owner = cut["broker"]
+            if (
+                hindrance is not None
+                and owner == broker
+                and (hindrance["epoch"], hindrance["offset"]) in wrong
+            ):
+                stuck.setdefault(cut["broker"], []).append(str(candidate["broker"]))
+    if not stuck:
+        return "no start goes by it, and no follower has to take it"
+    parts = [
+        f"broker {follower} never is in sync while broker {' or '.join(leaders)} leads"
+        for follower, leaders in stuck.items()
+    ]
+    return ", ".join(parts)
 
 
 def _entries(replica: Mapping[str, Any]) -> list[EpochEntry]:

@@ -21,6 +21,8 @@ from storage_core.cluster.offset_ranges import Ranges, count
 from storage_core.cluster.partition_registration import ANY_INDEX_BYTES
 from storage_core.cluster.places import PartitionPlaces, ReplicaPlace
 from storage_core.cluster.replica import Damage, Replica, open_replica
+from storage_core.cluster.truncation import Hindrance
+from storage_core.log.believed_epochs import DoubtfulRun
 
 Row = dict[str, Any]
 
@@ -73,8 +75,8 @@ def _answer(
         "partition": places.partition,
         "topic_id": places.topic_id,
         "replicas": [
-            *map(_describe_replica, replicas, audit.damage),
-            *(_describe_replica(replica, ()) for replica in beside),
+            *map(_describe_replica, replicas, audit.damage, audit.doubtful),
+            *(_describe_replica(replica, (), ()) for replica in beside),
         ],
         "assignment": None if places.state is None else list(places.state.replicas),
         "unseen": list(places.unseen),
@@ -84,7 +86,9 @@ def _answer(
     }
 
 
-def _describe_replica(replica: Replica, damage: Sequence[Damage]) -> Row:
+def _describe_replica(
+    replica: Replica, damage: Sequence[Damage], doubtful: Sequence[DoubtfulRun]
+) -> Row:
     place = replica.place
     described: Row = {
         "broker": place.broker,
@@ -113,6 +117,18 @@ def _describe_replica(replica: Replica, damage: Sequence[Damage]) -> Row:
                 for each in log.open_transactions
             ],
             "damage": [f"{each.file} at {each.position}: {each.reason}" for each in damage],
+            "doubtful_epochs": [
+                {
+                    "epoch": each.run.epoch,
+                    "offset": each.run.first_offset,
+                    "last_offset": each.run.last_offset,
+                    "file": each.run.file,
+                    "position": each.run.position,
+                    "least": each.least,
+                    "most": each.most,
+                }
+                for each in doubtful
+            ],
         }
     return described
 
@@ -140,6 +156,7 @@ def _describe_candidate(candidate: Candidate) -> Row:
                 "same_until": cut.same_until,
                 "committed": count(cut.committed),
                 "stays_eligible": cut.stays_eligible,
+                "never_in_sync": _describe_hindrance(cut.hindrance),
             }
             for cut in candidate.cuts
         ],
@@ -165,6 +182,16 @@ def _describe_candidate(candidate: Candidate) -> Row:
             "keys": [base64.b64encode(key).decode() for key in candidate.weight.keys],
         },
         "safe": candidate.is_safe,
+    }
+
+
+def _describe_hindrance(hindrance: Hindrance | None) -> Row | None:
+    if hindrance is None:
+        return None
+    return {
+        "why": str(hindrance.kind),
+        "epoch": hindrance.epoch,
+        "offset": hindrance.offset,
     }
 
 

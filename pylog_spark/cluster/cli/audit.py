@@ -164,6 +164,7 @@ _REMARKS_ABOUT_IDENTITY: Final = frozenset(
     {
         Remark.LEADER_EPOCH_UNKNOWN,
         Remark.LEADER_EPOCH_FENCED,
+        Remark.EPOCH_DOUBTFUL,
         Remark.TOPIC_ID_INCONSISTENT,
         Remark.TOPIC_ID_UNKNOWN,
     }

@@ -53,6 +53,7 @@ from storage_core.errors import (
     PylogError,
 )
 from storage_core.filenames import META_PROPERTIES_FILE
+from storage_core.log.leader_epoch_cache import NO_EPOCH
 from storage_core.maintenance.verification.log_directories import observe_each
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 
@@ -295,6 +296,7 @@ def _registered(places: PartitionPlaces, catalog: TopicCatalog) -> PartitionPlac
         topic_id=places.topic_id or "",
         replicas=brokers,
         isr=(),
+        leader_epoch=NO_EPOCH,
         is_compacted=config.is_compacted,
         segment_index_bytes=config.segment_index_bytes,
     )
@@ -330,6 +332,7 @@ def _rebuilt(
         has_records=facts.has_records,
         producer_id=facts.producer_id,
         coordinator_epoch=facts.coordinator_epoch,
+        doubtful=facts.doubtful or "",
     )
 
 

@@ -8,7 +8,11 @@ from pylog_spark.cluster.differences.task import log_name
 from pylog_spark.rows import Text, column
 from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.cluster.audit import audit_partition
-from storage_core.cluster.metadata_rebuild import find_in_sync, has_records
+from storage_core.cluster.metadata_rebuild import (
+    find_in_sync,
+    find_least_epoch,
+    has_records,
+)
 from storage_core.cluster.partition_registration import ANY_INDEX_BYTES
 from storage_core.cluster.places import PartitionPlaces
 from storage_core.cluster.replica import open_replica
@@ -24,10 +28,11 @@ class RebuildFacts(TaskMessage):
 
     isr: tuple[int, ...] = column("brokers that may lead and lose no record")
     detail: Text = column("why a replica cannot be opened, null for none")
-    leader_epoch: int = column("largest leader epoch that a log names, -1 without one")
+    leader_epoch: int = column("epoch that the next leader's has to be above, -1 without one")
     has_records: bool = column("whether a log has records, or cannot be opened")
     producer_id: int = column("largest producer id that a log names, -1 without one")
     coordinator_epoch: int = column("largest epoch of a transaction's coordinator, -1 for none")
+    doubtful: Text = column("leader epochs of its replicas that are not believed, null for none")
 
 
 def read_partitions(
@@ -54,13 +59,21 @@ def _read(
     if places.topic == TRANSACTION_STATE_TOPIC:
         stores = (open_store(each.place.directory) for each in replicas if each.log is not None)
         producer_id = max(producer_id, *map(find_largest_producer_id, map(settle, stores)), -1)
+    isr = find_in_sync(audit, unnamed)
+    doubtful = (
+        f"broker {replica.broker} has leader epoch {each.run.epoch} at offset "
+        f"{each.run.first_offset}, expected {each.expected}"
+        for replica, own in zip(replicas, audit.doubtful, strict=True)
+        for each in own[:1]
+    )
     errors = (f"broker {each.broker}: {each.error}" for each in replicas if each.error)
     return replace(
         head,
-        isr=find_in_sync(audit, unnamed),
+        isr=isr,
         detail="; ".join(errors) or None,
-        leader_epoch=audit.largest_epoch,
+        leader_epoch=find_least_epoch(audit, isr),
         has_records=has_records(audit) or any(each.error for each in replicas),
         producer_id=producer_id,
         coordinator_epoch=audit.largest_coordinator_epoch,
+        doubtful="; ".join(doubtful) or None,
     )

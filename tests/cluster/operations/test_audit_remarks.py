@@ -8,8 +8,9 @@ import pytest
 from pylog_spark.cluster.audit.driver import audit
 from pylog_spark.engines.choice import Local
 from pylog_spark.options import JobOptions
-from storage_core.filenames import LEADER_EPOCH_FILE
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, RECOVERY_POINT_FILE
 from tests.kit.cluster_truth import Cluster
+from tests.kit.flipped_epochs import FLIPPED, flip_epoch
 
 NOW_MS = 1_800_000_000_000
 
@@ -98,6 +99,38 @@ def test_an_epoch_that_other_replicas_contradict_is_named_as_a_flipped_bit(tmp_p
     assert (found["broker"], found["kafka_code"]) == (2, 75)
     assert f"epoch 1000000 from offset {start} on" in found["message"]
     assert "or a bit of the epoch flipped" in found["message"]
+
+
+@pytest.mark.item("ERR-12")
+@pytest.mark.parametrize(
+    ("number", "is_closed", "said"),
+    [
+        (2, True, "no start goes by it, and no follower has to take it: `pylog heal` takes"),
+        (-1, True, "no start goes by it, and no follower has to take it: move that directory"),
+        (-1, False, "broker 2 never is in sync while broker 1 or 3 leads: move that directory"),
+    ],
+)
+def test_a_batch_with_an_epoch_that_no_leader_had_is_named(tmp_path: Path, number, is_closed, said):
+    cluster = Cluster("clean", tmp_path)
+    if not is_closed:
+        (cluster.roots[1] / CLEAN_SHUTDOWN_FILE).unlink()
+        (cluster.roots[1] / RECOVERY_POINT_FILE).unlink()
+    logs = sorted((cluster.roots[1] / "ledger-0").glob("*.log"))
+    log = next(path for path in logs[:: 1 if number > 0 else -1] if path.stat().st_size)
+    offset = flip_epoch(log, number)
+    every = remarks_of(cluster, state=state_file(cluster, tmp_path))
+    found = {
+        key: each
+        for key, remarks in every.items()
+        for each in remarks
+        if each["code"] == "EPOCH_DOUBTFUL"
+    }
+    ((key, remark),) = found.items()
+    assert (key[:2], remark["broker"], remark["kafka_code"]) == (("ledger", 0), 2, None)
+    assert (
+        f"broker 2 has leader epoch {FLIPPED} at offset {offset} ({log.name}" in (remark["message"])
+    )
+    assert said in remark["message"]
 
 
 @pytest.mark.item("ERR-12")

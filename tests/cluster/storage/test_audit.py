@@ -15,8 +15,10 @@ from storage_core.cluster.partition_registration import (
 )
 from storage_core.cluster.places import ReplicaPlace
 from storage_core.cluster.replica import Replica, open_replica
+from storage_core.filenames import log_file
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, end_txn_marker
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.flipped_epochs import FLIPPED, flip_epoch
 
 NO_HIGH_WATERMARK = PartitionCheckpoints(high_watermark=0)
 
@@ -366,3 +368,73 @@ def test_a_marker_that_the_leader_lacks_is_no_lost_record(tmp_path):
     assert losses(audit)[1] == (0, 0, True)
     # The other way round it is a record that would be lost.
     assert losses(audit)[2] == (1, 1, False)
+
+
+def flip_last(whole: Replica, epoch: int, *, is_clean: bool) -> Replica:
+    """Give a replica's last batch a leader epoch that no leader had, and open it again."""
+    flip_epoch(Path(whole.place.directory, log_file(0)), -1, epoch)
+    return open_replica(replace(whole.place, is_clean=is_clean), 0, ANY_INDEX_BYTES)
+
+
+def hindrances(audit: PartitionAudit) -> dict[tuple[int | None, int | None], str]:
+    return {
+        (each.replica.broker, cut.replica.broker): str(cut.hindrance.kind)
+        for each in audit.candidates
+        for cut in each.cuts
+        if cut.hindrance is not None
+    }
+
+
+@pytest.mark.item("REP-08", "REP-13")
+@pytest.mark.parametrize(
+    ("epoch", "is_clean", "found"),
+    [
+        pytest.param(FLIPPED, True, {(1, 3): "batch_skipped"}, id="no start reads it"),
+        pytest.param(
+            FLIPPED, False, {(1, 3): "batch_skipped", (2, 1): "epoch_unknown"}, id="believed"
+        ),
+        pytest.param(0, True, {(1, 3): "cut_again"}, id="falls"),
+        pytest.param(0, False, {(1, 3): "cut_again"}, id="falls after a kill"),
+    ],
+)
+def test_a_flipped_epoch_costs_no_record_and_keeps_followers_out_of_sync(
+    tmp_path, epoch, is_clean, found
+):
+    """As three brokers of 4.4 did; the oracle's test of such batches asks them."""
+    epochs = (0, 0), (2, 4)
+    replicas = [
+        flip_last(replica(tmp_path, 1, *epochs, end=9), epoch, is_clean=is_clean),
+        replica(tmp_path, 2, *epochs, end=9),
+        replica(tmp_path, 3, *epochs, end=7),
+    ]
+    audit = audit_partition(replicas, state(leader_epoch=2))
+    assert hindrances(audit) == found
+    assert {each.rounds for each in audit.candidates[1].cuts} == {()}
+    # Each of the two records is lost once, though two epochs name the last one.
+    assert losses(audit) == {1: (0, 0, True), 2: (0, 0, True), 3: (2, 0, True)}
+    (doubtful,) = audit.doubtful[0]
+    assert (doubtful.run.epoch, doubtful.run.first_offset) == (epoch, 8)
+    assert (doubtful.least, doubtful.most, doubtful.expected) == (2, 2, 2)
+    assert audit.largest_epoch == 2
+
+
+@pytest.mark.item("REP-08")
+def test_the_next_leader_leads_in_the_epoch_after_that_of_the_metadata(tmp_path):
+    """A follower of an epoch that the leader's is above is told where to cut."""
+    replicas = [
+        replica(tmp_path, 1, (0, 0), (3, 5), end=9),
+        replica(tmp_path, 2, (0, 0), end=9),
+    ]
+    audit = audit_partition(replicas, state(replicas=(1, 2), isr=(1, 2), leader_epoch=7))
+    assert [each.rounds for each in audit.candidates[1].cuts] == [(5,)]
+    assert hindrances(audit) == {}
+
+
+@pytest.mark.item("REP-05")
+def test_a_flipped_epoch_does_not_hide_what_was_never_committed(tmp_path):
+    """A witness whose start has believed an epoch was not cut in it."""
+    longer = replica(tmp_path, 1, (0, 0), end=9, high_watermark=4)
+    witness = flip_last(replica(tmp_path, 2, (0, 0), end=7), FLIPPED, is_clean=False)
+    witness = replace(witness, place=replace(witness.place, is_clean=True))
+    audit = audit_partition([longer, witness], state(replicas=(1, 2), isr=(2,), leader_epoch=0))
+    assert [count(each.uncommitted) for each in audit.candidates] == [0, 2]

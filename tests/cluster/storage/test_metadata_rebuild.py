@@ -20,6 +20,7 @@ from storage_core.cluster.metadata_rebuild import (
     RebuiltPartition,
     UnknownPart,
     find_in_sync,
+    find_least_epoch,
     plan_metadata,
     register_brokers,
 )
@@ -32,19 +33,21 @@ from storage_core.messages.transaction_records import TRANSACTION_LOG, TRANSACTI
 from storage_core.store import LocalStore
 from tests.cluster.storage.test_audit import (
     NO_HIGH_WATERMARK,
+    flip_last,
     replica,
     state,
     written,
 )
 from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.flipped_epochs import FLIPPED
 from tests.storage_core.catalog import metadata_bytes as md
 
 DIRECTORIES = {1: "ohZNig90xgRlmLmr-NUttg", 2: "", 3: "Y0x2kbxs_vG_YmsMBH-UEg"}
 
 
 def in_sync(*replicas: Any, unnamed: frozenset[str] = frozenset()) -> tuple[int, ...]:
-    return find_in_sync(audit_partition(replicas, state(isr=())), unnamed)
+    return find_in_sync(audit_partition(replicas, state(isr=(), leader_epoch=-1)), unnamed)
 
 
 def test_who_has_all_records_is_in_sync(tmp_path: Path):
@@ -70,6 +73,35 @@ def test_no_later_leader_is_better_than_no_loss(tmp_path: Path):
     marker = end_txn_marker(base_offset=7, producer_id=1, producer_epoch=0, leader_epoch=3)
     latest = written(tmp_path, 2, [*data, marker])
     assert in_sync(former, latest, replica(tmp_path, 3, end=5)) == (1,)
+
+
+def test_a_flipped_epoch_is_neither_in_sync_nor_the_clusters(tmp_path: Path):
+    """The replicas that have the batch as it was lead; the third one fetches it from them."""
+    known = state(isr=(), leader_epoch=-1)
+    epochs = (0, 0), (2, 4)
+    flipped = flip_last(replica(tmp_path, 1, *epochs, end=9), FLIPPED, is_clean=False)
+    short = replica(tmp_path, 3, *epochs, end=7)
+    audit = audit_partition([flipped, replica(tmp_path, 2, *epochs, end=9), short], known)
+    assert find_in_sync(audit, frozenset()) == (2,)
+    assert find_least_epoch(audit, (2,)) == 2
+
+
+def test_an_epoch_that_followers_have_to_take_is_the_least(tmp_path: Path):
+    """Nobody else has that batch, and followers take none above their leader's epoch."""
+    known = state(isr=(), leader_epoch=-1)
+    epochs = (0, 0), (2, 4)
+    flipped = flip_last(replica(tmp_path, 1, *epochs, end=9), FLIPPED, is_clean=False)
+    short = replica(tmp_path, 3, *epochs, end=7)
+    audit = audit_partition([flipped, short], known)
+    assert audit.largest_epoch == 2
+    assert find_in_sync(audit, frozenset()) == (1,)
+    assert find_least_epoch(audit, (1,)) == FLIPPED
+    # Whoever fetches nothing may follow in any epoch.
+    alone = audit_partition([flipped], known)
+    assert find_least_epoch(alone, (1,)) == 2
+    # No election is left above the largest number.
+    most = flip_last(replica(tmp_path / "most", 1, *epochs, end=9), 2**31 - 1, is_clean=False)
+    assert find_least_epoch(audit_partition([most, short], known), (1,)) == 2
 
 
 def test_an_epoch_without_a_record_puts_nobody_ahead(tmp_path: Path):
@@ -167,7 +199,7 @@ def test_leader_epochs_of_transactions_are_above_those_of_markers():
 
 @pytest.mark.parametrize(
     ("largest", "expected"),
-    [(-1, 1_000_000), (0, 1_001_000), (999, 1_001_000), (1_000, 1_002_000)],
+    [(-1, FLIPPED), (0, 1_001_000), (999, 1_001_000), (1_000, 1_002_000)],
 )
 def test_producer_ids_go_on_above_the_blocks_that_brokers_may_have(largest: int, expected: int):
     assert plan(partition(producer_id=largest)).metadata.next_producer_id == expected

@@ -6,11 +6,14 @@ from hypothesis import strategies as st
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.cluster.truncation import (
+    Hindrance,
+    HindranceKind,
     Leader,
     LogSpan,
     Truncation,
     find_truncation,
 )
+from storage_core.log.believed_epochs import EpochRun
 
 
 def log(
@@ -131,3 +134,51 @@ def test_rounds_end_and_each_goes_further_back(follower: LogSpan, leader: LogSpa
     assert found.offset == (found.rounds[-1] if found.rounds else follower.log_end_offset)
     if not found.is_restart:
         assert found.offset <= leader.log_end_offset or not found.rounds
+
+
+def runs(*batches: tuple[int, int, int]) -> list[EpochRun]:
+    """Return runs by epoch, first and last offset."""
+    return [
+        EpochRun(epoch=epoch, first_offset=first, last_offset=last)
+        for epoch, first, last in batches
+    ]
+
+
+@pytest.mark.item("REP-08")
+def test_a_follower_above_the_leaders_epoch_is_neither_cut_nor_ever_in_sync():
+    """As brokers of 4.4 did: each fetch is answered that its offset is out of range."""
+    follower = log(51, (0, 0), (2, 41), (1_000_000, 50))
+    leader = Leader(log(51, (0, 0), (2, 41)), 3)
+    hindrance = Hindrance(kind=HindranceKind.EPOCH_UNKNOWN, epoch=1_000_000, offset=50)
+    expected = Truncation(offset=51, is_restart=False, rounds=(), hindrance=hindrance)
+    assert find_truncation(follower, leader) == expected
+    # A leader that ends before it cuts the epoch away.
+    shorter = Leader(log(48, (0, 0), (2, 41)), 3)
+    assert find_truncation(follower, shorter) == Truncation(
+        offset=48, is_restart=False, rounds=(48,)
+    )
+    later = Leader(log(80, (2, 60), start=60), 3)
+    assert find_truncation(follower, later).rounds == (60,)
+
+
+@pytest.mark.item("REP-08")
+def test_a_batch_above_the_leaders_epoch_is_never_taken():
+    batches = runs((0, 0, 40), (2, 41, 49), (1_000_000, 50, 50))
+    leader = Leader(log(51, (0, 0), (2, 41), (1_000_000, 50)), 3, batches)
+    hindrance = Hindrance(kind=HindranceKind.BATCH_SKIPPED, epoch=1_000_000, offset=50)
+    assert find_truncation(log(46, (0, 0), (2, 41)), leader).hindrance == hindrance
+    # The follower that has it does not fetch it: its own epochs decide.
+    assert find_truncation(log(51, (0, 0), (2, 41)), leader).hindrance is None
+
+
+@pytest.mark.item("REP-08")
+def test_a_last_batch_of_a_lower_epoch_is_taken_and_cut_again_and_again():
+    batches = runs((0, 0, 40), (2, 41, 49), (0, 50, 50))
+    follower = log(46, (0, 0), (2, 41))
+    leader = Leader(log(51, (0, 0), (2, 41)), 3, batches)
+    hindrance = Hindrance(kind=HindranceKind.CUT_AGAIN, epoch=0, offset=50)
+    assert find_truncation(follower, leader).hindrance == hindrance
+    # A leader without an epoch file knows of no end of that epoch but its own.
+    assert find_truncation(follower, Leader(log(51), 3, batches)).hindrance is None
+    more = [*batches, *runs((2, 51, 51))]
+    assert find_truncation(follower, Leader(log(52, (0, 0), (2, 41)), 3, more)).hindrance is None

@@ -10,6 +10,8 @@ from storage_core.log.believed_epochs import (
     LastEpoch,
     are_epochs_outside,
     are_runs_believed,
+    find_believed_entries,
+    find_doubtful_runs,
     find_last_epoch,
 )
 
@@ -38,6 +40,9 @@ def doubted(epochs: list[int], *known: list[tuple[int, int]], largest: int | Non
         ([3, 3, FLIPPED, 3, 3], [2]),
         ([3, FLIPPED, 5, 6, 6], [1]),
         ([3, 3, 2, 3, 3], [2]),
+        ([0, 0, 0, 2, 2, 0], [5]),
+        ([0, 0, 0, 2, 2, 0, 2], [5]),
+        ([3, 5, 3, 3, 7, 7, 7], [1]),
         ([3, 1, 6, 7, 7], [1]),
         ([3, 3, FLIPPED, FLIPPED, 3, 3], [2, 3]),
         ([FLIPPED, 3, 3], [0]),
@@ -114,3 +119,44 @@ def test_an_epoch_without_a_record_yet_counts():
 def test_an_epoch_outside_of_both_neighbours_is_found(epochs, before, outside):
     found = are_epochs_outside(np.array(epochs, np.int64), before)
     assert np.flatnonzero(found).tolist() == outside
+
+
+def doubtful_of(*replicas: tuple[list[int], list[tuple[int, int]]], largest: int | None = None):
+    """Return epoch, bounds and expected epoch of each replica's doubtful runs."""
+    given = [
+        (runs_of(epochs), [EpochEntry(*entry) for entry in entries]) for epochs, entries in replicas
+    ]
+    found = find_doubtful_runs(given, largest_epoch=largest)
+    return [[(e.run.epoch, e.least, e.most, e.expected) for e in own] for own in found]
+
+
+def test_of_several_replicas_the_flipped_one_is_found():
+    whole = ([2, 2, 4], [(2, 0), (4, 20)])
+    for flipped in ([2, 2, FLIPPED], [2, 2, 0]):
+        wrong = (flipped[2], 2, 4, 4)
+        assert doubtful_of((flipped, whole[1]), whole) == [[wrong], []]
+        # Without an epoch file the other replica's says it.
+        assert doubtful_of((flipped, []), whole) == [[wrong], []]
+    assert doubtful_of(([2, FLIPPED, 4], []), whole) == [[(FLIPPED, 2, 4, 2)], []]
+
+
+def test_a_start_that_believed_an_epoch_does_not_make_it_right():
+    believed = [(2, 0), (FLIPPED, 20)]
+    whole = ([2, 2, 2], [(2, 0)])
+    found = doubtful_of(([2, 2, FLIPPED], believed), whole, largest=3)
+    assert found == [[(FLIPPED, 2, 3, 2)], []]
+
+
+def test_two_replicas_with_one_epoch_are_believed_where_it_does_not_fall():
+    assert doubtful_of(([2, 2, 9], []), ([2, 2, 9], []), largest=3) == [[], []]
+    falls = [(0, 2, 3, 2)]
+    assert doubtful_of(([2, 2, 0], []), ([2, 2, 0], []), largest=3) == [falls, falls]
+
+
+def test_entries_that_batches_contradict_are_not_believed():
+    runs = runs_of([2, 2, FLIPPED])
+    ((doubtful,),) = find_doubtful_runs([(runs, [EpochEntry(2, 0)])])
+    kept = [EpochEntry(2, 0), EpochEntry(5, 30)]
+    entries = [*kept[:1], EpochEntry(7, 10), EpochEntry(FLIPPED, 20), *kept[1:]]
+    assert find_believed_entries(entries, runs, [doubtful]) == kept
+    assert find_believed_entries(kept, [], []) == kept
