@@ -40,11 +40,11 @@ class BrokerConfig:
         "broker.id", int32(), "old name of node.id; the two must agree", default=None
     )
     log_dirs: tuple[str, ...] = _broker(
-        "log.dirs", string_list(may_be_empty=False, may_repeat=False), "log directories", default=()
+        "log.dirs", string_list(may_be_empty=False), "log directories", default=()
     )
     log_dir: tuple[str, ...] = _broker(
         "log.dir",
-        string_list(may_be_empty=False, may_repeat=False),
+        string_list(may_be_empty=False),
         "log directories where log.dirs is not set",
         default=(),
     )

@@ -95,22 +95,17 @@ def choice_set(options: type[enum.StrEnum]) -> ValueType:
     return ValueType(kind="list", valid=valid, parse=parse)
 
 
-def string_list(
-    *, may_be_empty: bool = True, may_repeat: bool = True, has_gaps: bool = False
-) -> ValueType:
-    """A type for a comma-separated list of texts, in their order.
+def string_list(*, may_be_empty: bool = True, has_gaps: bool = False) -> ValueType:
+    """A type for a comma-separated list of distinct texts, in their order.
 
     Args:
         may_be_empty: Whether no text is a value, too.
-        may_repeat: Whether a repeated text counts once, and is not refused.
         has_gaps: Whether an empty item is passed over, and not refused.
     """
 
     def parse(key: str, text: str) -> tuple[str, ...]:
         split = [*filter(None, _COMMA.split(trim(text)))] if has_gaps else _split(key, text)
         items = tuple(dict.fromkeys(split))
-        if len(items) < len(split) and not may_repeat:
-            raise ConfigError(key, text, "has an item twice")
         if not items and not may_be_empty:
             raise ConfigError(key, text, "must not be empty")
         return items

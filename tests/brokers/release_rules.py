@@ -36,15 +36,13 @@ def texts_of(name: str) -> tuple[str, ...]:
     return () if name == "cordoned.log.dirs" else (*TEXTS, *_SIZES)
 
 
-def _taken_by_broker(key: Any, text: str) -> bool:
-    kind = key.getClass()
+def _taken_by_broker(name: str, key: Any, text: str) -> bool:
+    properties = java("java.util.HashMap")()
+    properties.put(name, text)
+    alone = java("org.apache.kafka.common.config.ConfigDef")()
+    alone.define(key)
     try:
-        value = java("org.apache.kafka.common.config.ConfigDef").parseType(
-            "", text, kind.getField("type").get(key)
-        )
-        validator = kind.getField("validator").get(key)
-        if validator is not None:
-            validator.ensureValid("", value)
+        alone.parse(properties)
     except jpype.JException:
         return False
     return True
@@ -89,7 +87,7 @@ def _rules() -> dict[str, Any]:
             name: [
                 text
                 for text in texts_of(name)
-                if _taken_by_broker(jpype.JObject(definition.get(name)), text)
+                if _taken_by_broker(name, definition.get(name), text)
             ]
             for name in sorted(broker)
             if definition.get(name) is not None

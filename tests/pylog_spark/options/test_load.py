@@ -193,9 +193,11 @@ def test_a_file_that_no_release_takes_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("text", "release"),
-    [("log.dirs=/a,", "4.1"), ("log.dirs=/a,/a", "4.1"), ("node.id=-1", "3.9")],
+    [("log.dirs=/a,", "4.1"), ("log.dirs=/a,/a", "4.4"), ("node.id=-1", "3.9")],
 )
-def test_values_that_only_older_releases_take_are_read(tmp_path: Path, text: str, release: str):
+def test_values_are_read_by_the_newest_release_that_takes_them(
+    tmp_path: Path, text: str, release: str
+):
     options = of_file(tmp_path, f"{text}\n")
     assert options.release == release
     assert broker_config(options).directories == (("/a",) if "dirs" in text else ())

@@ -61,7 +61,7 @@ def test_every_broker_key_is_tested_here():
     [
         pytest.param({}, (), id="none is said"),
         pytest.param({"log.dir": "/a"}, ("/a",), id="the old key"),
-        pytest.param({"log.dirs": "/a , /b", "log.dir": "/c"}, ("/a", "/b"), id="both are said"),
+        pytest.param({"log.dirs": "/a , /b,/a", "log.dir": "/c"}, ("/a", "/b"), id="repeats fold"),
     ],
 )
 def test_log_directories_come_from_the_list_or_the_old_key(
@@ -70,13 +70,12 @@ def test_log_directories_come_from_the_list_or_the_old_key(
     assert BrokerConfig.from_settings(settings).directories == directories
 
 
-def test_repeated_and_empty_log_directories_were_passed_over_up_to_4_1():
+def test_gaps_between_log_directories_were_passed_over_up_to_4_1():
     settings = {"log.dirs": "/a , /b,,/a,"}
     old = BrokerConfig.from_settings(settings, release="4.1")
     assert old.directories == ("/a", "/b")
-    for text in ("/a,", "/a,/a"):
-        with pytest.raises(ConfigError, match=r"log\.dirs=/a,"):
-            BrokerConfig.from_settings({"log.dirs": text}, release="4.2")
+    with pytest.raises(ConfigError, match=r"log\.dirs=.*: has an empty item"):
+        BrokerConfig.from_settings(settings, release="4.2")
 
 
 @pytest.mark.item("CFG-31")
