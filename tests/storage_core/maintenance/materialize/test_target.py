@@ -13,9 +13,9 @@ from storage_core.maintenance.materialize import (
     MaterializedTarget,
     hold_target,
     read_target,
-    write_checkpoints,
     write_target,
 )
+from storage_core.roots.broker import write_checkpoints
 
 OURS = {"root": "s3://b/managed", "root_id": "a" * 32}
 STATE = MaterializedTarget(**OURS, generations={"t-0": 3})
