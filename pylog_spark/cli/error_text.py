@@ -82,7 +82,7 @@ def leave_out_lost_connections() -> None:
 
     for kind in vars(sys.modules.get("pyspark.accumulators", object)).values():
         if isinstance(kind, type) and issubclass(kind, BaseServer):
-            kind.handle_error = _note_lost_connection  # type: ignore[method-assign]
+            kind.handle_error = _note_lost_connection  # type: ignore[assignment]
 
 
 def _note_lost_connection(_server: object, _request: object, _client: object) -> None:
