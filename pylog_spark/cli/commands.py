@@ -29,33 +29,40 @@ from pylog_spark.options.kinds import choice
 # Where there are bounds to begin with: the program takes --dry-run=exact there.
 _DRY_RUN_OR_EXACT: Final = replace(
     declared.DRY_RUN,
-    help="Show what would be done; write nothing. `--dry-run=exact` also reads what would be "
-    "cleaned, so that the figures are exact.",
+    help=(
+        "Show the plan and write nothing. `--dry-run=exact` also reads the segments to clean, so "
+        "that the figures are exact."
+    ),
 )
 # Of the jobs that recover.
 _FAIL_ON_CUT: Final = replace(
     declared.FAIL_ON,
     default=FailOn.NEVER,
     shown=FailOn.NEVER,
-    help="Exit with 1 if something is cut: warn for any cut, error for readable records.",
+    help="Exit with 1 if a log is cut: warn for any cut, error for a cut of readable records.",
 )
 _TRASH_OF_RUNS: Final = replace(
-    declared.TRASH, panel=declared.CHOICE, help="The folder in which runs kept what they took away."
+    declared.TRASH,
+    panel=declared.CHOICE,
+    help="The folder in which earlier runs kept replaced and removed files.",
 )
 # Of commands that print no table.
 _RECORD_OUTPUT: Final = replace(
-    declared.OUTPUT, kind=choice(RecordOutput), help="For a person, or one JSON object a line."
+    declared.OUTPUT, kind=choice(RecordOutput), help="A text for people, or one JSON object a line."
 )
 # Of commands that read the records of one topic.
 _RECORD_ROOTS: Final = replace(
     declared.ROOTS,
-    help="Log directory, copy, managed root or partition directory: path or URL. Several are one.",
+    help=(
+        "Log directory, copy, managed root or partition directory: path or URL. You can name "
+        "several."
+    ),
 )
 # `--root` names the roots where an argument names the topic.
 _TOPIC_TO_READ: Final = replace(
     declared.TOPIC,
     is_required=False,
-    help="Name of a topic; may be repeated. Needed, except with --root.",
+    help="Name of a topic; may be repeated. Required, except with --root.",
 )
 # Of the four jobs.
 _WHERE_JOBS_WORK: Final = (
@@ -104,9 +111,9 @@ _INSPECT: Final = Command(
     help="""
     Show partitions: segments, sizes, time span, offsets, and how dirty each log is.
 
-    Nothing is written, no lock is taken, and no Spark is started. A partition that cannot be read
-    is a row with its error; the exit status is then 4. A log that a broker recovers when it starts
-    is no such one.
+    This command writes nothing, takes no lock and starts no Spark. If a partition cannot be read,
+    its row shows the error and the exit status is 4. A log that only needs a recovery is not an
+    error.
     """,
     example="Example: `pylog inspect /var/lib/kafka --by size`",
 )
@@ -116,23 +123,28 @@ _DUMP: Final = Command(
     work="pylog_spark.cli.dump_files:dump",
     options=(
         declared.PATH,
-        replace(_TOPIC_TO_READ, help="Where PATH is a log directory: a topic in it."),
-        replace(declared.PARTITIONS, help="Which partition of the topic, where it has several."),
+        replace(_TOPIC_TO_READ, help="A topic, if PATH is a log directory."),
+        replace(declared.PARTITIONS, help="A partition of the topic, if the topic has several."),
         _RECORD_OUTPUT,
         declared.FROM,
         declared.UNTIL,
-        replace(declared.MAX_RECORDS, help="At most so many records, or entries of another file."),
+        replace(
+            declared.MAX_RECORDS, help="Maximum number of records, or of entries of another file."
+        ),
         declared.FULL,
         *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
         *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
-        replace(declared.ISOLATION, help="read_committed leaves out aborted and control records."),
+        replace(
+            declared.ISOLATION,
+            help="read_committed leaves out aborted records and control records.",
+        ),
     ),
     help="""
     Print batches and records of a segment, or the entries of an index, snapshot or checkpoint.
 
-    Nothing is written, and no lock is taken. Where bytes are bad the file ends with an error line
-    that says where, the next file goes on, and the exit status is 4. With --topic, PATH is a log
-    directory, and the files are those of one partition in it.
+    This command writes nothing and takes no lock. At bad bytes it prints an error line with their
+    position and goes on with the next file; the exit status is then 4. With --topic, PATH is a log
+    directory, and the command prints the files of one of its partitions.
     """,
     example=(
         "Example: `pylog dump /var/lib/kafka/orders-0/00000000000000000000.log --output json`"
@@ -157,14 +169,16 @@ _CAT: Final = Command(
         declared.NULL,
         declared.ALLOW_DATA_LOSS,
         declared.ROOT_OF_TOPIC,
-        replace(_RECORD_OUTPUT, panel=None, help="kcat's letters, or one JSON object a line."),
+        replace(
+            _RECORD_OUTPUT, panel=None, help="Text in the --format, or one JSON object a line."
+        ),
     ),
     help="""
     Write the records of a topic, as kcat writes those of a broker: `-f '%o %k %s\\n'`.
 
-    Nothing is written to the directory, no lock is taken, and no Spark is started. Partitions come
-    one after the other, each in the order of its offsets. Where bytes are bad the output ends, with
-    an error that says where, and exit status 4.
+    This command only reads the directory; it takes no lock and starts no Spark. It prints one
+    partition after the other, each in the order of its offsets. At bad bytes the command stops with
+    an error that names their position, and the exit status is 4.
     """,
     example="Example: `pylog cat /var/lib/kafka --topic orders -f '%p %o %k = %s\\n' --max 10`",
 )
@@ -195,9 +209,9 @@ _EXPORT: Final = Command(
     help="""
     Export the records of a topic to a new folder: Parquet, a Delta table, CSV or JSON lines.
 
-    Tasks write parts at the same time; one rename makes all of them visible, or none. A log
-    directory is only read, no lock is taken. No Spark is started unless --engine or --master says
-    so; its executors have to see the folder.
+    Tasks write parts in parallel. One rename then makes all of them visible, or none. The command
+    only reads the log directory and takes no lock. It starts Spark only if --engine or --master
+    asks for it; Spark's executors must see the folder.
     """,
     example="Example: `pylog export /var/lib/kafka --topic orders --out /data/orders --to parquet`",
 )
@@ -210,11 +224,11 @@ _FIND: Final = Command(
             declared.ROOTS, help="Log directories, managed roots or partitions: paths or URLs."
         ),
         declared.TOPIC,
-        replace(declared.KEYS, is_required=True, help="The key, written as `--key-format` says."),
+        replace(declared.KEYS, is_required=True, help="The key, in the form of `--key-format`."),
         declared.PARTITIONS,
         replace(
             declared.MAX_RECORDS,
-            help="At most so many versions of each key, the newest ones. Default: 100000.",
+            help="Maximum number of versions of each key; the newest come first. Default: 100000.",
         ),
         replace(_TRASH_OF_RUNS, panel=None),
         declared.KEY_FORMAT,
@@ -223,12 +237,12 @@ _FIND: Final = Command(
         replace(declared.WIDE, panel=None),
     ),
     help="""
-    Find every version of a key that is left, what superseded it, and where history is missing.
+    Find every version of a key that is left, its successor, and gaps in its history.
 
-    Looked for in the log, in files and directories that Kafka has renamed to delete them, in former
-    generations of a managed root, and in the trash of runs. Every batch of the topic is read.
-    Nothing is written, no lock is taken, and no Spark is started. What cannot be read is said, and
-    makes the exit status 4.
+    This command reads every batch of the topic: in the log, in files and directories that Kafka has
+    renamed for deletion, in earlier generations of a managed root, and in the trash of earlier
+    runs. It writes nothing, takes no lock and starts no Spark. If it cannot read a file, it names
+    the file and the exit status is 4.
     """,
     example="Example: `pylog find /var/lib/kafka --topic orders --key 4711 --trash /data/trash`",
 )
@@ -238,12 +252,17 @@ _FREE: Final = Command(
     work="pylog_spark.cli.free:FREE",
     options=(
         replace(
-            declared.ROOTS, help="Log directories, all of one broker's at best, or managed roots."
+            declared.ROOTS,
+            help="Log directories (all of one broker, if possible) or managed roots.",
         ),
         declared.NEED,
         declared.TOPICS,
         declared.EXCLUDE,
-        replace(declared.EXACT, is_hidden=False, help="Also read what compaction would clean."),
+        replace(
+            declared.EXACT,
+            is_hidden=False,
+            help="Also read the segments to compact, for exact figures.",
+        ),
         replace(_TRASH_OF_RUNS, panel=None),
         GUESSED_ROLE,
         *CONFIG_OF_JOBS,
@@ -255,11 +274,12 @@ _FREE: Final = Command(
         declared.WIDE,
     ),
     help="""
-    Say what could go from a full disk, in which order, what it frees, and who would miss it.
+    List files that you can remove from a full disk, how much each frees, and who needs it.
 
-    What a broker would remove itself, the trash, what has expired by the topics' own rules, with
-    the consumer groups that would lose their place, and what compaction would give: each with its
-    command. Nothing is done. The exit status is 1 if all of it does not surely free --need.
+    Four kinds: files that a broker would remove itself, the trash, records that have expired by the
+    topics' own limits, and records that compaction would remove. Each has its command. If a
+    consumer group would lose its position, the list names the group. This command writes nothing.
+    The exit status is 1 if all of it together may free less than --need.
     """,
     example="Example: `pylog free /var/lib/kafka --need 200GiB --trash /data/trash`",
 )
@@ -276,11 +296,12 @@ _GROUPS: Final = Command(
     work="pylog_spark.cli.coordinators:GROUPS",
     options=_OF_COORDINATORS,
     help="""
-    Show groups and their committed offsets, by what `__consumer_offsets` holds in directories.
+    Show consumer groups and their commits, from `__consumer_offsets` in the directories.
 
-    Each commit is shown beside the log that it is of: the lag, and whether the commit lies outside
-    of the log, has expired, or is where its coordinator never looks. Nothing is written, no lock is
-    taken, and no Spark is started. What cannot be read is a row with its error, and exit status 4.
+    This command compares each commit with its log. It shows the lag, and whether the commit lies
+    outside of the log, has expired, or lies in a partition that its coordinator does not read. It
+    writes nothing, takes no lock and starts no Spark. If a partition cannot be read, its row shows
+    the error and the exit status is 4.
     """,
     example="Example: `pylog groups /var/lib/kafka --topics 'orders-*'`",
 )
@@ -290,11 +311,11 @@ _TRANSACTIONS: Final = Command(
     work="pylog_spark.cli.coordinators:TRANSACTIONS",
     options=_OF_COORDINATORS,
     help="""
-    Show transactions that are open in logs, who ends them, and what `__transaction_state` knows.
+    Show open transactions of logs, who ends each, and their state in `__transaction_state`.
 
-    For a transaction that nobody ends any more the command is shown that aborts it on the cluster.
-    Nothing is written, no lock is taken, and no Spark is started. What cannot be read is a row with
-    its error, and exit status 4.
+    If nothing will end a transaction, this command prints the command that aborts it on the
+    cluster. It writes nothing, takes no lock and starts no Spark. If a partition cannot be read,
+    its row shows the error and the exit status is 4.
     """,
     example="Example: `pylog transactions /var/lib/kafka --output json`",
 )
@@ -303,7 +324,9 @@ _EXPLAIN: Final = Command(
     panel=LOOK,
     work="pylog_spark.cli.explain:EXPLAIN",
     options=(
-        replace(declared.ROOTS, help="Log directories: paths or URLs. Or codes: what each means."),
+        replace(
+            declared.ROOTS, help="Log directories: paths or URLs. Or codes, to see their meaning."
+        ),
         declared.TOPICS,
         declared.EXCLUDE,
         GUESSED_ROLE,
@@ -314,14 +337,14 @@ _EXPLAIN: Final = Command(
         declared.WIDE,
     ),
     help="""
-    Say why partitions are not cleaned, not deleted, or so big, and from when on they will be.
+    Say why a partition is not cleaned, not deleted or so large, and when this will change.
 
-    Predicate by predicate, in the order in which Kafka asks, with the numbers: policy, dirty ratio,
+    The command checks each condition in Kafka's order and shows its numbers: policy, dirty ratio,
     lags, last stable offset and the transaction that holds it, active segment, high watermark,
-    retention by size and age, timestamps in the future. Read only; no Spark is started.
+    retention by size and age, timestamps in the future. It only reads and starts no Spark.
 
-    In place of directories: the code of a finding, a reason, a refusal, or an exit status
-    (`pylog explain NO_HIGH_WATERMARK`). It says what that means, and the way out.
+    In place of directories you can name the code of a finding, a reason, a refusal, or an exit
+    status (`pylog explain NO_HIGH_WATERMARK`). The command prints its meaning and what to do.
     """,
     example="Example: `pylog explain /var/lib/kafka --topics 'orders-*'`",
 )
@@ -347,11 +370,12 @@ _SURVEY: Final = Command(
         declared.WIDE,
     ),
     help="""
-    Say what retention and compaction would do, without opening a single file.
+    Estimate what retention and compaction would do, from listings alone.
 
-    A mirror is listed page by page, or an inventory takes that place; of a managed root one
-    manifest a partition is read. Sizes are exact; ages are those of the files where a manifest
-    does not tell the records' own. Meant for many partitions: `pylog explain` knows more of one.
+    This command opens no segment. It lists a mirror page by page, or reads an inventory in place of
+    the listing; from a managed root it reads one manifest a partition. Sizes are exact. Ages are
+    those of the files, or those of the records if a manifest has them. Use it for many partitions;
+    `pylog explain` tells more about one.
     """,
     example="Example: `pylog survey s3://backup/kafka --file-list inventory.parquet`",
 )
@@ -382,11 +406,11 @@ _VERIFY: Final = Command(
         declared.QUIET,
     ),
     help="""
-    Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
+    Check every batch, index, snapshot and checkpoint; write nothing and take no lock.
 
-    What is found has a stable code, a severity and what to do about it; `pylog explain CODE`
-    says more. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could
-    not be looked at.
+    Each finding has a stable code, a severity and a fix; `pylog explain CODE` tells more. The exit
+    status is 1 if a finding is at least as severe as --fail-on, and 4 if a partition could not be
+    read.
     """,
     example="Example: `pylog verify /var/lib/kafka --deep --fail-on warn`",
 )
@@ -395,19 +419,19 @@ _DOCTOR: Final = Command(
     panel=LOOK,
     work="pylog_spark.cli.doctor:DOCTOR",
     options=(
-        replace(declared.ROOTS, help="Log directories, all of one broker's at best."),
+        replace(declared.ROOTS, help="Log directories; all of one broker, if possible."),
         declared.TOPICS,
         declared.EXCLUDE,
         declared.DEEP,
         declared.FAIL_ON,
-        replace(declared.SHOW, help="At most so many findings. Default: 20 in tables, else all."),
+        replace(declared.SHOW, help="Maximum number of findings. Default: 20 in tables, else all."),
         declared.ALL_COMMANDS,
         GUESSED_ROLE,
         declared.CONFIG_FILES,
         replace(
             declared.SERVER_PROPERTIES,
             panel=None,
-            help="The broker's own file: its recovery threads.",
+            help="The broker's own server.properties, for its recovery threads.",
         ),
         declared.STARTED_RELEASE,
         declared.SETTINGS_OF_RUN,
@@ -418,15 +442,15 @@ _DOCTOR: Final = Command(
         replace(
             declared.OUTPUT,
             panel=None,
-            help="For a person, one JSON object, or CSV of the findings.",
+            help="A text for people, one JSON object, or CSV of the findings.",
         ),
         replace(declared.WIDE, panel=None),
     ),
     help="""
-    Say what is wrong, what a broker's start would do and how long it would take, what to run.
+    Say what is wrong, what a broker's start would do, how long it would take, and what to run.
 
-    Nothing is written, no lock is taken. The exit status is 1 for findings as bad as --fail-on
-    says, 4 if a partition could not be looked at.
+    This command writes nothing and takes no lock. The exit status is 1 if a finding is at least as
+    severe as --fail-on, and 4 if a partition could not be read.
     """,
     example="Example: `pylog doctor /var/lib/kafka`",
 )
@@ -448,14 +472,14 @@ _RUN: Final = Command(
         *ANSWER_OF_JOBS,
     ),
     help="""
-    The nightly job: do everything that is due in each partition of the log directories.
+    The nightly job: recover, apply retention, compact and purge wherever it is due.
 
-    A broker's directory that was not cleanly shut down is recovered first. Then retention removes
-    what has expired, compaction leaves the newest record of each key, and what former runs have
-    put aside is purged. --max-bytes, --min-free and --order are about compaction, --max-duration is
-    about all but the purge. A partition whose topic's config is not known is left alone and said
-    so. Each partition is a row of the result; one that fails does not stop the others. A run that
-    was killed is simply started again.
+    First, this command recovers a broker's directory that was not cleanly shut down. Then retention
+    removes expired segments, compaction keeps the newest record of each key, and old trash is
+    purged. --max-bytes, --min-free and --order apply to compaction; --max-duration applies to all
+    but the purge. The command skips a partition whose topic has no known config, and its row says
+    so. Each partition is a row of the result; if one fails, the others go on. If the run is killed,
+    start it again.
     """,
     example="Example: `pylog run /var/lib/kafka --role broker --ledger /var/lib/pylog/ledger`",
 )
@@ -467,7 +491,7 @@ _RECOVER: Final = Command(
         *_WHERE_JOBS_WORK,
         replace(
             declared.DRY_RUN,
-            help="Read everything, show what would be cut and done; write nothing.",
+            help="Read everything, show the cuts and repairs; write nothing.",
         ),
         declared.EXACT,
         declared.FROM_START,
@@ -487,13 +511,13 @@ _RECOVER: Final = Command(
     help="""
     Recover every partition after a crash, so that the broker starts at once.
 
-    What a broker does when it starts, in parallel: segments from the recovery point on are read and
-    checked, their indexes and the producer state rebuilt; from the first batch that is torn or
-    corrupt on, a log is cut. Then checkpoints and Kafka's clean-shutdown marker are written. Look
-    at --dry-run first: it says what would be cut, how many bytes and records, and why.
+    This command does in parallel what a broker does when it starts. It reads and checks segments
+    from the recovery point on, and rebuilds their indexes and the producer state. It cuts a log at
+    its first torn or corrupt batch. Then it writes checkpoints and Kafka's clean-shutdown marker.
+    Look at --dry-run first: it shows each cut with bytes, records and reason.
 
-    A partition that would lose more than --max-truncate-bytes, or what its checkpointed high
-    watermark covers, is left alone and listed.
+    The command skips a partition if it would lose more than --max-truncate-bytes, or records below
+    its checkpointed high watermark, and its row says so.
     """,
     example=(
         "Example: `pylog recover /var/lib/kafka --role broker --salvage /var/tmp/salvage --dry-run`"
@@ -521,12 +545,12 @@ _RETAIN: Final = Command(
         *ANSWER_OF_JOBS,
     ),
     help="""
-    Remove the segments that have expired, exactly as Kafka would.
+    Remove expired segments, exactly as Kafka would.
 
-    The oldest segments of a log go while they lie below its log start offset, while the log is
-    larger than retention.bytes, or while they are older than retention.ms; at the first that stays
-    it ends. Nothing at or above the checkpointed high watermark goes. A topic that is compacted is
-    left to `pylog compact`. Try it with --dry-run first.
+    Retention removes the oldest segments of a log while they lie below its log start offset, while
+    the log is larger than retention.bytes, or while they are older than retention.ms. It stops at
+    the first segment that stays, and at the checkpointed high watermark. It skips compacted topics:
+    use `pylog compact` for these. Try it with --dry-run first.
     """,
     example="Example: `pylog retain /var/lib/kafka --role broker --topics 'clicks-*' --dry-run`",
 )
@@ -546,8 +570,8 @@ _COMPACT: Final = Command(
     help="""
     Compact every partition that is due, exactly as Kafka's log cleaner would.
 
-    Policy, dirty ratio and lags of each topic decide what is due. Try it with --dry-run first:
-    that writes nothing and shows what would be done.
+    A partition is due by its topic's policy, dirty ratio and lags. Try the command with --dry-run
+    first: it then shows the plan and writes nothing.
     """,
     example="Example: `pylog compact /var/lib/kafka --role broker --topics 'orders-*' --dry-run`",
 )
@@ -560,10 +584,11 @@ _APPLY: Final = Command(
         *ANSWER_OF_JOBS,
     ),
     help="""
-    Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
+    Apply a saved plan: the same partitions, ranges, configs and clock, and nothing else.
 
-    A partition whose files are not what they were is refused, and the file is named with what was
-    expected and what was found; the exit status is then 3, and the others are done.
+    If a file has changed since the plan was made, this command skips its partition and names the
+    file with the expected and the actual value. It applies the plan to the other partitions, and
+    the exit status is 3.
     """,
     example="Example: `pylog apply tonight.json --ledger /data/ledger`",
 )
@@ -574,7 +599,9 @@ _UNDO: Final = Command(
     options=(
         declared.RUN_ID,
         replace(
-            declared.ROOTS, is_required=False, help="Managed roots; local ones are in the trash."
+            declared.ROOTS,
+            is_required=False,
+            help="Managed roots. The trash itself names local directories.",
         ),
         _TRASH_OF_RUNS,
         declared.TOPICS,
@@ -590,11 +617,11 @@ _UNDO: Final = Command(
         declared.QUIET,
     ),
     help="""
-    Undo a run: bring each partition back to what it was before.
+    Undo a run: put each partition back as it was before the run.
 
-    A local run is undone from the trash that it was given (--trash), a run over a managed root by
-    its generations. A partition of which a single file is not what the run left is refused, and
-    the file is named; the others are undone. Spark is started only to write a ledger there.
+    For a local run the old files come from its trash (--trash); for a managed root they come from
+    its generations. If a file has changed since the run, this command skips its partition and names
+    the file; it undoes the others. It starts Spark only to write a ledger there.
     """,
     example="Example: `pylog undo 20260102T030405Z-0a1b2c3d --trash /data/trash --dry-run`",
 )
@@ -603,22 +630,26 @@ _RUNS: Final = Command(
     panel=PLANS,
     work="pylog_spark.cli.runs:show_runs",
     options=(
-        replace(declared.LEDGER, panel=None, help="Delta tables in which runs are written down."),
+        replace(declared.LEDGER, panel=None, help="Delta tables in which runs are recorded."),
         replace(_TRASH_OF_RUNS, panel=None),
         declared.LAST,
-        replace(declared.CONFIG_FILES, panel=None, help="YAML that may say ledger and trash."),
+        replace(
+            declared.CONFIG_FILES, panel=None, help="YAML that may name the ledger and the trash."
+        ),
         replace(declared.OUTPUT, panel=None),
         replace(declared.WIDE, panel=None),
         replace(
-            declared.QUIET, panel=None, help="No answer: only whether ledger and trash can be read."
+            declared.QUIET,
+            panel=None,
+            help="Print nothing; the exit status says whether ledger and trash can be read.",
         ),
     ),
     help="""
-    List the last runs, the newest first: what each did, how it ended, whether it can be undone.
+    List the last runs, newest first: what each did, how it ended, whether you can undo it.
 
-    A ledger knows all runs and their numbers, a trash those that kept something and what they kept.
-    A run without an end in the ledger died, or is still running. Nothing is written; no Spark is
-    started.
+    A ledger has all runs with their numbers. A trash has the runs that kept files in it. If the
+    ledger has no end of a run, the run died or is still running. This command writes nothing and
+    starts no Spark.
     """,
     example="Example: `pylog runs --ledger /data/ledger --trash /data/trash`",
 )
@@ -646,12 +677,13 @@ _PURGE: Final = Command(
         declared.QUIET,
     ),
     help="""
-    Empty the trash, and remove what a broker would remove at its next start.
+    Empty the trash, and remove the files that a broker would remove at its next start.
 
-    From the trash goes what runs put there more than --older-than ago: they cannot be undone any
-    more. From a broker's directory go .deleted files, and directories of deleted partitions, once
-    file.delete.delay.ms has passed; from a managed root, superseded generations and their objects.
-    --dry-run lists. Spark is started only to write the ledger.
+    In the trash this command deletes the files that runs put there more than --older-than ago: you
+    cannot undo these runs any more. In a broker's directory it deletes .deleted files and
+    directories of deleted partitions, once file.delete.delay.ms has passed. In a managed root it
+    deletes superseded generations and their objects. --dry-run lists them. The command starts Spark
+    only to write the ledger.
     """,
     example="Example: `pylog purge /var/lib/kafka --role broker --trash /data/trash`",
 )
@@ -679,12 +711,11 @@ _INGEST: Final = Command(
         declared.QUIET,
     ),
     help="""
-    Take what a mirror has and a managed root has not yet: segments that are closed and settled.
+    Copy closed and settled segments of a mirror into a managed root, unless it has them.
 
-    A segment is closed when the mirror has its successor. High watermarks are those of the mirror's
-    own checkpoint file: what lies above them stays. Segments that overlap, or that come from
-    several replicas, are refused. The managed root is made if it is not there; what it has is not
-    copied again.
+    A segment is closed when the mirror has its successor. High watermarks come from the mirror's
+    own checkpoint file; segments above them stay in the mirror. The command refuses segments that
+    overlap or that come from several replicas. It creates the managed root if there is none.
     """,
     example="Example: `pylog ingest s3://backup/kafka s3://logs/managed --dry-run`",
 )
@@ -709,8 +740,8 @@ _MATERIALIZE: Final = Command(
     help="""
     Write partitions of a managed root as a plain log directory that Kafka opens.
 
-    Of each partition one generation is written, whatever is committed meanwhile, with its
-    checkpoints. A run that was killed is finished by starting it again.
+    The command writes one generation of each partition, with its checkpoints, even if a run commits
+    a newer generation meanwhile. If it is killed, start it again.
     """,
     example="Example: `pylog materialize s3://logs/managed /var/lib/kafka-new`",
 )
@@ -733,14 +764,15 @@ _CLEAN_PARTITION: Final = Command(
         of_partitions.IO_BUFFER_BYTES,
         of_partitions.MAX_IO_BUFFER_BYTES,
         of_partitions.THEN_RETAIN,
-        replace(declared.DRY_RUN, help="Print what would be done to files; change nothing."),
+        replace(declared.DRY_RUN, help="Print the changes of files; change nothing."),
     ),
     help="""
     Run one round of Kafka's cleaner on a partition and print its answer as one JSON object.
 
-    Without --first-dirty-offset the range is chosen as Kafka chooses it: from the cleaner
+    Without --first-dirty-offset the command chooses the range as Kafka does: from the cleaner
     checkpoint, the dirty ratio and the compaction lags. The log must have been closed cleanly. As
-    in `pylog compact`, a round is refused before its lag, and where most records have no key.
+    `pylog compact` does, it refuses a round before the lag has passed, and a round in which most
+    records have no key.
     """,
     example=(
         "Example: pylog partition clean /backup/orders-0 --now-ms 1795251360000 "
@@ -760,15 +792,15 @@ _RECOVER_PARTITION: Final = Command(
         of_partitions.NO_TRUNCATE,
         replace(
             declared.DRY_RUN,
-            help="Read everything, print what would be cut and done; change nothing.",
+            help="Read everything, print the cuts and repairs; change nothing.",
         ),
     ),
     help="""
     Load a partition as a broker does after a crash, and close it cleanly.
 
-    Segments from the recovery point on are read and checked, their indexes and the producer state
-    rebuilt; what is not a valid batch is cut, with everything after it. **Cutting is a broker's
-    rule**: it fetches the rest from other replicas. On a copy, look at --dry-run first.
+    The command reads and checks segments from the recovery point on, and rebuilds their indexes and
+    the producer state. It cuts the log at the first invalid batch. **Cutting is a broker's rule**:
+    a broker fetches the missing records from other replicas. On a copy, look at --dry-run first.
     """,
     example=("Example: pylog partition recover /backup/orders-0 --now-ms 1795251360000 --dry-run"),
 )
@@ -780,14 +812,19 @@ _RETAIN_PARTITION: Final = Command(
         of_partitions.CLOCK,
         of_partitions.WHOLE_CONFIG,
         of_partitions.HIGH_WATERMARK,
-        replace(of_partitions.LOG_START, help="Raise the log start there, as DeleteRecords."),
-        replace(declared.DRY_RUN, help="Print what would go, and why; change nothing."),
+        replace(
+            of_partitions.LOG_START,
+            help="Raise the log start to this offset, as DeleteRecords does.",
+        ),
+        replace(
+            declared.DRY_RUN, help="Print the segments to delete, with the reason; change nothing."
+        ),
     ),
     help="""
-    Make Kafka's deletion pass over a log: what is below its start, too large, too old.
+    Delete segments of a log as Kafka's retention does: below the log start, too large, too old.
 
-    The log must have been closed cleanly. Segments go from the oldest on, up to the first that
-    stays; if all of them go, an empty one takes their place.
+    The log must have been closed cleanly. The command deletes segments from the oldest on and stops
+    at the first that stays. If it deletes all of them, it creates an empty one.
     """,
     example=(
         "Example: pylog partition retain /backup/orders-0 --now-ms 1795251360000 "
@@ -805,15 +842,16 @@ _TRUNCATE_PARTITION: Final = Command(
         of_partitions.LOG_START_OR_ZERO,
         replace(
             of_partitions.CLEANER_CHECKPOINT,
-            help="Its cleaner checkpoint; the answer has the new.",
+            help="Its cleaner checkpoint; the answer has the new value.",
         ),
-        replace(declared.DRY_RUN, help="Print what would be cut and done; change nothing."),
+        replace(declared.DRY_RUN, help="Print the cuts and repairs; change nothing."),
     ),
     help="""
-    Cut a log down to an offset, as a replica does that follows a new leader.
+    Truncate a log to an offset, as a replica does when it follows a new leader.
 
-    The log must have been closed cleanly. The batch that reaches the offset goes as a whole; so do
-    index entries, producer snapshots and leader epochs at or above it.
+    The log must have been closed cleanly. The command deletes the whole batch that contains the
+    offset, and all batches after it. It also deletes index entries, producer snapshots and leader
+    epochs at or above the offset.
     """,
     example=(
         "Example: pylog partition truncate /backup/orders-0 --now-ms 1795251360000 --to 4711 "
@@ -823,7 +861,7 @@ _TRUNCATE_PARTITION: Final = Command(
 _PARTITION: Final = CommandGroup(
     name="partition",
     panel=OTHERS,
-    help="Work on one partition directory, in this process: for surgery and tests.",
+    help="Work on one partition directory, in this process: for repairs by hand and for tests.",
     commands=(_CLEAN_PARTITION, _RECOVER_PARTITION, _RETAIN_PARTITION, _TRUNCATE_PARTITION),
 )
 _SHOW_SALVAGE: Final = Command(
@@ -834,7 +872,10 @@ _SHOW_SALVAGE: Final = Command(
         replace(
             declared.ROOTS,
             is_required=False,
-            help="Log directories of the logs. Default: those that it was cut from.",
+            help=(
+                "Log directories of the logs. Default: the directories from which the records were "
+                "cut."
+            ),
         ),
         replace(declared.TOPICS, panel=None),
         replace(declared.EXCLUDE, panel=None),
@@ -842,10 +883,11 @@ _SHOW_SALVAGE: Final = Command(
         replace(declared.WIDE, panel=None),
     ),
     help="""
-    Show what a salvage holds: partitions, offsets, records, why they were cut, what is doubled.
+    Show the contents of a salvage: partitions, offsets, records, causes of cuts, duplicates.
 
-    Records are told apart by the log: those that it has, those behind its end, and those whose
-    offsets it has gone past. Nothing is written, and no lock is taken.
+    The command compares the records with the log. It counts the records that the log has, those
+    behind its end, and those whose offsets the log has given to other records. It writes nothing
+    and takes no lock.
     """,
     example="Example: `pylog salvage show /var/lib/kafka-salvage`",
 )
@@ -858,7 +900,7 @@ _REPLAY_SALVAGE: Final = Command(
         declared.TOPICS,
         declared.EXCLUDE,
         declared.ROLE,
-        replace(declared.DRY_RUN, help="Show what would be appended; write nothing."),
+        replace(declared.DRY_RUN, help="Show the records to append; write nothing."),
         declared.AS_RECORDS,
         declared.RECORD_FORMAT,
         declared.MAX_RECORDS,
@@ -870,15 +912,16 @@ _REPLAY_SALVAGE: Final = Command(
         _RECORD_OUTPUT,
     ),
     help="""
-    Append what was salvaged to closed logs that end before it, with the offsets that it had.
+    Append salvaged records to closed logs that end before them, at their old offsets.
 
-    What a log has is left out; so are records whose offsets it has gone past, and the exit status
-    is 1 then: `--as-records` writes them as `pylog cat` does, for a producer. The broker is
-    stopped, and the directory was closed or recovered.
+    The command leaves out records that the log has. It also leaves out records whose offsets the
+    log has given to others, and the exit status is then 1; `--as-records` writes those as `pylog
+    cat` does, for a producer. Stop the broker first. The directory must have been closed or
+    recovered.
 
-    There is no undo, and no ledger: for a way back copy the partition directories first. What is
-    appended lies from the log's old end on, and the salvage stays as it is. A replay that was
-    stopped is repeated: recover the directory first, as it says.
+    You cannot undo a replay, and no ledger records it: copy the partition directories first. The
+    command appends at the old end of the log and does not change the salvage. If it was killed,
+    recover the directory, then run it again.
     """,
     example=(
         "Example: `pylog salvage replay /var/lib/kafka-salvage /var/lib/kafka --role broker "
@@ -888,7 +931,7 @@ _REPLAY_SALVAGE: Final = Command(
 _SALVAGE: Final = CommandGroup(
     name="salvage",
     panel=PLANS,
-    help="What recoveries cut and kept, and the way back.",
+    help="Records that recoveries cut and kept, and how to put them back.",
     commands=(_SHOW_SALVAGE, _REPLAY_SALVAGE),
 )
 _SHOW_CONFIG: Final = Command(
@@ -898,15 +941,15 @@ _SHOW_CONFIG: Final = Command(
         replace(declared.CONFIG_FILES, panel=None, help="YAML; a later file wins."),
         replace(declared.SERVER_PROPERTIES, panel=None, help="A broker's own server.properties."),
         declared.TOPIC_DUMP,
-        replace(declared.SETTINGS_OF_RUN, panel=None, help="Any of these keys."),
+        replace(declared.SETTINGS_OF_RUN, panel=None, help="A key and its value."),
         declared.ORIGIN,
         replace(declared.OUTPUT, panel=None),
         replace(declared.WIDE, panel=None),
     ),
     help="""
-    List every key that --set and --config know, with its value in force, unit and meaning.
+    List every key that --set and --config accept, with its current value, unit and meaning.
 
-    Topic keys are shown as for a topic that sets none of them itself.
+    A topic key has the value that applies to a topic without settings of its own.
     """,
     example="Example: `pylog config show --origin --config nightly.yaml`",
 )
@@ -919,18 +962,19 @@ _INIT_CONFIG: Final = Command(
         replace(declared.EXCLUDE, panel=None),
     ),
     help="""
-    Print a YAML file of the topics whose configs nobody says, to be filled in for --config.
+    Print a YAML file of the topics without a known config; fill it in for --config.
 
-    For directories without their cluster's metadata: copies, backups, all brokers of ZooKeeper's
-    time. Beside each topic stands what files tell: sizes, times, whether it was compacted, whether
-    it was deleted from. All of it are comments: the file says nothing until a person does.
+    Use it for directories without their cluster's metadata: copies, backups, brokers of ZooKeeper's
+    time. Beside each topic the file has facts from its partitions: sizes, times, whether the topic
+    was compacted, whether records were deleted. All lines are comments, so the file sets nothing
+    until you fill it in.
     """,
     example="Example: `pylog config init /backup/kafka > topics.yaml`",
 )
 _CONFIG: Final = CommandGroup(
     name="config",
     panel=OTHERS,
-    help="The settings that a job would run with, and those of topics to be filled in.",
+    help="Show the settings of a job, or print a form for the configs of topics.",
     commands=(_SHOW_CONFIG, _INIT_CONFIG),
 )
 _WARMUP: Final = Command(
@@ -940,9 +984,9 @@ _WARMUP: Final = Command(
     help="""
     Compile every kernel and keep the machine code on disk, so that no job waits for it.
 
-    A wheel brings the code for most CPUs. Other code lies in the folder that PYLOG_KERNEL_CACHE
-    names, else in the user's cache folder. It belongs to one version of this program and to one
-    kind of CPU.
+    A wheel has the code for most CPUs. Other machine code is kept in the folder that
+    PYLOG_KERNEL_CACHE names, else in the user's cache folder. The code is for one version of this
+    program and one kind of CPU.
     """,
     example="Example: `pylog warmup`, in an image's build or on a fresh host",
 )

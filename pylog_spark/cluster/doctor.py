@@ -57,7 +57,7 @@ _BLOCKS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDiagnosis(SeveralDiagnoses):
-    """What the doctor says of several brokers."""
+    """The doctor's verdict on several brokers."""
 
     audit: Audit  # their replicas compared, and what is lost if all of them start
 
@@ -81,22 +81,22 @@ class ClusterDiagnosis(SeveralDiagnoses):
 
 
 class ClusterDoctor:
-    """The doctor's word on more than one broker, as ``SeveralBrokers`` has it."""
+    """The doctor for several brokers, an implementation of ``SeveralBrokers``."""
 
     def find_absent_voters(self, roots: Sequence[str | Path], options: JobOptions) -> list[str]:
-        """Return which controllers have to run beside those in log directories."""
+        """Return a sentence for each quorum whose other controllers must also run."""
         sentences = []
-        # What cannot be read is a finding, or will be one.
+        # An unreadable copy becomes a finding elsewhere.
         with suppress(PylogError, OSError):
             for cluster in list_metadata_copies(roots, now_ms=options.now_ms):
                 if cluster.lacks_majority:
                     nodes = [str(voter.node_id) for voter in cluster.voters]
                     lost = ", ".join(str(voter.node_id) for voter in cluster.absent_voters)
-                    who = f"{cluster.majority} of the controllers {', '.join(nodes)} have to run"
+                    who = f"{cluster.majority} of the controllers {', '.join(nodes)} must run"
                     places = " ".join(quote(copy.root) for copy in cluster.copies)
-                    who = who if len(nodes) > 1 else f"controller {nodes[0]} has to run"
+                    who = who if len(nodes) > 1 else f"controller {nodes[0]} must run"
                     sentences.append(
-                        f"{who}; where the disks of {lost} are lost for good, see `pylog metadata "
+                        f"{who}; if the disks of {lost} are lost for good, see `pylog metadata "
                         f"show {places}`"
                     )
         return sentences
@@ -110,7 +110,7 @@ class ClusterDoctor:
         diagnose_one: Callable[[int, Sequence[str]], Diagnosis],
         needs: Sequence[str],
     ) -> ClusterDiagnosis:
-        """Diagnose brokers one after another, and compare their replicas; nothing is written."""
+        """Diagnose brokers one after another and compare their replicas; write nothing."""
         diagnoses: dict[int, Diagnosis] = {}
         failures: dict[int, Exception] = {}
         for broker, roots in brokers.items():
@@ -167,12 +167,12 @@ def decide_for_all(
     """Return the verdict on several brokers.
 
     Args:
-        diagnoses: What is to be said of each, by node id.
-        starts: What they lose if they start, and the best order.
-        notes: Whose word on ISR and epochs was taken, and what else there is to know.
-        unread: Log directories that got no diagnosis: of these nothing is promised.
+        diagnoses: The diagnosis of each broker, by node id.
+        starts: The losses if they start, and the best order.
+        notes: Remarks: the source of ISR and epochs, and others.
+        unread: Log directories without a diagnosis.
     """
-    # Nobody is elected by hand over what was not read.
+    # No election by hand while a replica is unread.
     least, manual = starts.least, None if unread else starts.manual
     best, others = describe_start(least), []
     if manual is not None:
@@ -180,27 +180,27 @@ def decide_for_all(
         if manual.loses_less_than(least):
             best, others = by_hand, [f"without elections by hand: {best}"]
         else:
-            others = [f"if nobody else can come: {by_hand}"]
+            others = [f"if no other broker can come back: {by_hand}"]
     order = [*least.brokers, *(broker for broker in diagnoses if broker not in least.brokers)]
     advice = min((each.verdict.advice for each in diagnoses.values()), key=_WORST_FIRST.index)
     if (unread or any(least.loss)) and advice not in _BLOCKS:
         advice = Advice.LOOK_BEFORE_START
     blocked = [broker for broker in order if diagnoses[broker].verdict.advice in _BLOCKS]
     if unread:
-        best = f"counting only what can be read, {best}"
+        best = f"with the readable directories alone, {best}"
     if blocked:
         names = " or ".join(map(str, blocked))
-        headline = f"Do not start broker {names} as it is. Afterwards {best}."
+        headline = f"Do not start broker {names} before its repair. After that, {best}."
     elif unread:
         names = " and ".join(
             each.roots[0] if each.broker is None else f"broker {each.broker}" for each in unread
         )
         headline = f"Do not start yet: {names} cannot be read. {best[0].upper()}{best[1:]}."
     elif least.lost_committed:
-        headline = f"Do not start yet. What loses least: {best}."
+        headline = f"Do not start yet. The best order: {best}."
     else:
         headline = f"{best[0].upper()}{best[1:]}."
-    # What others heal is not cut any more.
+    # A log that others can heal need not be cut.
     commands = [
         *_healings(order, diagnoses),
         *(command for broker in order for command in diagnoses[broker].verdict.commands),
@@ -219,7 +219,7 @@ def decide_for_all(
         reasons=(
             *(each.error for each in unread),
             *others,
-            # That one alone would just start says nothing here.
+            # Leave out the brokers that would just start.
             *(
                 f"broker {broker}: {diagnoses[broker].verdict.headline}"
                 for broker in order

@@ -13,7 +13,10 @@ TARGETS: Final = Option[tuple[Path, ...]](
     kind=FILES,
     default=(),
     metavar="DST",
-    help="Log directory of the target: of each broker with a replica; one has __cluster_metadata.",
+    help=(
+        "Log directory of the target. Name one of each broker with a replica, and "
+        "__cluster_metadata."
+    ),
     is_required=True,
 )
 NEW_NAMES: Final = Option[dict[str, str]](
@@ -22,17 +25,17 @@ NEW_NAMES: Final = Option[dict[str, str]](
     kind=TOPIC_NAMES,
     default={},
     metavar="OLD=NEW",
-    help="A topic, and its other name in the target; may be repeated.",
+    help="New name of a topic in the target; may be repeated.",
 )
 KEEP_PRODUCERS: Final = Option[bool](
     name="keep_producers",
     flag="--keep-producers",
     kind=SWITCH,
     default=False,
-    help="Let the target know the producers: they go on where they were. Default: it knows none.",
+    help="Copy the producers' state, so that they continue in the target. Default: do not.",
 )
 ALLOW_ABORT: Final = consent(
-    "allow_abort", text="Also abort open transactions that were or may have been committed."
+    "allow_abort", text="Also abort open transactions that were committed or may have been."
 )
 OFFSETS_OUT: Final = Option[Path | None](
     name="offsets_out",
@@ -40,5 +43,5 @@ OFFSETS_OUT: Final = Option[Path | None](
     kind=FILE,
     default=None,
     metavar="FILE",
-    help="File for the groups' committed offsets: CSV for kafka-consumer-groups.sh --from-file.",
+    help="Write the groups' commits to this file: CSV for kafka-consumer-groups.sh --from-file.",
 )

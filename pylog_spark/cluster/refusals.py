@@ -12,186 +12,227 @@ from storage_core.cluster.unknown_part import UnknownPart
 # Why something was left alone or refused.
 GUARDS: Final[Mapping[str, Refusal]] = {
     StrayReason.NO_TOPIC_ID: Refusal(
-        means="the stray directory has no topic id that can be read",
-        way="look what it is: its records can be read with `pylog cat` all the same",
+        means="the stray directory has no readable topic id",
+        way="look at it; `pylog cat` reads its records all the same",
     ),
     StrayReason.TOPIC_UNKNOWN: Refusal(
         means="the cluster's metadata has no topic with the id of the stray directory",
-        way="give the directory that has newer metadata, too; a disk of another cluster: "
-        "`pylog transplant`; else the topic was deleted",
+        way=(
+            "also name the directory with newer metadata; for a disk of another cluster use `pylog "
+            "transplant`; otherwise the topic was deleted"
+        ),
     ),
     StrayReason.NOT_ASSIGNED: Refusal(
-        means="the cluster's metadata has the partition on other brokers",
+        means="the cluster's metadata assigns the partition to other brokers",
     ),
     StrayReason.NAME_TAKEN: Refusal(
-        means="the broker has a directory of the partition, beside the stray one",
-        way="`pylog audit` compares them; move away the one that has less",
+        means="the broker already has a directory of the partition",
+        way="`pylog audit` compares them; move away the one with fewer records",
     ),
     StrayReason.SEVERAL_STRAYS: Refusal(
-        means="several stray directories are of one partition",
-        way="`pylog inspect` shows what each has; move all but one away",
+        means="several stray directories belong to one partition",
+        way="`pylog inspect` shows their contents; move all but one away",
     ),
     StrayReason.STRAY_IS_LINK: Refusal(
-        means="the stray directory is a link, which is not followed",
-        way="put the directory itself in its place",
+        means="the stray directory is a link, and pylog does not follow links",
+        way="replace the link by the directory itself",
     ),
     DamageState.NO_DONOR: Refusal(
-        means="no other replica was given of a damaged log, or no batch is left to compare",
-        way="`--donor DIR` with more; of a log without a batch let the broker fetch it anew",
+        means="no other replica of the damaged log was named, or the log has no batch to compare",
+        way=(
+            "name more replicas with `--donor DIR`; if the log has no batch, let the broker fetch "
+            "it"
+        ),
     ),
     DamageState.DONOR_LACKS: Refusal(
-        means="the other replica begins behind the damage, or ends before it",
-        way="`--donor DIR` with another one",
+        means="the other replica begins after the damage, or ends before it",
+        way="name another replica with `--donor DIR`",
     ),
     DamageState.DONOR_DAMAGED: Refusal(
-        means="the other replica is damaged at the same place",
-        way="`pylog heal` that one first, from a third",
+        means="the other replica is damaged in the same place",
+        way="heal that replica first, with `pylog heal` from a third",
     ),
     DamageState.DONOR_DIVERGED: Refusal(
         means="around the damage the other replica has other batches, or another epoch",
-        way="`pylog audit ROOT...` says whose history counts",
+        way="`pylog audit ROOT...` says which replica has the valid history",
     ),
     DamageState.COMPACTED_APART: Refusal(
-        means="a cleaner went over the damaged log and the other replica apart",
-        way="`--donor DIR` with one that is as clean at least; docs/healing.md says when",
+        means="the damaged log and the other replica were compacted separately",
+        way=(
+            "name a replica that is at least as clean, with `--donor DIR`; docs/healing.md says "
+            "when one is"
+        ),
     ),
     DamageState.DONORS_DIFFER: Refusal(
-        means="other replicas have different bytes in the place of the damage",
-        way="`--quorum 2` takes what two of them have, if these are most",
+        means="the other replicas have different bytes in the damaged place",
+        way="`--quorum 2` takes the bytes that two of them have, if two are a majority",
     ),
     DamageState.SEGMENT_LEFT: Refusal(
-        means="the segment has other damage, which nothing heals",
-        way="what that one says",
+        means="the segment has other damage that no replica heals",
+        way="follow the advice for the other damage",
     ),
     TransplantReason.INTERNAL_TOPIC: Refusal(
-        means="the topic is about its own cluster: its groups, transactions or topics",
-        way="`pylog transplant --offsets-out FILE` takes the groups' offsets along",
+        means="the topic describes its own cluster: groups, transactions or topics",
+        way="`pylog transplant --offsets-out FILE` copies the groups' offsets",
     ),
     TransplantReason.SCHEMA_TOPIC: Refusal(
-        means="the topic belongs to a schema registry, whose ids are in the records of others",
-        way="move the registry by its own export and import, with its ids kept",
+        means="the topic belongs to a schema registry, and records of other topics contain its ids",
+        way="move the registry with its own export and import, and keep its ids",
     ),
     TransplantReason.TARGET_TOPIC_MISSING: Refusal(
-        means="the target has no topic of that name",
-        way="start the target, create it by the command that is printed, stop it; or "
-        "`--map OLD=NEW`",
+        means="the target has no topic with that name",
+        way=(
+            "start the target, create the topic with the printed command and stop the target; or "
+            "use `--map OLD=NEW`"
+        ),
     ),
     TransplantReason.PARTITION_COUNT_DIFFERS: Refusal(
-        means="the target's topic has another number of partitions: keys would be elsewhere",
-        way="create another topic with as many, and `--map OLD=NEW`",
+        means=(
+            "the target's topic has another number of partitions, so keys would be in other "
+            "partitions"
+        ),
+        way="create another topic with the same number, and use `--map OLD=NEW`",
     ),
     TransplantReason.REPLICA_NOT_GIVEN: Refusal(
-        means="the log directory of a replica is not among the target's: an empty replica that "
-        "leads would cut the full ones to nothing",
-        way="give that directory with `--to` as well; or reassign the topic to fewer brokers first",
+        means=(
+            "the log directory of a replica is missing from the target's: if an empty replica "
+            "leads, the others are cut to nothing"
+        ),
+        way="also name that directory with `--to`; or first reassign the topic to fewer brokers",
     ),
     TransplantReason.TARGET_ID_DIFFERS: Refusal(
-        means="the target's directory is of another topic of the same name",
-        way="with the target stopped, move that directory out",
+        means="the target's directory belongs to another topic with the same name",
+        way="stop the target and move that directory out",
     ),
     TransplantReason.TARGET_HAS_RECORDS: Refusal(
-        means="the target's partition has records, or had some",
-        way="`--map OLD=NEW` to a new topic; nothing is replaced",
+        means="the target's partition has records, or had some before",
+        way="use a new topic with `--map OLD=NEW`; transplant replaces no records",
     ),
     TransplantReason.SOURCE_TOPICS_DIFFER: Refusal(
-        means="the source has logs of several topics of that name: one call takes one of them",
-        way="move the folders of all but one topic out of the source's log directories",
+        means="the source has logs of several topics with that name, and one run moves one of them",
+        way="move the folders of all other topics out of the source's log directories",
     ),
     TransplantReason.TRANSACTION_UNDECIDED: Refusal(
-        means="the log ends inside of a transaction that was committed perhaps: the source's "
-        "`__transaction_state` does not say it",
-        way="give all log directories of the source's brokers, with `__transaction_state` and "
-        "`__cluster_metadata`; or `--allow-abort`: committed reads then lack its records",
+        means=(
+            "the log ends inside a transaction that may have been committed: the source's "
+            "`__transaction_state` does not tell"
+        ),
+        way=(
+            "name all log directories of the source's brokers, with `__transaction_state` and "
+            "`__cluster_metadata`; or use `--allow-abort`: then readers of committed records lose "
+            "this transaction's records"
+        ),
     ),
     TransplantReason.SOURCE_DAMAGED: Refusal(
-        means="the source's log, or one of several, cannot be read whole, or a start would cut "
-        "readable records",
-        way="`pylog heal` or `pylog recover --salvage` on the source first; a bad replica may be "
-        "left out",
+        means=(
+            "a log of the source is damaged, or a broker's start would cut readable records from it"
+        ),
+        way=(
+            "first repair the source with `pylog heal` or `pylog recover --salvage`; you may leave "
+            "out a bad replica"
+        ),
     ),
     TransplantReason.LEGACY_FORMAT: Refusal(
-        means="the log has batches of a message format before v2, which have no leader epoch",
-        way="write its records anew: `pylog export`, then a producer",
+        means="the log has batches of a message format before v2, which has no leader epochs",
+        way="write its records again: `pylog export`, then a producer",
     ),
     TransplantReason.BATCH_TOO_LARGE: Refusal(
         means="a batch is larger than max.message.bytes of the target's topic",
-        way="start the target, raise max.message.bytes of the topic, stop it",
+        way="start the target, raise max.message.bytes of the topic, and stop the target",
     ),
     TransplantReason.PRODUCER_ID_TAKEN: Refusal(
-        means="the target will give a producer's id to another one, which would be refused",
+        means=(
+            "the target will give a producer's id to another producer, and would then refuse its "
+            "batches"
+        ),
         way="leave out `--keep-producers`",
     ),
     TransplantReason.TARGET_FULL: Refusal(
-        means="a disk of the target has too little room left for the log",
-        way="make room (`pylog free`), or choose fewer topics; the others go",
+        means="a disk of the target has no room for the log",
+        way="make room (`pylog free`), or choose fewer topics; other partitions were moved",
     ),
 }
 # What can be healed, and what rebuilt metadata lacks.
 REMARKS: Final[Mapping[str, Refusal]] = {
     DamageState.FILLED: Refusal(
-        means="another replica has what the damage took",
-        way="`--plan-out FILE`, then `pylog apply FILE --trash DIR`",
+        means="another replica has the damaged bytes",
+        way="save the plan with `--plan-out FILE`, then `pylog apply FILE --trash DIR`",
     ),
     UnknownPart.ACCESS_CONTROL: Refusal(
-        means="no file of a broker has access control entries; one of an older copy may have been "
-        "taken back since",
-        way="create them anew (kafka-acls.sh)",
+        means=(
+            "a broker's files have no access control entries; an entry from an older copy may have "
+            "been removed since"
+        ),
+        way="create them again (kafka-acls.sh)",
     ),
     UnknownPart.CREDENTIALS: Refusal(
-        means="no file of a broker has SCRAM credentials or delegation tokens",
-        way="create them anew (kafka-configs.sh, kafka-delegation-tokens.sh)",
+        means="a broker's files have no SCRAM credentials and no delegation tokens",
+        way="create them again (kafka-configs.sh, kafka-delegation-tokens.sh)",
     ),
     UnknownPart.QUOTAS: Refusal(
-        means="no file of a broker has quotas",
-        way="create them anew (kafka-configs.sh)",
+        means="a broker's files have no quotas",
+        way="create them again (kafka-configs.sh)",
     ),
     UnknownPart.GROUP_CONFIG: Refusal(
-        means="no file of a broker has settings of groups; those of an older copy are taken, and "
-        "may have been changed since",
-        way="set them anew (kafka-configs.sh --entity-type groups)",
+        means=(
+            "a broker's files have no settings of groups; those of an older copy are used, and may "
+            "be out of date"
+        ),
+        way="set them again (kafka-configs.sh --entity-type groups)",
     ),
     UnknownPart.CLIENT_METRICS: Refusal(
-        means="no file of a broker has subscriptions to metrics of clients; those of an older copy "
-        "are taken, and may have been changed since",
-        way="set them anew (kafka-client-metrics.sh)",
+        means=(
+            "a broker's files have no subscriptions to client metrics; those of an older copy are "
+            "used, and may be out of date"
+        ),
+        way="set them again (kafka-client-metrics.sh)",
     ),
     UnknownPart.BROKER_CONFIG: Refusal(
-        means="no file of a broker has settings that were made while it ran; of an older copy "
-        "those about logs are taken",
-        way="set them anew (kafka-configs.sh --entity-type brokers)",
+        means=(
+            "a broker's files have no dynamic settings; those about logs are taken from an older "
+            "copy"
+        ),
+        way="set them again (kafka-configs.sh --entity-type brokers)",
     ),
     UnknownPart.TOPIC: Refusal(
-        means="a topic or partition lies in no directory that was given: deleted since, or lost",
-        way="give all directories of all brokers, also of those that are away",
+        means=(
+            "the named directories lack a topic or partition: it was deleted, or a directory is "
+            "missing"
+        ),
+        way="name all directories of all brokers, also of absent brokers",
     ),
     UnknownPart.TOPIC_CONFIG: Refusal(
-        means="defaults were assumed for a topic, Kafka 4.4 does not know one of its keys, or "
-        "unclean elections were forbidden: no replica is in sync",
-        way="`topics:` in `--config`, `--topic-dump` or `--older-copy`; or set it afterwards",
+        means=(
+            "the topic's config is partly assumed: defaults were used, Kafka 4.4 does not know a "
+            "key, or unclean elections were forbidden because no replica is in sync"
+        ),
+        way=(
+            "set it with `topics:` in `--config`, with `--topic-dump` or `--older-copy`, or later "
+            "on the cluster"
+        ),
     ),
     UnknownPart.TOPIC_ID: Refusal(
-        means="a directory has no partition.metadata: its broker sets it aside",
+        means="a directory has no partition.metadata, so its broker renames it to -stray",
         way="write that file as the list says, before the broker starts",
     ),
     UnknownPart.REPLICA: Refusal(
-        means="a replica lies in no directory that was given: its broker sets it aside",
-        way="give that directory too; or see what `pylog inspect` says of it, then remove it",
+        means="the named directories lack a replica, so its broker would rename it to -stray",
+        way="also name its directory; or read what `pylog inspect` says about it, then remove it",
     ),
     UnknownPart.REPLICA_ORDER: Refusal(
-        means="nobody knows who was the preferred leader: brokers take turns",
-        way="`--older-copy`; or reassign the partitions afterwards",
+        means="the preferred leader is not known; brokers take turns",
+        way="use `--older-copy`, or reassign the partitions later",
     ),
     UnknownPart.ISR: Refusal(
-        means="no replica may lead without a loss, or one cannot be opened",
-        way="`pylog audit ROOT...` says what each would lose; an unclean election takes one",
+        means="every replica would lose records as leader, or one cannot be opened",
+        way="`pylog audit ROOT...` shows each replica's losses; an unclean election chooses one",
     ),
     UnknownPart.EPOCH: Refusal(
-        means="a replica has a leader epoch that is not believed: as a follower it may never be in "
-        "sync",
-        way="as `pylog explain EPOCH_DOUBTFUL` says, before its broker starts",
+        means="a replica has a doubtful leader epoch: as a follower it may never be in sync",
+        way="before its broker starts, follow `pylog explain EPOCH_DOUBTFUL`",
     ),
     UnknownPart.STRAY: Refusal(
-        means="a directory that was set aside before is no replica",
-        way="`pylog metadata adopt`, once there is metadata that has its topic id",
+        means="a stray directory does not count as a replica",
+        way="run `pylog metadata adopt` after the metadata has its topic id",
     ),
 }

@@ -60,11 +60,11 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import NEWEST_RELEASE
 
-# Headings of the help; options under no heading say what to do.
-CHOICE: Final = "What it works on"
+# Headings of the help; options without a heading say what a command does.
+CHOICE: Final = "Input and limits"
 CONFIG: Final = "Config and clock"
-GUARDS: Final = "Guards, and what is kept aside"
-OUTPUT_AND_PLACE: Final = "Where it runs, what it tells"
+GUARDS: Final = "Guards, trash and salvage"
+OUTPUT_AND_PLACE: Final = "Engine and output"
 
 # --- What files may have, too --------------------------------------------------------------------
 
@@ -74,9 +74,9 @@ ROLE: Final = Option[Role | None](
     kind=choice(Role),
     default=None,
     panel=CHOICE,
-    help="Role of the roots; required by commands that write.",
+    help="Role of the roots. Commands that write require it.",
     is_in_files=True,
-    doc="what the log directories are: broker, mirror or managed; jobs that write need it said",
+    doc="the role of the log directories: broker, mirror or managed; jobs that write require it",
 )
 TOPICS: Final = Option[tuple[str, ...]](
     name="include",
@@ -87,7 +87,7 @@ TOPICS: Final = Option[tuple[str, ...]](
     metavar="GLOB",
     help="Only these topics.",
     is_in_files=True,
-    doc="globs of topics to work on; empty: all",
+    doc="globs of topics to work on; empty: all topics",
 )
 EXCLUDE: Final = Option[tuple[str, ...]](
     name="exclude",
@@ -107,9 +107,9 @@ ASSUME_DEFAULTS: Final = Option[tuple[str, ...]](
     default=(),
     panel=CONFIG,
     metavar="GLOB",
-    help="Topics that have Kafka's default config if theirs is unknown.",
+    help="Assume Kafka's default config for these topics if theirs is unknown.",
     is_in_files=True,
-    doc="globs of topics that have Kafka's default config if none is known",
+    doc="globs of topics for which a job assumes Kafka's defaults if their config is unknown",
 )
 HIGH_WATERMARK: Final = Option[HighWatermarkSource](
     name="high_watermark",
@@ -117,7 +117,7 @@ HIGH_WATERMARK: Final = Option[HighWatermarkSource](
     kind=choice(HighWatermarkSource),
     default=HighWatermarkSource.CHECKPOINT,
     panel=CONFIG,
-    help="High watermarks: the checkpoint's (default), or each log's end.",
+    help="Take high watermarks from the checkpoint (default), or from the end of each log.",
     is_in_files=True,
     doc="where high watermarks come from: checkpoint or log-end",
 )
@@ -130,7 +130,7 @@ LEDGER: Final = Option[str | None](
     metavar="URI",
     help="Record the run in Delta tables at this path or URL.",
     is_in_files=True,
-    doc="path or URL of the ledger; empty: none is kept",
+    doc="path or URL of the ledger; empty: no ledger",
 )
 MARK_CLEAN: Final = Option[bool](
     name="mark_clean",
@@ -148,9 +148,12 @@ ENGINE: Final = Option[EngineChoice](
     kind=choice(EngineChoice),
     default=EngineChoice.AUTO,
     panel=OUTPUT_AND_PLACE,
-    help="Where tasks run: in Spark, or in processes of this machine, as many as it has processors "
-    "or --master local[N] says. Default: Spark for more than 10,000 partitions or 100 GiB, for "
-    "URLs, and where a session or a master is there; else, or without pyspark, this machine.",
+    help=(
+        "Run tasks in Spark, or in processes of this machine (one a processor, or as many as "
+        "--master local[N] says). Default: Spark for more than 10,000 partitions, more than 100 "
+        "GiB, URLs, or if there is a Spark session or master; else this machine. Without pyspark: "
+        "this machine."
+    ),
     is_in_files=True,
     doc="where tasks run: spark, local (processes of this machine), or auto (by the command)",
 )
@@ -172,9 +175,9 @@ MAX_BYTES: Final = Option[int | None](
     default=None,
     panel=CHOICE,
     metavar="AMOUNT",
-    help="Begin no more partitions after reading this much: 64GiB.",
+    help="Start no more partitions after reading this much: 64GiB.",
     is_in_files=True,
-    doc="begin with no more partitions once so much was read; empty: no limit",
+    doc="a job starts no more partitions after reading this much; empty: no limit",
 )
 MAX_DURATION: Final = Option[int | None](
     name="max_duration",
@@ -183,9 +186,9 @@ MAX_DURATION: Final = Option[int | None](
     default=None,
     panel=CHOICE,
     metavar="TIME",
-    help="Begin no more partitions after this time: 90m.",
+    help="Start no more partitions after this time: 90m.",
     is_in_files=True,
-    doc="begin with no more partitions after so long; empty: no limit",
+    doc="a job starts no more partitions after this time; empty: no limit",
 )
 MIN_FREE: Final = Option[int](
     name="min_free",
@@ -196,7 +199,7 @@ MIN_FREE: Final = Option[int](
     metavar="AMOUNT",
     help="Free space to leave on each disk: 20GiB.",
     is_in_files=True,
-    doc="bytes of each disk that stay free",
+    doc="free space to leave on each disk",
 )
 MAX_DELETE_RATIO: Final = Option[float](
     name="max_delete_ratio",
@@ -205,9 +208,12 @@ MAX_DELETE_RATIO: Final = Option[float](
     default=0.5,
     panel=GUARDS,
     metavar="F",
-    help="Refuse retention of more than this share of a run, topic or partition. Default: 0.5.",
+    help=(
+        "Refuse retention that deletes more than this share of a run, topic or partition. Default: "
+        "0.5."
+    ),
     is_in_files=True,
-    doc="share of a run, a topic, a partition that retention may remove",
+    doc="the largest share of a run, a topic or a partition that retention may delete",
 )
 TRASH: Final = Option[str | None](
     name="trash",
@@ -218,7 +224,7 @@ TRASH: Final = Option[str | None](
     metavar="DIR",
     help="Keep replaced and removed files in this folder, for `pylog undo`.",
     is_in_files=True,
-    doc="folder that keeps what a run takes out of local directories, for undo; empty: none",
+    doc="folder that keeps replaced and removed files of local directories, for undo; empty: none",
 )
 # Three days: an accident of the weekend can still be undone on Monday.
 PURGE_AFTER: Final = Option[int](
@@ -229,7 +235,7 @@ PURGE_AFTER: Final = Option[int](
     metavar="TIME",
     help="How long trash and superseded generations are kept. Default: 72h.",
     is_in_files=True,
-    doc="how long what former runs put aside is kept",
+    doc="how long trash and superseded generations are kept",
 )
 ORDER: Final = Option[Order](
     name="order",
@@ -237,9 +243,9 @@ ORDER: Final = Option[Order](
     kind=choice(Order),
     default=Order.URGENCY,
     panel=CHOICE,
-    help="Which partitions come first. Default: urgency.",
+    help="Order of partitions. Default: urgency.",
     is_in_files=True,
-    doc="which partitions come first: urgency, largest, smallest or name",
+    doc="order of partitions: urgency, largest, smallest or name",
 )
 PER_DISK: Final = Option[int | None](
     name="per_disk",
@@ -248,9 +254,9 @@ PER_DISK: Final = Option[int | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="N",
-    help="Maximum number of tasks at one local disk.",
+    help="Maximum number of tasks that use one local disk.",
     is_in_files=True,
-    doc="tasks that may be at one local disk at once; empty: no limit",
+    doc="maximum number of tasks that use one local disk at once; empty: no limit",
 )
 STATE: Final = Option[Path | None](
     name="state",
@@ -258,7 +264,10 @@ STATE: Final = Option[Path | None](
     kind=FILE,
     default=None,
     metavar="FILE",
-    help="ISR, epochs and assignment as JSON. Default: the cluster's metadata in the directories.",
+    help=(
+        "JSON file with ISR, epochs and assignment. Default: the cluster's metadata in the "
+        "directories."
+    ),
 )
 UP: Final = Option[tuple[int, ...]](
     name="up",
@@ -266,7 +275,9 @@ UP: Final = Option[tuple[int, ...]](
     kind=NUMBER_LIST,
     default=(),
     metavar="2,3",
-    help="Node ids of brokers in the order of their start: shows the leaders then elected.",
+    help=(
+        "Node ids of brokers in the order of their start; shows the leaders that are then elected."
+    ),
 )
 INTO: Final = Option[dict[int, Path]](
     name="into",
@@ -282,7 +293,10 @@ DONORS: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="DIR",
-    help="Log directory with other replicas: a broker's, a mirror, a managed root; repeatable.",
+    help=(
+        "Log directory with other replicas: a broker's, a mirror or a managed root; may be "
+        "repeated."
+    ),
     is_required=True,
 )
 QUORUM: Final = Option[int](
@@ -291,14 +305,14 @@ QUORUM: Final = Option[int](
     kind=OFFSET,
     default=0,
     metavar="N",
-    help="Take what N of the donors have, if these are most. Without it all have to agree.",
+    help="Accept bytes that N donors agree on, if N is a majority. Default: all donors must agree.",
 )
 RELEASE_VERSION: Final = Option[Release](
     name="release_version",
     flag="--release-version",
     kind=RELEASE,
     metavar="VERSION",
-    help="Release of Kafka whose features the cluster begins with, like 4.4 or 4.1-IV0.",
+    help="Kafka release whose features the new cluster has, like 4.4 or 4.1-IV0.",
     is_required=True,
 )
 STARTED_RELEASE: Final = Option[Release](
@@ -307,7 +321,9 @@ STARTED_RELEASE: Final = Option[Release](
     kind=RELEASE,
     default=find_release(NEWEST_RELEASE),
     metavar="VERSION",
-    help="Release of Kafka that is to start, 3.9 to 4.4: it may refuse what another one took.",
+    help=(
+        "Kafka release that you will start, 3.9 to 4.4. It may refuse settings that others accept."
+    ),
     shown=NEWEST_RELEASE,
 )
 INITIAL_CONTROLLERS: Final = Option[str](
@@ -324,7 +340,7 @@ CONTROLLER_LISTENER: Final = Option[str](
     kind=TEXT,
     default="CONTROLLER",
     metavar="NAME",
-    help="With --initial-controllers: the first of controller.listener.names.",
+    help="With --initial-controllers: the first name in controller.listener.names.",
 )
 OLDER_COPY: Final = Option[Path | None](
     name="older_copy",
@@ -347,7 +363,7 @@ TIMELINE: Final = Option[bool](
     flag="--timeline",
     kind=SWITCH,
     default=False,
-    help="Show only how leader, ISR and ELR changed over time, as the metadata log has it.",
+    help="Show only the history of leader, ISR and ELR, from the metadata log.",
 )
 LOST_KEYS: Final = Option[int](
     name="lost_keys",
@@ -362,7 +378,9 @@ ATTEST: Final = Option[bool](
     flag="--attest",
     kind=SWITCH,
     default=False,
-    help="Write brokers' last epochs into markers of recoveries, if all replicas have the same.",
+    help=(
+        "Write the brokers' last epochs into the markers of recoveries, if all replicas are equal."
+    ),
 )
 LEADER_EPOCH: Final = Option[int | None](
     name="leader_epoch",
@@ -370,14 +388,14 @@ LEADER_EPOCH: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="EPOCH",
-    help="Epoch of the next leader: remark partitions that have that epoch already.",
+    help="Epoch of the next leader; the answer marks partitions that already have this epoch.",
 )
 LEVEL: Final = Option[Level | None](
     name="level",
     flag="--level",
     kind=choice(Level),
     default=None,
-    help="List differences between replicas; the value tells how much is read of them.",
+    help="List differences between replicas; the level says how much of them is read.",
 )
 COPY: Final = Option[tuple[str, ...]](
     name="copy",
@@ -385,7 +403,9 @@ COPY: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="DIR",
-    help="Log directory of a cluster with a copy: list records missing or different there.",
+    help=(
+        "Log directory of a cluster with a copy; lists records that are missing or different there."
+    ),
 )
 COPY_PREFIX: Final = Option[str](
     name="copy_prefix",
@@ -412,14 +432,14 @@ TOPIC_DUMP: Final = Option[TopicDump | None](
     metavar="FILE",
     help="Exported configs of topics: output of kafka-configs.sh --describe --all, or JSON.",
     is_in_files=True,
-    doc="configs of topics as they were exported from their cluster",
+    doc="file with configs of topics, exported from their cluster",
 )
 TOPIC_DUMP_MAX_AGE: Final = Option[int](
     name="topic_dump_max_age",
     kind=DURATION,
     default=7 * 24 * 3_600_000,
     is_in_files=True,
-    doc="age of that export from which on it is warned of",
+    doc="a job warns if the exported configs are older than this",
 )
 SERVER_PROPERTIES: Final = Option[Path | None](
     name="server_properties",
@@ -428,9 +448,9 @@ SERVER_PROPERTIES: Final = Option[Path | None](
     default=None,
     panel=CONFIG,
     metavar="FILE",
-    help="The broker's own file: defaults of its topics.",
+    help="The broker's own server.properties, for the defaults of its topics.",
     is_in_files=True,
-    doc="a broker's own file, for broker-wide defaults of topics",
+    doc="a broker's own server.properties, for the defaults of its topics",
 )
 SETTINGS_OF_RUN: Final = Option[tuple[str, ...]](
     name="settings",
@@ -439,9 +459,9 @@ SETTINGS_OF_RUN: Final = Option[tuple[str, ...]](
     default=(),
     panel=CONFIG,
     metavar="KEY=VALUE",
-    help="Override a key; `pylog config show`.",
+    help="Override a key; `pylog config show` lists all keys.",
     is_in_files=True,
-    doc="keys of Kafka and of ours, for all topics, over any other source",
+    doc="keys of Kafka and of pylog for all topics; they override every other source",
 )
 TOPIC_CONFIGS: Final = Option[dict[str, Any]](
     name="topics",
@@ -455,10 +475,10 @@ SPARK: Final = Option[dict[str, str]](
     kind=ENTRIES,
     default={},
     is_in_files=True,
-    doc="settings of the Spark session, where this program builds one",
+    doc="settings of the Spark session, if pylog starts one",
 )
 
-# --- What each run says anew ---------------------------------------------------------------------
+# --- What each run sets for itself ---------------------------------------------------------------
 
 CONFIG_FILES: Final = Option[tuple[Path, ...]](
     name="config_files",
@@ -467,7 +487,7 @@ CONFIG_FILES: Final = Option[tuple[Path, ...]](
     default=(),
     panel=CONFIG,
     metavar="FILE",
-    help="YAML options; a later file wins.",
+    help="YAML file with options. A later file overrides an earlier one.",
     doc="files with options, the weakest first",
 )
 NOW_MS: Final = Option[int](
@@ -476,16 +496,16 @@ NOW_MS: Final = Option[int](
     kind=OFFSET,
     panel=CONFIG,
     metavar="MS",
-    help="The clock. Default: now.",
-    doc="the one clock of the run, epoch milliseconds, taken on the driver",
+    help="Use this time as the present, epoch milliseconds. Default: now.",
+    doc="the time that the whole run takes for the present, epoch milliseconds",
 )
 DRY_RUN: Final = Option[bool](
     name="dry_run",
     flag="--dry-run",
     kind=SWITCH,
     default=False,
-    help="Show what would be done; write nothing.",
-    doc="say what would be done; nothing is written",
+    help="Show the plan; write nothing.",
+    doc="show the plan; write nothing",
 )
 # The program turns --dry-run=exact into these two: --dry-run --exact.
 EXACT: Final = Option[bool](
@@ -501,7 +521,7 @@ UNTIL_CLEAN: Final = Option[bool](
     flag="--until-clean",
     kind=SWITCH,
     default=False,
-    help="Repeat the round where a bounded offset map was full.",
+    help="Repeat the round if a bounded offset map was full.",
     doc="repeat the round of a partition whose offset map was full",
 )
 STRATEGY: Final = Option[str](
@@ -510,7 +530,9 @@ STRATEGY: Final = Option[str](
     kind=choice(Strategy),
     default=Strategy.AUTO,
     shown=Strategy.AUTO,
-    help="How tasks share an offset map; the result is the same. Default: by its size.",
+    help=(
+        "How tasks share an offset map. The result is the same. Default: depends on the map's size."
+    ),
     doc="how the tasks of one partition share its offset map",
 )
 RECOMPRESS: Final = Option[str | None](
@@ -519,15 +541,17 @@ RECOMPRESS: Final = Option[str | None](
     kind=TEXT,
     default=None,
     metavar="CODEC[:LEVEL]",
-    help="Codec of rebuilt batches: fast (lz4), dense (zstd:19), kafka, or gzip:9. "
-    "Default: their own, as Kafka.",
+    help=(
+        "Codec of rebuilt batches: fast (lz4), dense (zstd:19), kafka, or gzip:9. Default: each "
+        "batch keeps its own, as in Kafka."
+    ),
 )
 RECOMPRESS_ALL: Final = Option[bool](
     name="recompress_all",
     flag="--recompress-all",
     kind=SWITCH,
     default=False,
-    help="Rebuild all batches of compacted segments, also those that lose nothing.",
+    help="Rebuild all batches of compacted segments, even if they lose no record.",
 )
 KEY_SIDECARS: Final = Option[str | None](
     name="key_sidecars",
@@ -535,23 +559,23 @@ KEY_SIDECARS: Final = Option[str | None](
     kind=TRASH_FOLDER,
     default=None,
     metavar="DIR",
-    help="Keep hashes of cleaned keys in this folder; the next round reads only changes.",
+    help="Keep hashes of cleaned keys in this folder, so that the next round reads only changes.",
 )
 KEEP_DELETED: Final = Option[bool](
     name="keep_deleted",
     flag="--keep-deleted",
     kind=SWITCH,
     default=False,
-    help="Rename removed files to .deleted, for the broker's start or pylog purge to remove.",
-    doc="leave removed segments under the suffix .deleted",
+    help="Rename removed files to .deleted; the broker's next start or `pylog purge` deletes them.",
+    doc="rename removed segments to .deleted",
 )
 
 
 def consent(name: str, *, text: str, doc: str = "") -> Option[bool]:
-    """Return an option by which somebody lets records go that may have been promised.
+    """Return an option with which the user allows a loss of records that may be acknowledged.
 
     Args:
-        text: Of the help.
+        text: The help.
     """
     return Option[bool](
         name=name,
@@ -566,8 +590,8 @@ def consent(name: str, *, text: str, doc: str = "") -> Option[bool]:
 
 ALLOW_TRUNCATE: Final = consent(
     "allow_truncate",
-    text="Also cut records that were or may have been acknowledged, or a whole log.",
-    doc="whether recovery may cut records that were or may have been acknowledged, or a whole log",
+    text="Also cut records that were or may have been acknowledged, and whole logs.",
+    doc="whether recovery may cut records that were or may have been acknowledged, and whole logs",
 )
 FROM_START: Final = Option[bool](
     name="from_start",
@@ -575,8 +599,10 @@ FROM_START: Final = Option[bool](
     kind=SWITCH,
     default=False,
     panel=CHOICE,
-    help="Read every log from its start, ignoring the marker and recovery points.",
-    doc="whether recovery reads every log from its start, ignoring the marker and recovery points",
+    help="Read every log from its start; ignore the marker and the recovery points.",
+    doc=(
+        "whether recovery reads every log from its start and ignores the marker and recovery points"
+    ),
 )
 # A power cut takes less than this from one partition.
 MAX_TRUNCATE_BYTES: Final = Option[int](
@@ -586,8 +612,8 @@ MAX_TRUNCATE_BYTES: Final = Option[int](
     default=64 * 1024 * 1024,
     panel=GUARDS,
     metavar="N",
-    help="Do not recover a partition that would lose more. Default: 64 MiB.",
-    doc="how many bytes recovery may cut from one partition",
+    help="Skip a partition that would lose more bytes than this. Default: 64 MiB.",
+    doc="maximum number of bytes that recovery may cut from one partition",
 )
 LEADER: Final = Option[int | None](
     name="leader",
@@ -595,7 +621,7 @@ LEADER: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="Show the cuts after which all other replicas follow broker N; --plan-out saves them.",
+    help="Show the cuts that make all other replicas follow broker N; --plan-out saves them.",
 )
 SALVAGE: Final = Option[str | None](
     name="salvage",
@@ -605,7 +631,7 @@ SALVAGE: Final = Option[str | None](
     panel=GUARDS,
     metavar="DIR",
     help="Copy cut records to this folder first, as segments that open.",
-    doc="folder for records that recovery cuts; None keeps nothing",
+    doc="folder for records that recovery cuts; None: do not keep them",
 )
 PLAN_OUT: Final = Option[str | None](
     name="plan_out",
@@ -614,8 +640,8 @@ PLAN_OUT: Final = Option[str | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="FILE",
-    help="Save the plan, for `pylog apply`: .json, or .parquet.",
-    doc="file that receives the plan, JSON or Parquet by its name; None for none",
+    help="Save the plan for `pylog apply`, as .json or .parquet.",
+    doc="file for the plan, JSON or Parquet by its name; None for none",
 )
 METRICS_FILE: Final = Option[str | None](
     name="metrics_file",
@@ -625,7 +651,7 @@ METRICS_FILE: Final = Option[str | None](
     panel=OUTPUT_AND_PLACE,
     metavar="FILE.prom",
     help="Write the run's numbers for Prometheus to this file at its end.",
-    doc="file that receives the run's numbers in Prometheus' text format; None for none",
+    doc="file for the run's numbers in Prometheus' text format; None for none",
 )
 METRICS_PUSH: Final = Option[str | None](
     name="metrics_push",
@@ -635,7 +661,7 @@ METRICS_PUSH: Final = Option[str | None](
     panel=OUTPUT_AND_PLACE,
     metavar="URL",
     help="Push the run's numbers to a Pushgateway: http://HOST:9091.",
-    doc="Pushgateway that receives the run's numbers; None for none",
+    doc="Pushgateway for the run's numbers; None for none",
 )
 FILE_LIST: Final = Option[str | None](
     name="file_list",
@@ -644,8 +670,11 @@ FILE_LIST: Final = Option[str | None](
     default=None,
     panel=CHOICE,
     metavar="PATH",
-    help="An inventory of mirrors in place of listing: CSV, Parquet, JSON lines, S3 Inventory.",
-    doc="inventory of mirrors in place of listing; None to list them",
+    help=(
+        "Read this inventory of the mirrors, in place of a listing: CSV, Parquet, JSON lines, S3 "
+        "Inventory."
+    ),
+    doc="inventory of the mirrors, in place of a listing; None to list them",
 )
 # Only on the command line: a file that every run reads must not switch a guard off.
 OVERRIDE: Final = Option[frozenset[str]](
@@ -655,7 +684,7 @@ OVERRIDE: Final = Option[frozenset[str]](
     default=frozenset(),
     panel=GUARDS,
     metavar="CODE",
-    help="Switch off the guard that refuses with CODE.",
+    help="Switch off the guard with this CODE.",
     doc=f"codes of guards to switch off: {', '.join(OVERRIDABLE_GUARDS)}",
 )
 
@@ -677,7 +706,7 @@ OUTPUT: Final = Option[OutputFormat](
     default=OutputFormat.TABLE,
     shown=OutputFormat.TABLE,
     panel=OUTPUT_AND_PLACE,
-    help="For a person, one JSON object a line, or CSV.",
+    help="A text for people, one JSON object a line, or CSV.",
 )
 WIDE: Final = Option[bool](
     name="wide",
@@ -685,7 +714,7 @@ WIDE: Final = Option[bool](
     kind=SWITCH,
     default=False,
     panel=OUTPUT_AND_PLACE,
-    help="Tables with all columns and rows, however wide.",
+    help="Show all columns and rows of tables.",
 )
 QUIET: Final = Option[bool](
     name="quiet",
@@ -694,14 +723,14 @@ QUIET: Final = Option[bool](
     kind=SWITCH,
     default=False,
     panel=OUTPUT_AND_PLACE,
-    help="No progress, and no output with exit status 0.",
+    help="Show no progress, and print nothing if the exit status is 0.",
 )
 BY: Final = Option[InspectOrder | None](
     name="by",
     flag="--by",
     kind=choice(InspectOrder),
     default=None,
-    help="The largest first, the dirtiest, or those with the oldest record. Default: by name.",
+    help="Sort by size, dirtiest first, or oldest record first. Default: by name.",
 )
 PER_TOPIC: Final = Option[bool](
     name="per_topic",
@@ -725,14 +754,14 @@ FAIL_ON: Final = Option[FailOn](
     kind=choice(FailOn),
     default=FailOn.ERROR,
     shown=FailOn.ERROR,
-    help="Findings of this severity or worse make the exit status 1.",
+    help="Exit with 1 if a finding is at least this severe.",
 )
 ALL_COMMANDS: Final = Option[bool](
     name="all_commands",
     flag="--all-commands",
     kind=SWITCH,
     default=False,
-    help="Print every command, not the first ten and the first of each kind of finding.",
+    help="Print every command. Default: the first ten, and the first for each kind of finding.",
 )
 SHOW: Final = Option[int | None](
     name="show",
@@ -747,14 +776,14 @@ DEEP: Final = Option[bool](
     flag="--deep",
     kind=SWITCH,
     default=False,
-    help="Also open every batch, and replay producers.",
+    help="Also open every batch and replay the producers.",
 )
 LIVE: Final = Option[bool](
     name="live",
     flag="--live",
     kind=SWITCH,
     default=False,
-    help="Files are being written: they may vanish or grow.",
+    help="Expect files to vanish or grow: a process is writing them.",
 )
 SEGMENTS: Final = Option[bool](
     name="segments",
@@ -769,10 +798,7 @@ ISOLATION: Final = Option[Isolation](
     kind=choice(Isolation),
     default=Isolation.READ_UNCOMMITTED,
     shown=Isolation.READ_UNCOMMITTED,
-    help=(
-        "read_uncommitted takes records of aborted transactions as well, read_committed leaves "
-        "them out."
-    ),
+    help=("read_uncommitted also reads records of aborted transactions; read_committed does not."),
 )
 ORIGIN: Final = Option[bool](
     name="origin",
@@ -788,7 +814,7 @@ NEED: Final = Option[int | None](
     kind=BYTES,
     default=None,
     metavar="AMOUNT",
-    help="Space to free: 200GiB. Default: list everything that could be removed.",
+    help="Space to free: 200GiB. Default: list everything that you could remove.",
 )
 
 # --- Which records, and how they are written ------------------------------------------------------
@@ -817,7 +843,9 @@ FROM: Final = Option[int | datetime | None](
     kind=POSITION,
     default=None,
     metavar="PLACE",
-    help="Start there: an offset, -N for N offsets before the end, or a time (2026-11-21T07:56Z).",
+    help=(
+        "Start at an offset, at -N for N offsets before the end, or at a time (2026-11-21T07:56Z)."
+    ),
 )
 UNTIL: Final = Option[int | datetime | None](
     name="end",
@@ -825,7 +853,7 @@ UNTIL: Final = Option[int | datetime | None](
     kind=POSITION,
     default=None,
     metavar="PLACE",
-    help="Stop before this place; written as for --from.",
+    help="Stop before this place, in the form of --from.",
 )
 MAX_RECORDS: Final = Option[int | None](
     name="max_records",
@@ -841,14 +869,14 @@ FULL: Final = Option[bool](
     flag="--full",
     kind=SWITCH,
     default=False,
-    help="Whole keys and values, however long.",
+    help="Print whole keys and values, even long ones.",
 )
 ALLOW_DATA_LOSS: Final = Option[bool](
     name="allow_data_loss",
     flag="--allow-data-loss",
     kind=SWITCH,
     default=False,
-    help="Read on past missing offsets or segments, with a warning.",
+    help="Go on after missing offsets or segments, with a warning.",
 )
 RECORD_FORMAT: Final = Option[str](
     name="format",
@@ -858,8 +886,11 @@ RECORD_FORMAT: Final = Option[str](
     default="%s\\n",
     shown="%s\\n",
     metavar="FORMAT",
-    help="Each record, in kcat's letters: %k key, %s value, %o offset, %p partition, %t topic, %T "
-    "timestamp, %h headers, %K and %S their lengths, %R that of the value in 4 bytes.",
+    help=(
+        "Format of a record, in kcat's letters: %k key, %s value, %o offset, %p partition, %t "
+        "topic, %T timestamp, %h headers, %K and %S length of key and value, %R length of the value"
+        " in 4 bytes."
+    ),
 )
 NULL: Final = Option[str](
     name="null",
@@ -867,21 +898,21 @@ NULL: Final = Option[str](
     kind=TEXT,
     default="",
     metavar="TEXT",
-    help="Text for a key or value that is null. Default: empty.",
+    help="Text for a null key or value. Default: empty.",
 )
 KEY_FORMAT: Final = Option[BytesFormat | None](
     name="key_format",
     flag="--key-format",
     kind=choice(BytesFormat),
     default=None,
-    help="How keys are written.",
+    help="Form of keys.",
 )
 VALUE_FORMAT: Final = Option[BytesFormat | None](
     name="value_format",
     flag="--value-format",
     kind=choice(BytesFormat),
     default=None,
-    help="Form of values, also of headers.",
+    help="Form of values and headers.",
 )
 KEY_SCHEMA: Final = Option[Path | None](
     name="key_schema",
@@ -889,7 +920,7 @@ KEY_SCHEMA: Final = Option[Path | None](
     kind=FILE,
     default=None,
     metavar="FILE",
-    help="The Avro schema (.avsc) of keys.",
+    help="Avro schema of keys (.avsc).",
 )
 VALUE_SCHEMA: Final = Option[Path | None](
     name="value_schema",
@@ -897,14 +928,14 @@ VALUE_SCHEMA: Final = Option[Path | None](
     kind=FILE,
     default=None,
     metavar="FILE",
-    help="The Avro schema (.avsc) of values.",
+    help="Avro schema of values (.avsc).",
 )
 
 EXPORT_FORMAT: Final = Option[ExportFormat](
     name="to",
     flag="--to",
     kind=choice(ExportFormat),
-    help="What is written.",
+    help="Format of the export.",
     is_required=True,
 )
 COLUMNS: Final = Option[tuple[str, ...]](
@@ -913,7 +944,7 @@ COLUMNS: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="NAME",
-    help="Only these columns, of Parquet, Delta and CSV. Default: all.",
+    help="Only these columns of Parquet, Delta and CSV. Default: all.",
 )
 
 # --- What an ingest may take ---------------------------------------------------------------------
@@ -925,21 +956,21 @@ SETTLE: Final = Option[int](
     default=60_000,
     shown="60s",
     metavar="TIME",
-    help="Time between two listings that must agree about a segment.",
+    help="Time between two listings. A segment is settled if both agree.",
 )
 SYNC_STOPPED: Final = Option[bool](
     name="sync_stopped",
     flag="--sync-stopped",
     kind=SWITCH,
     default=False,
-    help="The mirror's sync has stopped: take the newest segments, too.",
+    help="Also take the newest segments: the mirror's sync has stopped.",
 )
 IN_PLACE: Final = Option[bool](
     name="in_place",
     flag="--in-place",
     kind=SWITCH,
     default=False,
-    help="Copy nothing: name the mirror's objects where they are. Needs --sync-stopped.",
+    help="Copy nothing; the managed root uses the mirror's objects. Requires --sync-stopped.",
 )
 
 # --- Arguments -----------------------------------------------------------------------------------
@@ -979,21 +1010,21 @@ TARGET: Final = Option[str](
     name="directory",
     kind=TEXT,
     metavar="DIR",
-    help="New or empty folder, or one begun by a killed run.",
+    help="A new or empty folder, or one that a killed run has begun.",
     is_required=True,
 )
 PLAN: Final = Option[Path](
     name="plan",
     kind=FILE,
     metavar="PLAN",
-    help="A file written by --plan-out.",
+    help="A plan that --plan-out saved.",
     is_required=True,
 )
 RUN_ID: Final = Option[str](
     name="run",
     kind=TEXT,
     metavar="RUN",
-    help="The run's name in its report or the ledger.",
+    help="The run's name, from its report or the ledger.",
     is_required=True,
 )
 TOPIC: Final = Option[tuple[str, ...]](
@@ -1030,7 +1061,7 @@ PATH: Final = Option[str](
     name="path",
     kind=TEXT,
     metavar="PATH",
-    help="A file of a partition, its directory, or with --topic a root: a path or a URL.",
+    help="A file of a partition or its directory; with --topic a root. A path or a URL.",
     is_required=True,
 )
 

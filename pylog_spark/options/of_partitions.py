@@ -20,7 +20,7 @@ CLOCK: Final = Option[int](
     flag="--now-ms",
     kind=OFFSET,
     metavar="MS",
-    help="The clock, epoch milliseconds.",
+    help="The time of the run, in epoch milliseconds.",
     is_required=True,
 )
 WHOLE_CONFIG: Final = Option[tuple[str, ...]](
@@ -29,7 +29,7 @@ WHOLE_CONFIG: Final = Option[tuple[str, ...]](
     kind=SETTINGS,
     default=(),
     metavar="KEY=VALUE",
-    help="Kafka's or our key; the whole config.",
+    help="A key of Kafka or of pylog. These are the whole config.",
 )
 CONSENT: Final = replace(OVERRIDE, kind=codes(("RECORDS_WITHOUT_KEY",)), panel=None)
 HIGH_WATERMARK: Final = Option[int | None](
@@ -38,7 +38,7 @@ HIGH_WATERMARK: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="Default: the log end offset.",
+    help="High watermark of the log. Default: the log end offset.",
 )
 LOG_START: Final = Option[int | None](
     name="log_start_offset",
@@ -46,7 +46,7 @@ LOG_START: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="Its log-start checkpoint, if any.",
+    help="Log start of the partition's checkpoint, if it has one.",
 )
 LOG_START_OR_ZERO: Final = Option[int](
     name="log_start_offset",
@@ -55,7 +55,7 @@ LOG_START_OR_ZERO: Final = Option[int](
     default=0,
     shown=0,
     metavar="N",
-    help="Its log-start checkpoint. Default: 0.",
+    help="Log start of the partition's checkpoint. Default: 0.",
 )
 RECOVERY_POINT: Final = Option[int](
     name="recovery_point",
@@ -64,7 +64,7 @@ RECOVERY_POINT: Final = Option[int](
     default=0,
     shown=0,
     metavar="N",
-    help="Its recovery-point checkpoint. Default: 0.",
+    help="Recovery point of the partition's checkpoint. Default: 0.",
 )
 CLEANER_CHECKPOINT: Final = Option[int | None](
     name="cleaner_checkpoint",
@@ -72,7 +72,7 @@ CLEANER_CHECKPOINT: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="The partition's cleaner checkpoint, for the range by Kafka's rule.",
+    help="Cleaner offset of the partition's checkpoint; Kafka's rule then gives the range.",
 )
 FIRST_DIRTY: Final = Option[int | None](
     name="first_dirty_offset",
@@ -80,7 +80,7 @@ FIRST_DIRTY: Final = Option[int | None](
     kind=OFFSET,
     default=None,
     metavar="N",
-    help="Clean from this offset on, due or not.",
+    help="Clean from this offset on, even if the log is not due.",
 )
 FIRST_UNCLEANABLE: Final = Option[int | None](
     name="first_uncleanable_offset",
@@ -104,7 +104,7 @@ LOAD_FACTOR: Final = Option[float | None](
     kind=FACTOR,
     default=None,
     metavar="F",
-    help="Share of it that may be used. Default: 0.9.",
+    help="Share of the offset map to use. Default: 0.9.",
 )
 IO_BUFFER_BYTES: Final = Option[int | None](
     name="io_buffer_bytes",
@@ -112,7 +112,7 @@ IO_BUFFER_BYTES: Final = Option[int | None](
     kind=ARRAY_SIZE,
     default=None,
     metavar="N",
-    help="Kafka's buffer. Default: 524288.",
+    help="Size of Kafka's buffer. Default: 524288.",
 )
 MAX_IO_BUFFER_BYTES: Final = Option[int | None](
     name="max_io_buffer_bytes",
@@ -127,7 +127,7 @@ THEN_RETAIN: Final = Option[bool](
     flag="--then-retain",
     kind=SWITCH,
     default=False,
-    help="Make the deletion pass after the round.",
+    help="Apply retention after the round.",
 )
 CLEAN_SHUTDOWN: Final = Option[bool](
     name="clean_shutdown",
@@ -141,7 +141,7 @@ NO_TRUNCATE: Final = Option[bool](
     flag="--no-truncate",
     kind=SWITCH,
     default=False,
-    help="Change nothing if anything would be cut.",
+    help="Change nothing if a record would be cut.",
 )
 TRUNCATE_TO: Final = Option[int](
     name="to",

@@ -22,12 +22,15 @@ _ALLOW_COMMITTED_LOSS: Final = replace(
     declared.ALLOW_TRUNCATE,
     flag="--allow-committed-loss",
     panel=None,
-    help="With --salvage: cut even committed records that the leader does not have.",
+    help="With --salvage: also cut committed records that the leader does not have.",
 )
 _FAIL_ON_LOSS: Final = replace(
     declared.FAIL_ON,
     shown=None,  # so that it is known whether somebody says it
-    help="Exit with 1 for losses: error (the default) under any leader, warn under one.",
+    help=(
+        "Exit with 1 for losses: error (the default) if every leader loses records, warn if one "
+        "does."
+    ),
 )
 _AUDIT: Final = Command(
     name="audit",
@@ -35,7 +38,8 @@ _AUDIT: Final = Command(
     work="pylog_spark.cluster.cli.audit:AUDIT",
     options=(
         replace(
-            declared.ROOTS, help="Log directories of several brokers; several of one count as one."
+            declared.ROOTS,
+            help="Log directories of several brokers. Directories of one broker count as one.",
         ),
         declared.TOPICS,
         declared.EXCLUDE,
@@ -49,7 +53,7 @@ _AUDIT: Final = Command(
         replace(
             declared.SALVAGE,
             panel=None,
-            help="Copy what is cut there first, as segments that open.",
+            help="Copy cut records to this folder first, as segments that open.",
         ),
         _ALLOW_COMMITTED_LOSS,
         declared.LEADER_EPOCH,
@@ -73,13 +77,16 @@ _AUDIT: Final = Command(
     help="""
     Compare the replicas of several brokers: what differs, who may lead, what would be lost.
 
-    Each replica is taken as its broker has it once it has opened the directory. Nothing is
-    written, no lock is taken. With --leader the answer is what `pylog apply` would cut from the
-    others, so that they follow that broker. The exit status is 1 if committed records are lost
-    whichever replica leads (--fail-on), 4 if one cannot be read. With --level the replicas are
-    compared as they lie, and their differences listed: the exit status is 1 if there are any. With
-    --copy these are the differences to a copy in another cluster, record by record. With --attest
-    markers of recovered directories get their broker's last epoch, under the locks of all.
+    The command compares the replicas as their brokers have them after opening the directories. It
+    writes nothing and takes no lock. The exit status is 1 if every leader would lose committed
+    records (--fail-on), and 4 if a replica cannot be read.
+
+    With --leader the command shows the cuts that `pylog apply` would make on the other replicas, so
+    that they follow that broker. With --level it compares the replicas as they are on disk and
+    lists their differences; the exit status is 1 if there are any. With --copy it lists the
+    differences to a copy in another cluster, record by record. With --attest it writes each
+    broker's last epoch into the marker of its recovered directories, while it holds the locks of
+    all.
     """,
     example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",
 )
@@ -94,7 +101,7 @@ _HEAL: Final = Command(
         declared.TOPICS,
         declared.EXCLUDE,
         declared.ROLE,
-        replace(declared.PLAN_OUT, help="Save what heals the logs, for `pylog apply`."),
+        replace(declared.PLAN_OUT, help="Save the plan that heals the logs, for `pylog apply`."),
         declared.SALVAGE,
         declared.MAX_TRUNCATE_BYTES,
         declared.ALLOW_TRUNCATE,
@@ -105,11 +112,11 @@ _HEAL: Final = Command(
     help="""
     Heal damaged logs: replace bad checksums, zeros, torn or missing segments by a replica's bytes.
 
-    Everything is read, nothing is written: --plan-out saves what would be done, and `pylog apply`
-    does it, with a way back by --trash. A replica counts if it has the batches before and behind
-    the damage, byte for byte. Replicas that differ heal nothing. What nobody has stays as it is and
-    is listed, and the exit status is then 1. A log that was not closed is recovered too, under the
-    guards of `pylog recover`.
+    This command reads everything and writes only the plan: --plan-out saves it, `pylog apply`
+    executes it, and --trash makes that undoable. A replica can help if it has the batches before
+    and behind the damage, byte for byte. Replicas that differ from each other heal nothing. If no
+    replica has the bytes, the command lists the damage and leaves it, and the exit status is 1. It
+    also recovers a log that was not closed, under the guards of `pylog recover`.
     """,
     example="Example: `pylog heal /mnt/b1 --donor /mnt/b2 --role broker --plan-out heal.json`",
 )
@@ -119,7 +126,9 @@ _TRANSPLANT: Final = Command(
     work="pylog_spark.cluster.cli.transplant:TRANSPLANT",
     options=(
         replace(
-            declared.ROOTS, metavar="SRC", help="Log directories that the partitions come from."
+            declared.ROOTS,
+            metavar="SRC",
+            help="Log directories of the source, with the partitions to move.",
         ),
         options.TARGETS,
         replace(declared.TOPICS, is_required=True, help="Only these topics; may be repeated."),
@@ -129,7 +138,7 @@ _TRANSPLANT: Final = Command(
         options.ALLOW_ABORT,
         options.OFFSETS_OUT,
         declared.DRY_RUN,
-        replace(declared.TRASH, help="Remember in this folder what was there, for `pylog undo`."),
+        replace(declared.TRASH, help="Record the changes in this folder, for `pylog undo`."),
         GUESSED_ROLE,
         declared.NOW_MS,
         declared.LEDGER,
@@ -143,13 +152,14 @@ _TRANSPLANT: Final = Command(
     help="""
     Give partitions to another, stopped cluster, disk to disk, without a network.
 
-    Create the topics in the running target, with as many partitions; stop it; transplant; start it;
-    then run the command for groups that is printed. Every assigned replica gets the log: the same
-    records and offsets, under the target's topic id and leader epoch. An open transaction ends as
-    the source's `__transaction_state` has decided. All of it is looked at before anything is
-    written; a partition that cannot go stays and is named with its way out, the others go, and the
-    exit status is then 3. The source is only read. With --trash, `pylog undo` takes it all back,
-    before the target starts.
+    Four steps: create the topics in the running target, with the same number of partitions; stop
+    the target; transplant; start it and run the printed command for groups. Every assigned replica
+    gets the log: the same records and offsets, under the target's topic id and leader epoch. An
+    open transaction ends as the source's `__transaction_state` has decided.
+
+    The command checks everything before it writes. If a partition cannot be moved, the command
+    names the reason and what to do, moves the others, and the exit status is 3. It only reads the
+    source. With --trash, `pylog undo` takes everything back, until the target starts.
     """,
     example=(
         "Example: `pylog transplant /mnt/old --to /data/b1 --to /data/b2 --topics 'orders*' "
@@ -161,19 +171,20 @@ _SHOW_METADATA: Final = Command(
     work="pylog_spark.cluster.cli.metadata:SHOW",
     options=(
         replace(
-            declared.ROOTS, help="Log directories of brokers and controllers, several nodes' too."
+            declared.ROOTS,
+            help="Log directories of brokers and controllers, of one node or several.",
         ),
         replace(declared.OUTPUT, panel=None),
         replace(declared.WIDE, panel=None),
         replace(declared.QUIET, panel=None),
     ),
     help="""
-    Show every copy of `__cluster_metadata`: how far it goes, whether copies agree, who can lead.
+    Show every copy of `__cluster_metadata`: its end, whether copies agree, who can lead.
 
-    Each controller and each broker has a copy (metadata.log.dir). The voters are named, and whose
-    copy is not here; what a majority of them has is committed, what lies above it may be not. Each
-    copy is shown as its node's start leaves it. The exit status is 1 where copies differ, and 4
-    where one cannot be read. Nothing is written, and no lock is taken.
+    Each controller and each broker has a copy (metadata.log.dir). The command names the voters, and
+    those whose copy is not here. Records that a majority of voters has are committed; later records
+    may not be. Each copy is shown as it is after its node's start. The exit status is 1 if copies
+    differ, and 4 if one cannot be read. The command writes nothing and takes no lock.
     """,
     example="Example: `pylog metadata show /copies/controller1 /copies/broker1`",
 )
@@ -181,7 +192,9 @@ _PROMOTE_METADATA: Final = Command(
     name="promote",
     work="pylog_spark.cluster.cli.metadata:PROMOTE",
     options=(
-        replace(declared.ROOTS, help="Log directories with copies, of brokers and controllers."),
+        replace(
+            declared.ROOTS, help="Log directories of brokers and controllers that have copies."
+        ),
         replace(declared.INTO, panel=None),
         replace(declared.DRY_RUN, panel=None),
         replace(declared.OUTPUT, panel=None),
@@ -189,13 +202,13 @@ _PROMOTE_METADATA: Final = Command(
         replace(declared.QUIET, panel=None),
     ),
     help="""
-    Give voters whose disks are lost the longest copy of `__cluster_metadata` that is left.
+    Give the longest copy of `__cluster_metadata` that is left to voters whose disks are lost.
 
-    A broker's copy serves. The voter gets it under its own node id and directory id, so that the
-    voters stay who they are; a voter with a copy of its own is refused, and nothing is replaced.
-    Stop all nodes first. What the quorum had not committed is named: it counts from then on.
-    --dry-run shows what would be written. To take it back, remove the new folder, and
-    meta.properties where it was not there before.
+    A broker's copy is good enough. The voter gets the copy under its own node id and directory id,
+    so that the quorum keeps its voters. The command refuses a voter that has a copy, and replaces
+    no file. Stop all nodes first. The command names the records that the quorum had not committed:
+    from now on they count. --dry-run shows the plan. To undo it, remove the new folder, and
+    meta.properties if it was not there before.
     """,
     example="Example: `pylog metadata promote /copies/broker1 --into 3=/var/lib/kafka --dry-run`",
 )
@@ -211,13 +224,13 @@ _ADOPT_STRAYS: Final = Command(
         replace(declared.QUIET, panel=None),
     ),
     help="""
-    Give `-stray` directories their names back where the cluster's metadata assigns them here.
+    Rename `-stray` directories back if the cluster's metadata assigns them to this broker.
 
-    A broker that starts with older or foreign metadata sets its logs aside as stray, and nothing
-    brings them back. A directory gets its name if its topic id is in the longest copy of the
-    metadata here, its partition is assigned to this broker, and the name is free. The others stay,
-    with the reason. --dry-run shows both. The exit status is 4 where a copy cannot be read: another
-    one decides then.
+    A broker that starts with older or foreign metadata renames its logs to -stray, and no broker
+    renames them back. This command does, if the topic id is in the longest copy of the metadata
+    here, the partition is assigned to this broker, and the name is free. It leaves the others and
+    gives the reason. --dry-run shows both. The exit status is 4 if a copy cannot be read; another
+    copy decides then.
     """,
     example="Example: `pylog metadata adopt /var/lib/kafka --role broker --dry-run`",
 )
@@ -225,7 +238,9 @@ _REBUILD_METADATA: Final = Command(
     name="rebuild",
     work="pylog_spark.cluster.cli.metadata_rebuild:REBUILD",
     options=(
-        replace(declared.ROOTS, help="All log directories of all brokers, which are stopped."),
+        replace(
+            declared.ROOTS, help="All log directories of all brokers. The brokers are stopped."
+        ),
         replace(
             declared.INTO,
             panel=None,
@@ -250,13 +265,13 @@ _REBUILD_METADATA: Final = Command(
         replace(declared.QUIET, panel=None),
     ),
     help="""
-    Make the metadata anew from the brokers' logs, where no copy of `__cluster_metadata` is left.
+    Build new cluster metadata from the brokers' logs, if no copy of `__cluster_metadata` is left.
 
-    New controllers, of Kafka 4.4, begin with topics, ids, replicas and directories as they lie,
-    with leader epochs and producer ids above all on disk, and with the replicas in sync that lose
-    no record. Configs come from `topics:` of --config, --topic-dump or --older-copy. What nobody
-    can know, such as ACLs, is listed. It is refused while a directory has a copy: that one is
-    better.
+    New controllers of Kafka 4.4 begin with the topics, ids, replicas and directories that are on
+    the disks. Leader epochs and producer ids are above all on disk. The ISR has the replicas that
+    lose no record. Configs come from `topics:` of --config, --topic-dump or --older-copy. The
+    command lists facts that no file has, such as ACLs. It refuses to work if a directory has a copy
+    of the metadata, because the copy is better.
     """,
     example="Example: `pylog metadata rebuild /mnt/b1 /mnt/b2 /mnt/b3 --into 4=/var/lib/kafka "
     "--release-version 4.4 --topic-dump configs.txt --dry-run`",
@@ -264,7 +279,7 @@ _REBUILD_METADATA: Final = Command(
 _METADATA: Final = CommandGroup(
     name="metadata",
     panel=LOOK,
-    help="The cluster's metadata on disks: its copies, and the way back from lost controllers.",
+    help="Show, restore or rebuild the cluster's metadata after controllers are lost.",
     commands=(_SHOW_METADATA, _PROMOTE_METADATA, _ADOPT_STRAYS, _REBUILD_METADATA),
 )
 

@@ -62,11 +62,12 @@ _SET_ASIDE: Final = "mv {file} {file}.broken && " + _RECOVER_ALL
 _DUMP: Final = "pylog dump {directory}"
 _FREE: Final = "pylog free {root} --role {role}"
 _FROM_ANOTHER: Final = (
-    "take this replica from a healthy one; without one, cut the log here and keep what is cut"
+    "take this replica from a healthy one; if there is none, cut the log here and keep the cut "
+    "records"
 )
 _FETCH: Final = (
-    "with the broker stopped move {directory} out of the log directory, and keep it; when it "
-    "starts it fetches the partition from a healthy replica, if there is one"
+    "stop the broker, move {directory} out of the log directory, and keep it; at its next start the"
+    " broker fetches the partition from a healthy replica, if there is one"
 )
 # From the first segment on: every index, epochs, producers; but nothing is cut for that.
 _REBUILD_ALL: Final = (
@@ -83,70 +84,73 @@ _CURES: Final = {
     _REBUILD_ALL: Cure.REBUILD,
     _REBUILD: Cure.REBUILD,
 }
-# Every start of a node reads its whole metadata log, with or without a marker, and nobody else
+# A node reads its whole metadata log at every start, with or without a marker, and no other program
 # writes to it.
 _METADATA_FIX: Final = (
-    "nothing that this program does: a node reads all of its metadata log at each start and builds "
-    "anew what is derived from it. Are records damaged, stop the node and move {directory} away: "
-    "it fetches the log from the other controllers; that of an only controller comes from a backup"
+    "this program cannot repair it: at each start a node reads its whole metadata log and rebuilds"
+    " the files derived from it. If records are damaged, stop the node and move {directory} away: "
+    "the node fetches the log from the other controllers. If there is only one controller, restore"
+    " the log from a backup"
 )
-# What is built anew from the local log alone has nothing of what lies in remote storage, and a
+# Files rebuilt from the local log alone lack the records in remote storage, and a
 # broker deletes there by it.
 _TIERED_FIX: Final = (
-    "no command of this program: the topic is tiered, and files built anew from its local log lack "
-    "what lies in remote storage. A broker builds missing indexes and producer snapshots anew by "
-    "itself; epochs come from another replica or from remote storage"
+    "this program cannot repair it: the topic is tiered, and the local log alone lacks the records"
+    " in remote storage. A broker rebuilds missing indexes and producer snapshots itself; epochs "
+    "come from another replica or from remote storage"
 )
 # Repairing commands work on local directories.
 _COPY_FIX: Final = (
-    "it is mended in a copy: take one (`pylog materialize`, or your sync's own tool), ask `pylog "
-    "doctor` about that, and ingest it into a new root"
+    "repair a copy: make one (`pylog materialize`, or your sync's own tool), run `pylog doctor` on "
+    "it, and ingest it into a new root"
 )
 
 KINDS: Final[dict[Code, FindingKind]] = {
     Code.BATCH_CRC_WRONG: FindingKind(
         severity=Severity.ERROR,
-        meaning="The checksum of a batch does not fit its bytes; consumers cannot read it.",
+        meaning="The checksum of a batch does not match its bytes; consumers cannot read it.",
         fix=_FROM_ANOTHER,
         command=_CUT,
     ),
     Code.BATCH_LENGTH_IMPOSSIBLE: FindingKind(
         severity=Severity.ERROR,
-        meaning="The bytes at a batch's start are no batch; batches behind them are unreachable.",
+        meaning=(
+            "The bytes at a batch's start are not a batch; batches behind them are unreachable."
+        ),
         fix=_FROM_ANOTHER,
         command=_CUT,
     ),
     Code.TORN_TAIL: FindingKind(
         severity=Severity.WARN,
-        meaning="The log ends inside of a batch: its writer died, or a copy is under way.",
-        fix="nothing, if the broker recovers at its start; or",
+        meaning="The log ends inside a batch: its writer died, or a copy is still running.",
+        fix="nothing, if the broker recovers at its start; otherwise",
         command=_CUT,
         elsewhere=(
-            "error where the directory is marked as cleanly shut down, because a broker then "
-            "appends behind the torn batch; harmless in copies (role mirror)"
+            "error if the directory is marked as cleanly shut down, because a broker then appends "
+            "behind the torn batch; harmless in copies (role mirror)"
         ),
     ),
     Code.ZERO_TAIL: FindingKind(
         severity=Severity.HARMLESS,
         meaning="The log ends in zeros: a preallocated segment that was not closed.",
-        fix="nothing, if the broker recovers at its start; or",
+        fix="nothing, if the broker recovers at its start; otherwise",
         command=_CUT,
         elsewhere=(
-            "error where the directory is marked as cleanly shut down, because a broker then "
-            "appends behind the zeros"
+            "error if the directory is marked as cleanly shut down, because a broker then appends "
+            "behind the zeros"
         ),
     ),
     Code.TORN_SEGMENT: FindingKind(
         severity=Severity.ERROR,
-        meaning="A segment that is not the last one ends inside of a batch, or in zeros.",
+        meaning="A segment that is not the last one ends inside a batch, or in zeros.",
         fix=_FROM_ANOTHER,
         command=_CUT,
     ),
     Code.MAGIC_UNKNOWN: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A batch's magic is unknown to Kafka. Recovery accepts it, consumers stop at it: the "
-            "checksum does not cover the magic, so one flipped byte is enough."
+            "Kafka does not know the magic of a batch. Recovery accepts the batch, but consumers "
+            "stop at it. The checksum does not cover the magic, so one flipped byte is enough."
         ),
         fix=_FETCH,
     ),
@@ -157,7 +161,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.CONTROL_RECORD_MALFORMED: FindingKind(
         severity=Severity.FATAL,
-        meaning="A control batch holds no control record; a broker that replays it does not start.",
+        meaning="A control batch has no control record; a broker that replays it does not start.",
         fix=_FETCH,
         stops=Stops.BROKER,
     ),
@@ -169,43 +173,43 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.RECORDS_MALFORMED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "The checksum of a batch is right, but its records contradict their own lengths or "
-            "its count, or cannot be decompressed (--deep)."
+            "The checksum of a batch is right, but its records cannot be decompressed, or "
+            "contradict their own lengths or the batch's record count (--deep)."
         ),
-        fix="fetch this replica from a healthy one; no recovery notices it",
+        fix="fetch this replica from a healthy one; recovery does not notice the damage",
     ),
     Code.CODEC_UNKNOWN: FindingKind(
         severity=Severity.ERROR,
         meaning="A batch names a codec that does not exist (--deep).",
-        fix="fetch this replica from a healthy one; no recovery notices it",
+        fix="fetch this replica from a healthy one; recovery does not notice the damage",
     ),
     Code.RECORD_OFFSET_OUTSIDE_BATCH: FindingKind(
         severity=Severity.ERROR,
-        meaning="Offsets of records do not rise, or lie outside of their batch (--deep).",
-        fix="fetch this replica from a healthy one; no recovery notices it",
+        meaning="Offsets of records do not rise, or lie outside their batch (--deep).",
+        fix="fetch this replica from a healthy one; recovery does not notice the damage",
     ),
     Code.RECORD_NEWER_THAN_BATCH: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A record is newer than its batch's largest timestamp: look-ups by time miss it "
+            "A record is newer than its batch's largest timestamp, so look-ups by time miss it "
             "(--deep)."
         ),
-        fix="nothing; its producer wrote it in this way",
+        fix="nothing; its producer wrote it this way",
     ),
     Code.NEGATIVE_TIMESTAMP: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A record has a timestamp below -1. A broker accepts it, but Kafka's cleaner fails on "
-            "a log if it must rewrite such a record (in each batch with --deep)."
+            "A record has a timestamp below -1. A broker accepts it, but Kafka's cleaner fails if "
+            "it must rewrite the record (--deep checks every batch)."
         ),
         fix=(
-            "repair the producer; if a compacted topic is skipped because of it "
-            "(NEGATIVE_TIMESTAMP), `--set keep.negative.timestamps=true` compacts the topic"
+            "repair the producer; if compaction skips the topic (NEGATIVE_TIMESTAMP), `--set "
+            "keep.negative.timestamps=true` compacts it"
         ),
     ),
     Code.OFFSETS_NOT_RISING: FindingKind(
         severity=Severity.ERROR,
-        meaning="A batch begins at or below the last offset before it, or ends before it begins.",
+        meaning="A batch begins at or below an earlier offset, or ends before it begins.",
         fix="fetch this replica from a healthy one; recovery may empty the segment, or accept it",
     ),
     Code.OFFSET_BELOW_BASE: FindingKind(
@@ -221,18 +225,18 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.SEGMENTS_OVERLAP: FindingKind(
         severity=Severity.ERROR,
-        meaning="A segment overlaps the next one: both have some of the offsets.",
+        meaning="A segment overlaps the next one: both contain some of the offsets.",
         fix="find out which copy is right",
         command=_DUMP,
     ),
     Code.OFFSETS_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "Offsets are missing between two segments, and no compaction of this log explains it: "
-            "a .log was deleted by hand. Reads skip the gap. Nothing is wrong if this replica "
+            "Offsets are missing between two segments, although this log was not compacted there: a"
+            " .log file was deleted by hand. Reads skip the gap. Nothing is wrong if this replica "
             "fetched compacted records from its leader."
         ),
-        fix="compare it with the other replicas; fetch from one that has the offsets",
+        fix="compare it with the other replicas; fetch it from a replica that has the offsets",
         elsewhere="info in copies (role mirror): the checkpoint may be older than the copy",
     ),
     Code.SEGMENT_TOO_LARGE: FindingKind(
@@ -243,17 +247,19 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.EPOCH_GOES_BACK: FindingKind(
         severity=Severity.WARN,
-        meaning="A batch has a lower leader epoch than one before it: two leaders wrote this log.",
-        fix="compare it with the other replicas before this one may lead",
+        meaning=(
+            "A batch has a lower leader epoch than an earlier batch: two leaders wrote this log."
+        ),
+        fix="compare it with the other replicas before this replica becomes leader",
     ),
     Code.EPOCH_DOUBTFUL: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A batch has a leader epoch that neither the batches around it nor the epoch file "
-            "have: a bit flipped there, which no checksum covers, or the log ends with the first "
-            "batch of an epoch that was not written down. A recovery, Kafka's and ours, writes "
-            "such an epoch into leader-epoch-checkpoint; as a follower the replica then never "
-            "catches up with the batches behind it."
+            "A batch has a leader epoch that is neither in the batches around it nor in the epoch "
+            "file. Either a bit flipped there, which no checksum covers, or the log ends with the "
+            "first batch of an epoch that was not recorded. Recovery (Kafka's and pylog's) writes "
+            "such an epoch into leader-epoch-checkpoint; then the replica as a follower never "
+            "catches up behind it."
         ),
         fix=(
             "heal the batch from another replica, or move the directory away and let the broker "
@@ -262,7 +268,9 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.EPOCH_FILE_MISSING: FindingKind(
         severity=Severity.WARN,
-        meaning="There is no leader-epoch-checkpoint: the replica cannot say where it diverged.",
+        meaning=(
+            "There is no leader-epoch-checkpoint, so the replica does not know where it diverged."
+        ),
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
@@ -282,9 +290,9 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.EPOCH_FILE_SHORT: FindingKind(
         severity=Severity.HARMLESS,
         meaning=(
-            "leader-epoch-checkpoint begins above the log's first record: records were deleted up "
-            "to there (kafka-delete-records.sh), and the broker died before it wrote the log start "
-            "down. It serves them again."
+            "leader-epoch-checkpoint begins above the log's first record. Records below it were "
+            "deleted (kafka-delete-records.sh), and the broker died before it wrote the new log "
+            "start. It serves these records again."
         ),
         fix="nothing",
     ),
@@ -298,26 +306,26 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.FATAL,
         meaning=(
             "leader-epoch-checkpoint of a tiered topic lacks the epochs of records in remote "
-            "storage. When a broker leads the partition, it deletes all segments there whose "
-            "epochs lie below the first one of this file."
+            "storage. If a broker leads the partition, it deletes all remote segments whose epochs "
+            "are below the first one in this file."
         ),
         fix=(
-            "take the file from another replica of the partition, or the epochs up to its end from "
-            "the newest segment's metadata in remote storage, before any broker starts. The local "
-            "log alone does not have them: do not rebuild the file from it"
+            "before any broker starts, take the file from another replica of the partition, or take"
+            " the missing epochs from the newest segment's metadata in remote storage. The local "
+            "log does not have them: do not rebuild the file from it"
         ),
     ),
     Code.OFFSET_INDEX_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning="A segment has no offset index; a broker reads the whole segment at its start.",
-        fix="nothing, the broker rebuilds it; or",
+        fix="nothing, the broker rebuilds it; or do it now",
         command=_REBUILD_ALL,
     ),
     Code.TIME_INDEX_MISSING: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A segment has no time index. A broker creates an empty one that stays empty: the "
-            "segment's age becomes that of its file, look-ups by time scan it."
+            "A segment has no time index. A broker creates an empty one that stays empty. Retention"
+            " then uses the age of the file, and look-ups by time scan the segment."
         ),
         fix="rebuild it",
         command=_REBUILD_ALL,
@@ -325,18 +333,18 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.TIME_INDEX_EMPTY: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A segment has records with timestamps and an empty time index: its age is that of "
-            "its file, look-ups by time scan it."
+            "A segment has records with timestamps, but an empty time index. Retention uses the age"
+            " of the file, and look-ups by time scan the segment."
         ),
         fix="rebuild it",
         command=_REBUILD_ALL,
-        elsewhere="error where the file is older than its records: retention takes them too early",
+        elsewhere="error if the file is older than its records: retention deletes them too early",
     ),
     Code.TXN_INDEX_MISSING: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "Transactions were aborted in a segment that has no transaction index: consumers "
-            "that read committed records get aborted ones."
+            "A segment with aborted transactions has no transaction index: consumers that read "
+            "committed records get aborted ones."
         ),
         fix="rebuild it",
         command=_REBUILD_ALL,
@@ -345,33 +353,33 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.HARMLESS,
         meaning="An index ends in zeros: it was preallocated and not closed.",
         fix="nothing",
-        elsewhere="a closed segment's time index: TIME_INDEX_PADDED",
+        elsewhere="for a closed segment's time index see TIME_INDEX_PADDED",
     ),
     Code.INDEX_RAGGED: FindingKind(
         severity=Severity.HARMLESS,
-        meaning="An index ends inside of an entry; the entries before it count.",
+        meaning="An index ends inside an entry; the complete entries before it are valid.",
         fix="nothing",
     ),
     Code.INDEX_BEYOND_LOG: FindingKind(
         severity=Severity.ERROR,
-        meaning="An index refers to batches behind the end of its log: the log lost its end.",
+        meaning="An index refers to batches behind the end of its log: the log has lost its end.",
         fix="rebuild it",
         command=_REBUILD_ALL,
         elsewhere=(
-            "warn in the last segment of a log that was not closed, because recovery rebuilds "
-            "it; harmless there in copies (role mirror)"
+            "warn in the last segment of a log that was not closed, because recovery rebuilds the "
+            "index; harmless there in copies (role mirror)"
         ),
     ),
     Code.OFFSET_INDEX_WRONG: FindingKind(
         severity=Severity.ERROR,
-        meaning="Entries of an offset index do not fit its log: look-ups end in the wrong place.",
+        meaning="Entries of an offset index do not match its log: look-ups find the wrong place.",
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
     Code.TIME_INDEX_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "Entries of a time index do not fit its log: look-ups by time return wrong offsets."
+            "Entries of a time index do not match its log: look-ups by time return wrong offsets."
         ),
         fix="rebuild it",
         command=_REBUILD_ALL,
@@ -380,7 +388,7 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.ERROR,
         meaning=(
             "A closed segment's time index lacks its newest record: the segment looks older, and "
-            "retention takes it too early."
+            "retention deletes it too early."
         ),
         fix="rebuild it before a broker starts",
         command=_REBUILD_ALL,
@@ -389,8 +397,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.TIME_INDEX_PADDED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A closed segment's time index ends in zeros: Kafka takes its records for those of "
-            "1970, and the first retention by time deletes the segment."
+            "A closed segment's time index ends in zeros. Kafka reads them as a time in 1970, and "
+            "the first retention by time deletes the segment."
         ),
         fix="rebuild it before a broker starts",
         command=_REBUILD_ALL,
@@ -398,8 +406,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.TXN_INDEX_BROKEN: FindingKind(
         severity=Severity.WARN,
-        meaning="A transaction index breaks its own rules; a broker recovers the segment.",
-        fix="nothing, the broker rebuilds it; or",
+        meaning="A transaction index is invalid; a broker recovers the segment.",
+        fix="nothing, the broker rebuilds it; or do it now",
         command=_REBUILD_ALL,
     ),
     Code.TXN_INDEX_VERSION_UNKNOWN: FindingKind(
@@ -412,8 +420,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.TXN_INDEX_INCOMPLETE: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A transaction index lacks transactions that its segment aborts: consumers that read "
-            "committed records get aborted ones."
+            "A transaction index lacks transactions that were aborted in its segment: consumers "
+            "that read committed records get aborted ones."
         ),
         fix="rebuild it",
         command=_REBUILD,
@@ -421,8 +429,8 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.TXN_INDEX_WRONG: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A transaction index has entries without a transaction in the log: consumers that "
-            "read committed records may miss some."
+            "A transaction index has entries for transactions that the log does not have: consumers"
+            " that read committed records may miss some."
         ),
         fix="rebuild it",
         command=_REBUILD,
@@ -437,14 +445,14 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.WARN,
         meaning=(
             "A cleanly closed log has producers, but no producer snapshot: a broker forgets the "
-            "producers, and does not notice duplicates and open transactions."
+            "producers, so it misses duplicates and open transactions."
         ),
         fix="rebuild it",
         command=_REBUILD_ALL,
     ),
     Code.SNAPSHOT_STRAY: FindingKind(
         severity=Severity.HARMLESS,
-        meaning="A producer snapshot lies outside of the log; a broker deletes it.",
+        meaning="A producer snapshot lies outside the log; a broker deletes it.",
         fix="nothing",
     ),
     Code.SNAPSHOT_WRONG: FindingKind(
@@ -455,21 +463,21 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.TRANSACTION_OPEN: FindingKind(
         severity=Severity.INFO,
-        meaning="A transaction is open; committed reads end before it.",
+        meaning="A transaction is open; readers of committed records stop before it.",
         fix="nothing; its coordinator ends it",
     ),
     Code.TRANSACTION_HANGING: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A transaction has been open for longer than any coordinator allows: committed reads "
-            "stop there, and compaction too."
+            "A transaction has been open for longer than any coordinator allows. Readers of "
+            "committed records stop there, and so does compaction."
         ),
-        fix="on the running cluster: kafka-transactions.sh find-hanging, then abort",
+        fix="on the running cluster run kafka-transactions.sh find-hanging, then abort",
     ),
     Code.TRANSACTION_STATE_INVALID: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "A producer with an open transaction has a batch outside of it; a broker that replays "
+            "A producer with an open transaction wrote a batch outside it; a broker that replays "
             "the log does not start."
         ),
         fix=_FETCH,
@@ -478,141 +486,146 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.COORDINATOR_NOT_LOADED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A record of `__consumer_offsets` or `__share_group_state` has a version that Kafka "
-            "4.4 does not know, or is malformed: its coordinator does not load, and no group of "
-            "the partition has one. In `__transaction_state` a malformed record ends the load: "
-            "transactional ids behind it are forgotten."
+            "A record of `__consumer_offsets` or `__share_group_state` is malformed, or has a "
+            "version that Kafka 4.4 does not know. Its coordinator does not load, so the "
+            "partition's groups have no coordinator. In `__transaction_state` a malformed record "
+            "ends the load: the coordinator forgets later transactional ids."
         ),
         fix=(
-            "start the brokers with the release that wrote it, or let a replica lead that lacks "
-            "it; `pylog dump {directory}` shows the record"
+            "start the brokers with the release that wrote it, or let a replica without the record "
+            "lead; `pylog dump {directory}` shows the record"
         ),
     ),
     Code.COORDINATOR_RECORD_IGNORED: FindingKind(
         severity=Severity.INFO,
         meaning=(
-            "A coordinator's record has a type, or in `__transaction_state` a version, that Kafka "
-            "4.4 does not know: the coordinator ignores it. It may be left over from an upgrade "
-            "that was taken back."
+            "A coordinator's record has a type that Kafka 4.4 does not know, or in "
+            "`__transaction_state` an unknown version. The coordinator ignores it. It may be left "
+            "over from an upgrade that was undone."
         ),
         fix="nothing; the release that wrote it reads it",
-        elsewhere="warn in `__transaction_state`: the transactional id is not known",
+        elsewhere=(
+            "warn in `__transaction_state`: the coordinator does not know the transactional id"
+        ),
     ),
     Code.NO_SEGMENT: FindingKind(
         severity=Severity.WARN,
-        meaning="A partition's directory has no segment; a broker begins an empty log in it.",
-        fix="check that the copy is complete, or that the partition was empty",
+        meaning="A partition's directory has no segment; a broker starts an empty log in it.",
+        fix="check whether the copy is complete and whether the partition was empty",
         elsewhere=(
-            "error where checkpoints or producer snapshots end it above the offset at which a "
-            "broker begins it: an empty .log file of that name keeps the offsets; warn in copies"
+            "error if checkpoints or producer snapshots give a log end above the offset at which a "
+            "broker starts the log: an empty .log file with that offset as its name keeps the "
+            "offsets; warn in copies"
         ),
     ),
     Code.INDEX_WITHOUT_LOG: FindingKind(
         severity=Severity.HARMLESS,
-        meaning="An index has no .log beside it; a broker deletes it.",
+        meaning="An index has no .log file; a broker deletes it.",
         fix="nothing",
     ),
     Code.LEFTOVER: FindingKind(
         severity=Severity.HARMLESS,
-        meaning="A file that is to be deleted, or an unfinished file of a crash.",
+        meaning="A file is waiting for deletion, or a crash left it unfinished.",
         fix="nothing, the next start removes it",
     ),
     Code.SWAP_UNFINISHED: FindingKind(
         severity=Severity.WARN,
         meaning="A crash interrupted a swap of segments; the next start completes or undoes it.",
-        fix="nothing, the broker completes or undoes it; or",
+        fix="nothing, the broker completes or undoes it; or do it now",
         command=_RECOVER,
     ),
     Code.FILE_UNKNOWN: FindingKind(
         severity=Severity.INFO,
-        meaning="A file is not Kafka's; Kafka ignores it.",
+        meaning="A file does not belong to Kafka; Kafka ignores it.",
         fix="nothing",
     ),
     Code.SEGMENT_RENAMED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A file has the name of a segment with a suffix behind it, and the segment itself is "
-            "not there: another program compressed or renamed it. A broker starts, and serves none "
-            "of its records."
+            "A file has the name of a segment plus a suffix, and the segment itself is missing: "
+            "another program compressed or renamed it. A broker starts, but serves none of its "
+            "records."
         ),
         fix=(
-            "with the broker stopped decompress it (gunzip, zstd -d), give it its own name, 20 "
-            "digits and .log, and run `pylog doctor` again; keep that program out of the log "
-            "directory"
+            "stop the broker, decompress the file (gunzip, zstd -d), rename it to 20 digits and "
+            ".log, and run `pylog doctor` again; keep that program out of the log directory"
         ),
-        elsewhere="info below the log start, where no reader misses it",
+        elsewhere="info below the log start, where no reader needs it",
     ),
     Code.FILE_ANCIENT: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A directory has no segment, but records of Kafka 0.7 or older in a format unreadable "
-            "to later versions; no empty log is created beside them."
+            "A directory has no segment, but records of Kafka 0.7 or older, which later versions "
+            "cannot read. pylog creates no empty log beside them."
         ),
-        fix="move {file} out of the directory, if the log may begin anew",
+        fix="move {file} out of the directory, if the log may start again",
     ),
     Code.FILE_NAME_UNPADDED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "A segment's file name is not padded to 20 digits: Kafka takes its number and then "
-            "looks for the padded name."
+            "The number in a segment's file name does not have 20 digits. Kafka takes the number, "
+            "then looks for the name with 20 digits."
         ),
-        fix="rename {file} to 20 digits, if it is of this log",
+        fix="if {file} belongs to this log, rename it to 20 digits",
     ),
     Code.FILE_NAME_INVALID: FindingKind(
         severity=Severity.FATAL,
-        meaning="A file has a suffix of Kafka's and no offset before it; a broker does not start.",
+        meaning=(
+            "A file has one of Kafka's suffixes but no offset before it; a broker does not start."
+        ),
         fix="move {file} out of the directory",
         stops=Stops.BROKER,
     ),
     Code.FILE_UNREADABLE: FindingKind(
         severity=Severity.ERROR,
-        meaning="The disk or the system refuses to read a file.",
-        fix="look at the disk (dmesg) and the owner of {file}",
+        meaning="The disk or the operating system refuses to read a file.",
+        fix="check the disk (dmesg) and the owner of {file}",
     ),
     Code.FILE_IS_FOLDER: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "A folder has the name of a file that a broker opens at its start; it takes the log "
-            "directory offline."
+            "A folder has the name of a file that a broker opens at its start; the broker takes the"
+            " log directory offline."
         ),
-        fix="move {file} away, and run the forecast again",
-        elsewhere="error where only look-ups open it",
+        fix="move {file} away, and run `pylog doctor` again",
+        elsewhere="error if only look-ups open the file",
         stops=Stops.DIRECTORY,
     ),
     Code.FILE_FORBIDDEN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The user who owns most of the log directory may not open a file or folder as a broker "
-            "does at its start; the broker takes the log directory offline."
+            "The user who owns most of the log directory cannot open a file or folder that a broker"
+            " opens at its start; the broker takes the log directory offline."
         ),
         fix=(
-            "if the broker runs as that user, give {file} to them (chown), with the mode of its "
-            "neighbours (chmod)"
+            "if the broker runs as that user, give {file} to them (chown), with the mode of the "
+            "other files (chmod)"
         ),
         stops=Stops.DIRECTORY,
     ),
     Code.CHANGED_WHILE_READ: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A file vanished, shrank or grew during the verification: another process writes here."
+            "A file vanished, shrank or grew during the verification: another process is writing "
+            "here."
         ),
         fix="stop the writer and verify again, or use pylog verify --live",
         elsewhere="info with --live",
     ),
     Code.PARTITION_METADATA_MISSING: FindingKind(
         severity=Severity.INFO,
-        meaning="There is no partition.metadata: the topic's id is not known here.",
+        meaning="There is no partition.metadata, so the topic's id is not known here.",
         fix=(
-            "nothing under ZooKeeper, or in an empty log: a broker writes it; under KRaft a log "
-            "with records is set aside (PARTITION_STRAYED)"
+            "nothing under ZooKeeper, or if the log is empty: a broker writes the file. Under KRaft"
+            " a broker renames a log with records to -stray (PARTITION_STRAYED)"
         ),
     ),
     Code.PARTITION_METADATA_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning="partition.metadata cannot be parsed; a broker takes the log directory offline.",
         fix=(
-            "write the topic's id into {file} (a dump of __cluster_metadata-0 has it); without "
-            "the file a broker of KRaft sets the log aside"
+            "write the topic's id into {file} (a dump of __cluster_metadata-0 has it); without the "
+            "file a KRaft broker renames the log to -stray"
         ),
         stops=Stops.DIRECTORY,
     ),
@@ -620,23 +633,23 @@ KINDS: Final[dict[Code, FindingKind]] = {
         severity=Severity.FATAL,
         meaning="partition.metadata is empty after a power cut; a broker does not start with it.",
         fix=(
-            "write the topic's id into {file} (a dump of __cluster_metadata-0 has it); without "
-            "the file a broker sets the log aside"
+            "write the topic's id into {file} (a dump of __cluster_metadata-0 has it); without the "
+            "file a broker renames the log to -stray"
         ),
         stops=Stops.BROKER,
     ),
     Code.TOPIC_ID_INCONSISTENT: FindingKind(
         severity=Severity.ERROR,
-        meaning="The directory's topic id differs from the other directories' for the same name.",
+        meaning="The directory's topic id differs from the id in the topic's other directories.",
         fix=(
-            "compare its id with the topic's (kafka-topics.sh --describe); if it is another, the "
+            "compare its id with the topic's (kafka-topics.sh --describe); if they differ, the "
             "topic was deleted and created again: move {file} out of the log directory"
         ),
     ),
     Code.CHECKPOINT_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning="A checkpoint cannot be parsed; a broker takes the log directory offline.",
-        fix="a broker creates a missing one; set this one aside",
+        fix="a broker creates a missing one; move this one aside",
         command=_SET_ASIDE,
         stops=Stops.DIRECTORY,
     ),
@@ -648,12 +661,12 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.HIGH_WATERMARKS_UNKNOWN: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "replication-offset-checkpoint has 0 bytes, but logs were flushed: it is unknown "
+            "replication-offset-checkpoint has 0 bytes, but logs were flushed. pylog does not know "
             "which records were acknowledged."
         ),
         fix=(
-            "a broker creates it anew at its start; until then cuts cannot be compared with "
-            "acknowledged records: start the brokers with other replicas first"
+            "start the brokers with other replicas first. This broker writes the file again at its "
+            "start; until then cuts cannot be compared with acknowledged records"
         ),
     ),
     Code.RECOVERY_POINT_BEYOND_END: FindingKind(
@@ -665,180 +678,184 @@ KINDS: Final[dict[Code, FindingKind]] = {
     ),
     Code.LOG_START_BEYOND_END: FindingKind(
         severity=Severity.FATAL,
-        meaning="The log ends below its log start offset; a broker deletes every segment of it.",
+        meaning="The log ends below its log start offset; a broker deletes all its segments.",
         fix="correct or delete the partition's line in {file} before any broker starts",
         elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
     ),
     Code.HIGH_WATERMARK_BEYOND_END: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "Acknowledged records are missing: the log has lost its tail, it ends below its high "
-            "watermark. The rest is readable."
+            "Acknowledged records are missing: the log ends below its high watermark. The rest is "
+            "readable."
         ),
         fix=(
-            "start the other replicas first, so that this one does not lead; where there is none, "
-            "look for a backup before a broker or a recovery lowers the watermark"
+            "start the other replicas first, so that this one does not lead; if there is none, look"
+            " for a backup before a broker or a recovery lowers the watermark"
         ),
         elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
     ),
     Code.CLEANER_POINT_OUTSIDE_LOG: FindingKind(
         severity=Severity.WARN,
-        meaning="The cleaner's checkpoint lies outside of the log; Kafka cleans all of it again.",
+        meaning="The cleaner's checkpoint lies outside the log; Kafka cleans the whole log again.",
         fix="nothing",
     ),
     Code.UNCLEAN_SHUTDOWN: FindingKind(
         severity=Severity.INFO,
         meaning="There is no clean-shutdown marker: a broker recovers from the recovery points.",
-        fix="nothing, a broker recovers when it starts; the same in parallel",
+        fix="nothing, a broker recovers when it starts; to recover in parallel now",
         command=_RECOVER_ALL,
     ),
     Code.DIRECTORY_FOREIGN: FindingKind(
         severity=Severity.FATAL,
-        meaning="A sub-directory is none of Kafka's; a broker does not start.",
+        meaning="Kafka does not know a sub-directory's name; a broker does not start.",
         fix="move {file} out of the log directory",
         elsewhere="info in copies (role mirror), and if the name is not UTF-8",
         stops=Stops.BROKER,
     ),
     Code.DIRECTORY_DELETED: FindingKind(
         severity=Severity.INFO,
-        meaning="A partition is to be deleted; nothing in it is checked.",
-        fix="nothing, a broker removes it",
+        meaning="A partition is waiting for deletion; pylog does not check it.",
+        fix="nothing, a broker deletes it",
     ),
     Code.DIRECTORY_STRAY: FindingKind(
         severity=Severity.WARN,
-        meaning="A partition that its broker did not own was set aside; nothing in it is checked.",
+        meaning=(
+            "A broker renamed a partition to -stray, because it does not own it; pylog does not "
+            "check it."
+        ),
         fix=(
-            "`pylog metadata adopt {root} --role broker --dry-run` says whether the metadata gives "
-            "it to this broker after all; else delete {file} if nobody misses it"
+            "run `pylog metadata adopt {root} --role broker --dry-run`: it says whether the "
+            "metadata assigns the partition to this broker; if it does not, delete {file} when no "
+            "user needs it"
         ),
     ),
     Code.DIRECTORY_FUTURE: FindingKind(
         severity=Severity.INFO,
-        meaning="A move between log directories has not ended; the copy is checked as a log.",
-        fix="nothing, a broker goes on with it",
+        meaning="A move between log directories has not ended; pylog checks the copy as a log.",
+        fix="nothing, a broker continues the move",
     ),
     Code.LOG_DIRECTORY_FORBIDDEN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The user who owns most of the log directory may not change the directory itself; the "
+            "The user who owns most of the log directory cannot write to the directory itself; the "
             "broker does not start."
         ),
-        fix="is the broker that user, give the directory back: chown and chmod {file}",
+        fix="if the broker runs as that user, give the directory back with chown and chmod {file}",
         stops=Stops.BROKER,
     ),
     Code.PARTITION_DUPLICATE: FindingKind(
         severity=Severity.FATAL,
         meaning="A partition is in two log directories of one broker; the broker does not start.",
-        fix="look which one is right (pylog inspect shows both), and move the other one away",
+        fix="find the right one (pylog inspect shows both), and move the other away",
         stops=Stops.BROKER,
     ),
     Code.PARTITION_LINKED: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "The directory of a partition is a link. A broker follows it and serves the log; this "
-            "program follows no link, so nothing behind it was looked at, and no run changes it."
+            "The directory of a partition is a link. A broker follows the link and serves the log. "
+            "pylog follows no links: it has not checked this log, and its runs do not change it."
         ),
         fix=(
-            "nothing for a broker; for this program mount the folder in place of the link "
-            "(mount --bind), or move it into a log directory of its own"
+            "for a broker nothing; for pylog mount the folder in place of the link (mount --bind), "
+            "or move it into a log directory of its own"
         ),
     ),
     Code.PARTITION_STRAYED: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "The cluster's metadata does not give this log to this broker: at its start the broker "
-            "renames the directory to -stray, and serves none of its records."
+            "The cluster's metadata does not assign this log to this broker: at its start the "
+            "broker renames the directory to -stray and serves none of its records."
         ),
         fix=(
-            "nothing, if the topic was deleted or moved away; else keep a copy of {directory}, and "
-            "before any broker starts write {directory}/partition.metadata anew: two lines, "
+            "nothing, if the topic was deleted or moved away. Otherwise keep a copy of {directory},"
+            " and before any broker starts write {directory}/partition.metadata again: two lines, "
             "`version: 0` and `topic_id: ID` with the topic's own id"
         ),
-        elsewhere="warn where the log has no records",
+        elsewhere="warn if the log has no records",
     ),
     Code.PARTITION_ABSENT: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "The cluster's metadata gives a partition to this broker, and none of the log "
-            "directories has it: at its start the broker makes an empty one, and may lead with it."
+            "The cluster's metadata assigns a partition to this broker, but no log directory has "
+            "it: at its start the broker creates an empty one, and may lead with it."
         ),
-        fix="find its directory, or the disk that it is on, before any broker starts",
-        elsewhere="warn where other replicas are in sync and this one is not",
+        fix="find its directory, or the disk with it, before any broker starts",
+        elsewhere="warn if other replicas are in sync and this one is not",
         stops=Stops.DIRECTORY,
     ),
     Code.LOG_DIRECTORY_ABSENT: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "The broker registered more log directories than were named, and partitions of it are "
-            "in none of these. Where a directory is not in log.dirs any more, a start makes its "
-            "partitions anew in the others, empty, and the broker may lead with them."
+            "The broker registered more log directories than you named, and the named ones lack "
+            "some of its partitions. If a directory is no longer in log.dirs, a start creates its "
+            "partitions again in the others, empty, and the broker may lead with them."
         ),
-        fix="name every directory of log.dirs; put back one that is not in log.dirs any more",
+        fix="name every directory of log.dirs; put a directory back that is no longer in log.dirs",
     ),
     Code.DISK_FULL: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The disk of a log directory has no room: a broker stops as soon as it writes a "
-            "checkpoint or an index."
+            "The disk of a log directory is full: a broker stops when it writes a checkpoint or an "
+            "index."
         ),
         fix=(
-            "make room before the start: move what is not Kafka's off the disk, or let retention "
-            "do it, which needs no new byte of this disk"
+            "make room before the start: move other files off the disk, or apply retention, which "
+            "needs no free space"
         ),
         command=_FREE,
         elsewhere=(
-            "error where some blocks are free, and the start recovers logs, for which it writes "
-            "their indexes; warn where they were closed"
+            "error if some blocks are free and the start recovers logs, because it then writes "
+            "their indexes; warn if the logs were closed"
         ),
         stops=Stops.BROKER,
     ),
     Code.FUTURE_ALONE: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "There is the copy that a move was making, and not the partition itself: at its start "
-            "a broker makes an empty one, cuts the copy to it, and no record is left."
+            "The copy of an unfinished move is here, but the partition itself is missing. At its "
+            "start a broker creates an empty partition and cuts the copy to it: no record is left."
         ),
         fix=(
-            "find the log directory that has the partition itself; if it is lost, rename {file} to "
-            "the partition's name before any broker starts"
+            "find the log directory with the partition itself; if it is lost, rename {file} to the "
+            "partition's name before any broker starts"
         ),
-        elsewhere="warn where the copy has no records",
+        elsewhere="warn if the copy has no records",
     ),
     Code.FUTURE_PROMOTED: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "A move between log directories was decided, and did not end: at its start a broker "
-            "puts the copy in the place of this log, and deletes this log."
+            "A move between log directories was decided, but has not ended. At its start a broker "
+            "replaces this log by the copy and deletes this log."
         ),
-        fix="nothing, if the copy has all records; else keep a copy of {directory}",
+        fix="nothing, if the copy has all records; otherwise keep a copy of {directory}",
     ),
     Code.FUTURE_BESIDE_LOG: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "A partition and the copy that a move was making of it are in one log directory, as "
-            "after two disks were merged by copying: a broker renames the copy to the name that is "
-            "taken, fails, and does not start."
+            "One log directory has both a partition and the copy of its unfinished move, for "
+            "instance because two disks were merged. A broker fails to rename the copy to the "
+            "partition's name, and does not start."
         ),
         fix=(
             "compare both (pylog inspect shows them), and move the one with fewer records out of "
             "the log directory; if that is the partition itself, rename {file} to its name"
         ),
         elsewhere=(
-            "warn where the cluster's metadata assigns the partition to another log directory: the "
-            "broker starts, and the move never ends; error where the metadata is not read"
+            "warn if the cluster's metadata assigns the partition to another log directory: the "
+            "broker starts, but the move never ends; error if the metadata cannot be read"
         ),
         stops=Stops.BROKER,
     ),
     Code.META_PROPERTIES_MISSING: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "There is no meta.properties: nobody knows whose log directory this is, and a broker "
-            "does not start."
+            "There is no meta.properties, so the owner of this log directory is not known, and a "
+            "broker does not start."
         ),
         fix=(
             "write it again with version=1, the cluster.id and node.id of the broker's other log "
-            "directories, and its own directory.id: given all of them, `pylog doctor` prints the "
-            "line; without others, kafka-storage.sh format"
+            "directories, and its own directory.id: if you name all of them, `pylog doctor` prints "
+            "the command; if there are no others, use kafka-storage.sh format"
         ),
         elsewhere="info in copies (role mirror)",
         stops=Stops.BROKER,
@@ -846,122 +863,126 @@ KINDS: Final[dict[Code, FindingKind]] = {
     Code.META_PROPERTIES_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "meta.properties cannot be parsed, or has not all that its version needs; a broker "
+            "meta.properties cannot be parsed, or lacks a line that its version needs; a broker "
             "takes the log directory offline."
         ),
         fix=(
-            "correct {file}: given all log directories of the broker, `pylog doctor` prints the "
-            "line that writes it again"
+            "correct {file}: if you name all log directories of the broker, `pylog doctor` prints "
+            "the command"
         ),
         stops=Stops.DIRECTORY,
     ),
     Code.META_PROPERTIES_INCOMPLETE: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "meta.properties names no node or no cluster: it is empty, or not Kafka's; a broker "
-            "does not start."
+            "meta.properties has no node or no cluster: it is empty, or not Kafka's; a broker does "
+            "not start."
         ),
         fix=(
             "write it again with version=1, the cluster.id and node.id of the broker's other log "
-            "directories or of its settings, and its own directory.id: given all of them, `pylog "
-            "doctor` prints the line"
+            "directories or of its settings, and its own directory.id: if you name all log "
+            "directories, `pylog doctor` prints the command"
         ),
         stops=Stops.BROKER,
     ),
     Code.DIRECTORIES_INCONSISTENT: FindingKind(
         severity=Severity.FATAL,
-        meaning="The log directories are not of one broker of one cluster.",
-        fix="give each broker its own directories; `pylog audit` compares those of several brokers",
+        meaning="The log directories belong to several brokers or clusters.",
+        fix=(
+            "give each broker its own directories; `pylog audit` compares the directories of "
+            "several brokers"
+        ),
         elsewhere="warn in copies (role mirror)",
         stops=Stops.BROKER,
     ),
     Code.NODE_ID_WRONG: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "meta.properties names another node than the one that registered this log directory; "
-            "that node does not start, and another one would set all of its logs aside."
+            "meta.properties names another node than the one that registered this log directory. "
+            "The registered node does not start, and another node would rename all its logs to "
+            "-stray."
         ),
-        fix="set node.id in {file} to the node that the cluster's metadata name",
+        fix="set node.id in {file} to the node in the cluster's metadata",
         stops=Stops.BROKER,
     ),
     Code.CLUSTER_METADATA_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The cluster's metadata cannot be read; a broker does not start. Which partitions the "
-            "broker would set aside is not known either."
+            "The cluster's metadata cannot be read, so a broker does not start. pylog does not know"
+            " which partitions the broker would rename to -stray."
         ),
         fix=(
-            "where other controllers are, move {file} away: the node fetches it from them; that of "
-            "an only controller comes from a backup"
+            "if there are other controllers, move {file} away: the node fetches it from them; if "
+            "there is only one controller, restore it from a backup"
         ),
         stops=Stops.BROKER,
     ),
     Code.BOOTSTRAP_SNAPSHOT_CUT: FindingKind(
         severity=Severity.ERROR,
         meaning=(
-            "The snapshot with which the quorum of controllers begins has lost its end, and there "
-            "is no metadata log yet: the node begins without the features of its format, or, where "
-            "the snapshot has the voters, elects no leader."
+            "The bootstrap snapshot of the controllers has lost its end, and there is no metadata "
+            "log yet. The node begins without the features of its format; if the snapshot has the "
+            "voters, it elects no leader."
         ),
         fix="move __cluster_metadata-0 away, and format the log directory again",
-        elsewhere="harmless where the metadata log is there: it has the same records",
+        elsewhere="harmless if the metadata log is there: it has the same records",
     ),
     Code.CLUSTER_METADATA_CUT: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The log of the cluster's metadata is damaged, or lacks its end: a start cuts it there "
-            "and goes on by what stood before, so that it deletes records by configs that were "
-            "changed since, and sets topics aside that were made since."
+            "The log of the cluster's metadata is damaged or lacks its end. A start cuts it there "
+            "and continues with older metadata: it deletes records by old configs, and renames "
+            "newer topics to -stray."
         ),
         fix=(
-            "keep a copy of {file}. Where other controllers are, move it away: the "
-            "node fetches it from them. That of an only controller comes from a backup, or, with "
-            "it moved away, from `pylog metadata rebuild`"
+            "keep a copy of {file}. If there are other controllers, move it away: the node fetches "
+            "it from them. If there is only one controller, restore it from a backup, or move it "
+            "away and use `pylog metadata rebuild`"
         ),
     ),
     Code.FEATURE_LEVEL_UNKNOWN: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The cluster's metadata is of a version that the release of Kafka (--release-version; "
-            "4.4) does not start with: that of a newer release, or of a preview of KRaft."
+            "The cluster's metadata has a version that the Kafka release (--release-version; 4.4) "
+            "does not accept: it is from a newer release, or from a preview of KRaft."
         ),
-        fix="start the release that wrote it, and upgrade by the releases between",
+        fix="start the release that wrote it, then upgrade through the releases between",
         stops=Stops.BROKER,
     ),
     Code.TOPIC_CONFIG_REFUSED: FindingKind(
         severity=Severity.FATAL,
         meaning=(
-            "The cluster's metadata has a config of a topic that the release of Kafka "
-            "(--release-version; 4.4) refuses: a broker stops at its start, even where no disk has "
-            "a directory of the topic."
+            "The cluster's metadata has a topic config that the Kafka release (--release-version; "
+            "4.4) refuses. A broker stops at its start, even if no disk has a directory of the "
+            "topic."
         ),
         fix=(
             "start the release that accepted the value, and change it there: kafka-configs.sh "
             "--alter --entity-type topics --entity-name TOPIC --delete-config KEY. A running "
-            "controller takes that, too (--bootstrap-controller)"
+            "controller also accepts this (--bootstrap-controller)"
         ),
         stops=Stops.BROKER,
     ),
     Code.BROKER_CONFIG_IGNORED: FindingKind(
         severity=Severity.WARN,
         meaning=(
-            "The cluster's metadata has dynamic configs of brokers that the release of Kafka "
-            "(--release-version; 4.4) does not apply: a value that is out of its range, or of a "
-            "key that it does not know, is ignored alone, values that contradict each other "
-            "or the log directories drop the others with them. Retention then follows the broker's "
-            "file and Kafka's defaults."
+            "The cluster's metadata has dynamic configs of brokers that the Kafka release "
+            "(--release-version; 4.4) does not apply. It ignores a value that is out of range, or "
+            "whose key it does not know. If values contradict each other or the log directories, it"
+            " ignores all the others too. Retention then follows the broker's file and Kafka's "
+            "defaults."
         ),
         fix=(
-            "correct the value before records are deleted by the defaults: kafka-configs.sh "
+            "correct the value before a broker deletes records by the defaults: kafka-configs.sh "
             "--alter --entity-type brokers --delete-config KEY with --entity-name NODE or "
-            "--entity-default; or put what you want into server.properties before the start"
+            "--entity-default; or write the wanted values into server.properties before the start"
         ),
-        elsewhere="error where dynamic configs are dropped together",
+        elsewhere="error if several dynamic configs are ignored together",
     ),
     Code.QUORUM_STATE_BROKEN: FindingKind(
         severity=Severity.FATAL,
         meaning="quorum-state cannot be parsed; a node does not start.",
-        fix="move {file}/quorum-state away: a node makes it anew from an election",
+        fix="move {file}/quorum-state away: a node creates it again at an election",
         stops=Stops.BROKER,
     ),
 }

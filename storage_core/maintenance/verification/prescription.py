@@ -1,8 +1,8 @@
 """Plan commands for log directories in an order without lost records.
 
-Files that are derived from a log come first: building them anew cuts nothing. Then logs that are
-put in order from their first segment on, then what no broker parses is set aside and the rest is
-recovered. Nothing is set aside before the recovery that needs it, and whatever may cut keeps it.
+First come commands that rebuild files derived from a log: they cut nothing. Then come recoveries of
+logs from their first segment on. Last, commands move unreadable files aside and recover the rest.
+No file is moved aside before the recovery that needs it. A command that may cut records keeps them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -159,10 +159,9 @@ def prescribe(
 
 
 def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
-    """Return the complaints without vain commands to rebuild files. Such a command ends at damage
-    that only a person can repair.
+    """Return the complaints without rebuild commands that would stop at damage.
 
-    What stops a broker that loads the log stops whatever builds files anew from it.
+    Damage that stops a broker's load of a log also stops a rebuild of files from that log.
     """
     stopped = {
         each.place
@@ -178,13 +177,13 @@ def _without_vain_rebuilds(complaints: Sequence[Complaint]) -> list[Complaint]:
 def _as_a_start(
     roots: Sequence[str], cuts: Sequence[StartCut], set_aside: Sequence[str], *, are_all: bool
 ) -> list[str]:
-    """Return commands with the effect of a start; they keep all cuts.
+    """Return commands that do what a start would do, but keep all cuts.
 
-    Where a person has to decide about a log first, as about one that ends below its start, only
-    topics without such a log may be cut.
+    If a person must decide about a log first (one that ends below its start, for instance), the
+    commands cut only topics without such a log.
 
     Args:
-        set_aside: Removals that go before.
+        set_aside: Commands that move files aside; they come first.
         are_all: Whether no log waits for a person's decision.
     """
     limit = _may_cut(max((each.size_bytes for each in cuts), default=0))
@@ -207,10 +206,10 @@ def _may_cut(most_bytes: int) -> str:
 
 
 def recovered_together(roots: Mapping[str, Role]) -> dict[str, tuple[str, ...]]:
-    """Return by root all roots for one command: those of its broker.
+    """Return by root the roots that one command recovers together: all of its broker.
 
-    A directory is marked as closed only where the run was given every other one of its broker, and
-    one without the cluster's metadata knows its topics from the one that has it.
+    A run marks a directory as closed only if it got all directories of the broker. A directory
+    without the cluster's metadata takes its topics from the directory with it.
     """
     brokers = tuple(root for root, role in roots.items() if role.facts.is_owned_by_broker)
     return {
@@ -225,7 +224,7 @@ def recover_command(roots: Sequence[str], role: Role = Role.BROKER) -> str:
 
 
 def heal_commands(broker: int, roots: Mapping[int, Sequence[str]]) -> list[str]:
-    """Return what heals a broker's log directories from others; none without others.
+    """Return commands that heal a broker's log directories from others; none without others.
 
     Args:
         broker: Its node id.

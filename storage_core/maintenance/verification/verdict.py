@@ -1,8 +1,8 @@
 """Give a person's verdict on log directories: advice, reasons, next commands.
 
-Pure functions of what was found and of what a broker's start would do. The forecast of time is a
-model with three numbers, all of them shown: how fast one reader read just now, how many threads a
-broker recovers with, how many tasks we run.
+These functions are pure: they take findings and a forecast of a broker's start. The forecast of
+time has three numbers, and all are shown: the speed of one reader just now, the broker's recovery
+threads, and our tasks.
 """
 
 import enum
@@ -38,43 +38,43 @@ _REPLICAS: Final = {
     True: "start the other replicas first, so that this broker does not lead",
     False: "there is no other replica: look for a backup before a start lowers the watermark",
     None: (
-        "if there are other replicas, start them first, so that this broker does not lead; without "
-        "one look for a backup"
+        "start the other replicas first, so that this broker does not lead; if there are none, "
+        "look for a backup"
     ),
 }
 
 
 # Missing facts of a forecast without it.
 _NO_METADATA: Final = (
-    "the log directories that were named have no readable __cluster_metadata-0: whether a broker "
-    "would set logs aside, or miss some, is not known; an only controller without it sets all aside"
+    "the named log directories have no readable __cluster_metadata-0: a broker may rename logs to "
+    "-stray, or miss some; an only controller without it renames every log"
 )
 _NO_LOGS: Final = (
     (
-        "there is no log; a broker that had some was given another disk, and what leads with that "
-        "disk has the others cut to nothing"
+        "there is no log. If the broker had logs before, this is another disk; if the broker leads "
+        "with it, the other replicas are cut to nothing"
     ),
-    "`pylog doctor` with the directories of all brokers says what a start loses then",
+    "run `pylog doctor` with the directories of all brokers to see what a start would lose",
 )
 _METADATA_FETCHED: Final = (
-    "process.roles is broker: the node fetches the cluster's metadata from its controllers; "
-    "whether it would then set logs aside, or miss some, is not known"
+    "process.roles is broker: the node fetches the cluster's metadata from its controllers, and "
+    "may then rename logs to -stray, or miss some"
 )
 # Without it, a start depends on the node's role, which no file of a log directory tells.
 _METADATA_ABSENT: Final = (
     (
-        "a directory of log.dirs or metadata.log.dir that was not named may have "
-        "__cluster_metadata-0: ask again with all of them"
+        "a directory of log.dirs or metadata.log.dir that you did not name may have "
+        "__cluster_metadata-0: run again with all of them"
     ),
     (
-        "an only controller without it begins an empty cluster, and renames every log to -stray: "
-        "bring __cluster_metadata-0 back from a backup first"
+        "an only controller without it starts an empty cluster and renames every log to -stray: "
+        "restore __cluster_metadata-0 from a backup first"
     ),
     (
-        "a node that is only a broker fetches it from its controllers, and may start: say so with "
-        "--set process.roles=broker, or with its --server-properties"
+        "a node that is only a broker fetches it from its controllers, and may start: confirm that "
+        "with --set process.roles=broker, or with its --server-properties"
     ),
-    "a broker of ZooKeeper never had it: its own release may start, Kafka 4 may not",
+    "a ZooKeeper broker never had it: its own release may start, Kafka 4 does not",
 )
 
 
@@ -250,8 +250,7 @@ def forecast_start(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Readable records cut earlier and due to go back. They go back behind the end of their
-    logs."""
+    """Readable records that were cut earlier and can be put back behind the end of their logs."""
 
     folder: str
     records: int
@@ -281,10 +280,10 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         start: The same in sum.
         errors: How many findings of severity error.
         low_ends: How many of them are logs that end below their high watermark.
-        has_replicas: Whether logs that lack acknowledged records have other replicas; None where
-            nobody knows.
-        commands: The plan: what mends what is an error or worse, in order.
-        waiting: Records that were cut from the logs, and are to go back.
+        has_replicas: Whether logs that lack acknowledged records have other replicas; None if that
+            is not known.
+        commands: The plan: commands that repair errors or worse, in order.
+        waiting: Records that were cut from the logs earlier, and can be put back.
         is_only_broker: Whether the node is known to be no controller.
         hindrance: Why no recovery of the broker's directories would begin; empty where one would.
         needs: What a start needs besides these directories, a sentence each.
@@ -315,8 +314,8 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         verdict = Verdict(
             advice=Advice.LOOK_BEFORE_START,
             headline=(
-                "Do not start yet: no directory that was named has the cluster's metadata, and an "
-                "only controller without it sets every log aside."
+                "Do not start yet: no named directory has the cluster's metadata, and an only "
+                "controller without it renames every log to -stray."
             ),
             reasons=(),
             commands=tuple(commands),
@@ -326,7 +325,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     else:
         verdict = _start(roots, start)
     reasons = verdict.reasons
-    cutting = f"the commands cut {_planned_text(planned)}, and keep them" if planned else ""
+    cutting = f"the commands cut {_planned_text(planned)} and keep a copy" if planned else ""
     if sum(planned.values()) > start.cut_records and cutting not in verdict.headline:
         reasons += (cutting,)
     reasons += tuple(map(_waiting_reason, waiting))
@@ -336,8 +335,8 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
     if not hindrance or verdict.advice is Advice.START_BROKER:
         return verdict
     first = (
-        f"`pylog recover` does not begin with these log directories: {hindrance}. Mend that first "
-        "and ask again: then the commands of the recovery stand here"
+        f"`pylog recover` refuses these log directories: {hindrance}. Correct that first and run "
+        "`pylog doctor` again: it then prints the commands for the recovery"
     )
     return replace(verdict, reasons=(first, *reasons), commands=tuple(commands))
 
@@ -350,13 +349,13 @@ def _name_every_directory(
     count = sum(entry.start is Start.CREATED for entry in partitions)
     return Verdict(
         advice=Advice.LOOK_BEFORE_START,
-        headline=f"Do not start yet: the broker registered {number} more, not named here.",
+        headline=f"Do not start yet: the broker registered {number} that you did not name.",
         reasons=(
             (
-                "a start without it makes "
-                f"{count_text(count, 'partition')} anew, empty, and the broker may lead with them"
+                f"a start without that creates {count_text(count, 'empty partition')}, and the "
+                "broker may lead with them"
             ),
-            "if log.dirs has it, ask again with every directory of log.dirs",
+            "run again with every directory of log.dirs",
         ),
         commands=tuple(commands),
     )
@@ -365,12 +364,12 @@ def _name_every_directory(
 def _unsure(
     partitions: Sequence[PartitionForecast], start: StartForecast, *, is_only_broker: bool
 ) -> list[str]:
-    """Return what a start would do that nobody knows."""
+    """Return the effects of a start that this forecast does not know."""
     unsure: list[str] = []
     linked = [entry.name for entry in partitions if entry.start is Start.UNKNOWN]
     if linked:
         logs = count_text(len(linked), "log")
-        unsure.append(f"nothing was looked at behind a link: {logs}, {linked[0]} the first")
+        unsure.append(f"pylog follows no links: it did not check {logs}, first {linked[0]}")
     if start.lacks_metadata:
         unsure += (_METADATA_FETCHED,) if is_only_broker else _METADATA_ABSENT
     elif not start.has_metadata:
@@ -385,14 +384,13 @@ def _planned_text(planned: Mapping[str, int]) -> str:
 def _waiting_reason(waiting: Waiting) -> str:
     return (
         f"{waiting.folder} keeps {count_text(waiting.records, 'readable record')} behind the end "
-        f"of {count_text(waiting.logs, 'log')}, which can go back (`pylog salvage replay`); where "
-        "they are not wanted back, move it away"
+        f"of {count_text(waiting.logs, 'log')}: put them back (`pylog salvage replay`), or move "
+        "the folder away if you do not want them"
     )
 
 
 def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
-    """Return the verdict to postpone a start until records are back. A start would give their
-    offsets to new records."""
+    """Return the verdict to wait for cut records, because a start reuses their offsets."""
     brokers = [root for root in roots if root.role.facts.is_owned_by_broker]
     names = [root.location for root in brokers]
     quoted = " ".join(map(quote, names))
@@ -407,7 +405,7 @@ def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
     return Verdict(
         advice=Advice.LOOK_BEFORE_START,
         headline=(
-            f"Do not start yet: {records} that were cut can go back, and a start gives their "
+            f"Do not start yet: you can put back {records}, cut earlier; a start would give their "
             "offsets to new records."
         ),
         reasons=(),
@@ -423,8 +421,8 @@ def _in_use(root: RootState, names: str) -> Verdict:
         advice=Advice.IN_USE,
         headline=f"{root.location} is in use by {who}{command}: leave it alone.",
         reasons=(
-            "its lock is held; whatever was found may already be out of date",
-            "recovery by us, or a second broker, would be refused",
+            "that process holds the lock, so the findings may already be out of date",
+            "a recovery or a second broker would be refused",
         ),
         commands=(f"pylog verify {names} --live",),
     )
@@ -433,12 +431,12 @@ def _in_use(root: RootState, names: str) -> Verdict:
 def _no_partition(names: str) -> Verdict:
     return Verdict(
         advice=Advice.NO_PARTITION,
-        headline=f"No partition is in {names}: nothing was looked at, and nothing can start on it.",
+        headline=f"No partition in {names}: there is nothing to check and nothing to start.",
         reasons=(
-            "expected a log directory, with a folder <topic>-<partition> for each partition",
+            "a log directory has a folder <topic>-<partition> for each partition",
             (
-                "the folder of a tier (KIP-405) is none: its segments are named by topic id and "
-                "segment id, and only their brokers know their order"
+                "a folder of tiered storage (KIP-405) is no log directory: its segments have a "
+                "topic id and a segment id for a name, and only their brokers know their order"
             ),
         ),
         commands=(),
@@ -452,7 +450,7 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
             advice=Advice.COPY_DAMAGED,
             headline="The copy is damaged; compare it with its source before you need it.",
             reasons=(
-                f"findings that are errors or worse: {problems:,}",
+                count_text(problems, "finding is an error", "findings are errors") + " or worse",
                 (
                     f"a broker that starts on it would cut {cut} with "
                     f"{count_text(start.cut_records, 'readable record')}, and refuse "
@@ -463,7 +461,7 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
         )
     return Verdict(
         advice=Advice.COPY_WHOLE,
-        headline="The copy is whole, but for what its sync may still be writing.",
+        headline="The copy is complete, except for files that are still being synced.",
         reasons=(f"a broker that starts on it would cut {cut} of torn tails",),
         commands=(),
     )
@@ -475,7 +473,7 @@ def _losing_headline(
     low_ends: int,
     planned: Mapping[str, int],
 ) -> str:
-    """Return the worst effect of a start, with its number, as sentence."""
+    """Return a sentence with the worst effect of a start and its number."""
     # A partition and a move's copy of it have the same name.
     cut: Counter[str] = Counter()
     low: Counter[str] = Counter()
@@ -488,18 +486,20 @@ def _losing_headline(
         return f"The broker would start and lose {number} of {_names(cut)}; save them first."
     if low:
         number = count_text(sum(low.values()), "offset")
-        return f"The broker would start and end {_names(low)} {number} below the high watermark."
+        return (
+            f"The broker would start, but {_names(low)} would end {number} below the high "
+            "watermark."
+        )
     news = {entry.name: 1 for entry in partitions if entry.start is Start.CREATED}
     if news and errors:
         number = count_text(len(news), "empty partition")
         return (
-            f"The broker would start and make {number} in place of {_names(news)}; find their logs "
-            "first."
+            f"The broker would start with {number} in place of {_names(news)}; find the logs first."
         )
     what = [count_text(low_ends, "log ends", "logs end") + " below the high watermark"]
     if errors:
-        what = [count_text(errors, "error") + " would stay"]
-    mending = f"; the commands cut {_planned_text(planned)}, and keep them" if planned else ""
+        what = [count_text(errors, "error") + " would remain"]
+    mending = f"; the commands cut {_planned_text(planned)} and keep a copy" if planned else ""
     return f"The broker would start, but {what[0]}{mending}."
 
 
@@ -522,8 +522,8 @@ def _do_not_start(
         reasons.append(f"and {len(refused) - len(reasons)} more partitions")
     if fatal:
         reasons.append(
-            f"{count_text(fatal, 'fatal finding')}, listed with what to do about each; "
-            "then ask again"
+            f"first fix {count_text(fatal, 'fatal finding')}, listed with the fix for each; then "
+            "run `pylog doctor` again"
         )
     if start.cut_records:
         reasons.append(_cut_reason(start))
@@ -535,7 +535,7 @@ def _do_not_start(
     return Verdict(
         advice=Advice.DO_NOT_START,
         headline=(
-            "Do not start the broker: it would stop at once, or delete a log, for "
+            "Do not start the broker: it would stop at once, or delete a log, because of "
             f"{' and '.join(causes)}."
         ),
         reasons=tuple(reasons),
@@ -546,9 +546,9 @@ def _do_not_start(
 def _cut_reason(start: StartForecast) -> str:
     whole = ""
     if start.deleted_segments:
-        whole = f", {count_text(start.deleted_segments, 'whole segment')} among them"
+        whole = f", including {count_text(start.deleted_segments, 'whole segment')}"
     return (
-        f"a start would cut {count_text(start.cut_records, 'record')} that can still be read, "
+        f"a start would cut {count_text(start.cut_records, 'readable record')}, "
         f"{start.cut_bytes:,} bytes{whole}"
     )
 
@@ -562,13 +562,13 @@ def _losses(
         reasons.append(_cut_reason(start))
     if start.gone_records:
         reasons.append(
-            f"a start would set aside, empty or delete logs with {start.gone_records} records: "
-            "each has a finding that says why"
+            f"a start would rename, empty or delete logs with {start.gone_records} records: each "
+            "log has a finding with the reason"
         )
     if lost:
         reasons.append(
-            f"afterwards {count_text(lost, 'offset')} below a checkpointed high watermark are "
-            f"gone: {replicas}"
+            f"{count_text(lost, 'offset')} below a checkpointed high watermark would be missing "
+            f"after a start: {replicas}"
         )
     if low_ends:
         who = "1 log ends below its" if low_ends == 1 else f"{low_ends} logs end below their"
@@ -579,15 +579,14 @@ def _losses(
     if errors:
         what = "1 finding is an error" if errors == 1 else f"{errors} findings are errors"
         reasons.append(
-            f"{what}, listed with what to do about each: records, or what finds them, cannot be "
-            "read as they are"
+            f"{what}, listed with the fix for each: records or indexes there cannot be read"
         )
     return reasons
 
 
 def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
     times = (
-        f"a broker recovers in {seconds_text(start.broker_seconds)}, we in "
+        f"a broker would recover in {seconds_text(start.broker_seconds)}, `pylog recover` in "
         f"{seconds_text(start.our_seconds)}"
     )
     if start.broker_seconds - start.our_seconds > _WORTH_SECONDS:
@@ -596,14 +595,15 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
             headline="Recover first: the broker then starts at once.",
             reasons=(
                 times,
-                f"to be recovered: {count_text(start.recovered_partitions, 'partition')}",
+                count_text(start.recovered_partitions, "partition needs", "partitions need")
+                + " recovery",
             ),
             commands=(recover_command([root.location for root in roots]),),
         )
     if not start.recovered_partitions:
         is_clean = all(root.is_clean for root in roots)
-        reason = "every log was closed" if is_clean else "no log has to be recovered"
-        reasons = [reason, "nothing was found that it would trip over"]
+        reason = "every log was closed" if is_clean else "no log needs recovery"
+        reasons = [reason, "no finding would stop the broker"]
         if not any(root.partitions for root in roots):
             reasons = list(_NO_LOGS)
         return Verdict(
@@ -614,13 +614,13 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
         )
     return Verdict(
         advice=Advice.START_BROKER,
-        headline="Just start the broker: it mends this by itself.",
+        headline="Just start the broker: it repairs this itself.",
         reasons=(
             times,
             (
-                f"it recovers {count_text(start.recovered_partitions, 'partition')} and cuts "
-                f"{count_text(start.cut_bytes, 'byte')} of torn batches, no readable record among "
-                "them"
+                f"the broker recovers {count_text(start.recovered_partitions, 'partition')} and "
+                f"cuts {count_text(start.cut_bytes, 'byte')} of torn batches, but no "
+                "readable record"
             ),
         ),
         commands=(),

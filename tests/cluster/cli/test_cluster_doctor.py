@@ -36,7 +36,7 @@ def test_a_loss_keeps_all_from_starting_and_elections_by_hand_lose_less(pylog, t
     # What Kafka lost when all three were started; broker 3, whose disk is new, led then.
     assert cluster["starts"]["least"]["lost_committed"] == 534
     assert cluster["headline"] == (
-        "Do not start yet. What loses least: start 1, then 2, elect leaders of 3 partitions by "
+        "Do not start yet. The best order: start 1, then 2, elect leaders of 3 partitions by "
         "hand, then start 3: 58 records are lost, committed."
     )
     assert cluster["starts"]["manual"]["later"] == [3]
@@ -91,10 +91,10 @@ def test_a_broker_that_cannot_start_is_named_first(pylog, tmp_path):
     stopped = [row["broker"] for row in rows[:-1] if row["advice"] == "do-not-start"]
     assert stopped
     assert (status, rows[-1]["advice"]) == (ExitCode.FINDINGS, "do-not-start")
-    assert rows[-1]["headline"].startswith(f"Do not start broker {stopped[0]} as it is. ")
+    assert rows[-1]["headline"].startswith(f"Do not start broker {stopped[0]} before its repair. ")
     page = tmp_path / "page.html"
     said = pylog("doctor", *roots, "--engine", "local", "--report", page).stdout
-    assert said.startswith(f"Do not start broker {stopped[0]} as it is. ")
+    assert said.startswith(f"Do not start broker {stopped[0]} before its repair. ")
     assert f"Broker {stopped[0]}\n" in said
     assert f"Broker {stopped[0]}: Log directories" in page.read_text()
 

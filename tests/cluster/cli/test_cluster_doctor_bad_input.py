@@ -193,7 +193,7 @@ def test_a_root_that_is_locked_keeps_no_other_from_being_judged(
     assert cluster["unread"] == []
     advice = "start-broker" if is_forbidden else "in-use"
     assert [row["advice"] for row in diagnoses] == ["start-broker", advice, "start-broker"]
-    first = "Do not start broker 2 as it is. Afterwards s" if not is_forbidden else "S"
+    first = "Do not start broker 2 before its repair. After that, s" if not is_forbidden else "S"
     assert cluster["headline"] == f"{first}tart 1, then 2, then 3: nothing is lost."
 
 

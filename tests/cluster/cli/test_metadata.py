@@ -142,7 +142,7 @@ def test_a_voter_that_is_a_broker_too_is_told_to_have_no_records(pylog, tmp_path
 
 @pytest.mark.thorough
 def test_the_doctor_names_the_controllers_that_have_to_run(pylog, roots: list[Path]):
-    show = "has to run; where the disks of 0 are lost for good, see `pylog metadata show"
+    show = "must run; if the disks of 0 are lost for good, see `pylog metadata show"
     for given in (roots[:1], roots):
         text = " ".join(pylog("doctor", *given, "--engine", "local").stdout.split())
         assert f"controller 0 {show}" in text
@@ -156,7 +156,7 @@ def test_where_a_majority_of_the_controllers_is_given_no_other_is_needed(tmp_pat
         Path(copy.root, "meta.properties").write_text(identity)
         places.append(copy.root)
     voter, other, broker = places
-    need = "2 of the controllers 1, 2, 3 have to run; where the disks of {} are lost for good"
+    need = "2 of the controllers 1, 2, 3 must run; if the disks of {} are lost for good"
     for given, lost in (([voter], "2, 3"), ([broker], "1, 2, 3"), ([voter, other], None)):
         sentences = find_absent_voters(given, JobOptions(now_ms=0))
         assert [need.format(lost) in each for each in sentences] == [True] * (lost is not None)

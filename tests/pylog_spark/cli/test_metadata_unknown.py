@@ -354,7 +354,7 @@ def test_an_empty_disk_is_told_as_empty_partitions(tmp_path: Path, pylog: Any):
     assert advice == "look-before-start"
     assert [code for code, _, _ in found] == ["PARTITION_ABSENT"]
     headline = pylog("doctor", *roots).stdout.replace("\n", " ")
-    assert "start and make 1 empty partition in place of audit-1" in " ".join(headline.split())
+    assert "start with 1 empty partition in place of audit-1" in " ".join(headline.split())
 
 
 def test_a_stray_log_has_its_name_and_the_two_lines_of_its_file(tmp_path: Path, pylog: Any):

@@ -101,4 +101,6 @@ def test_what_is_no_local_log_directory_is_mended_in_a_copy(root, role):
 def test_an_index_beyond_a_torn_tail_is_settled_with_the_tail():
     found = Finding(code=Code.INDEX_BEYOND_LOG, severity=Severity.WARN, message="m", file="f")
     fix = describe_fix(found, root="/r", directory="/r/t-0", topic="t", role=Role.BROKER)
-    assert fix.startswith("nothing, if the broker recovers at its start; or: pylog recover /r ")
+    assert fix.startswith(
+        "nothing, if the broker recovers at its start; otherwise: pylog recover /r "
+    )

@@ -122,19 +122,19 @@ def test_recovery_pays_where_it_saves_minutes():
     [
         (
             {"cut_records": 1272, "cut_bytes": 3000},
-            "and lose 1,272 readable records of t-0; save them first.",
-            "1,272 records that can still be read, 3,000 bytes",
+            " and lose 1,272 readable records of t-0; save them first.",
+            "1,272 readable records, 3,000 bytes",
         ),
         (
             {"lost_below_high_watermark": 9},
-            "and end t-0 9 offsets below the high watermark.",
+            ", but t-0 would end 9 offsets below the high watermark.",
             "9 offsets below a checkpointed high watermark",
         ),
     ],
 )
 def test_who_would_lose_records_should_look_first(facts, headline, says):
     found = verdict(partition(**facts), commands=["pylog a"])
-    assert found.headline == f"The broker would start {headline}"
+    assert found.headline == f"The broker would start{headline}"
     assert found.advice is Advice.LOOK_BEFORE_START
     assert says in " ".join(found.reasons)
     assert found.commands == ("pylog a",)
@@ -143,7 +143,7 @@ def test_who_would_lose_records_should_look_first(facts, headline, says):
 def test_what_a_start_does_not_mend_is_mended_by_the_plan():
     found = verdict(partition(), errors=2, commands=["pylog a", "pylog b"])
     assert found.advice is Advice.LOOK_BEFORE_START
-    assert found.headline == "The broker would start, but 2 errors would stay."
+    assert found.headline == "The broker would start, but 2 errors would remain."
     assert found.reasons[0].startswith("2 findings are errors, listed")
     assert found.commands == ("pylog a", "pylog b")
     many = verdict(partition(), fatal=1, commands=[f"pylog {n}" for n in range(20)])
@@ -163,9 +163,12 @@ def test_a_tail_that_is_gone_is_not_called_unreadable():
 @pytest.mark.parametrize(
     ("has_replicas", "says"),
     [
-        (True, "high watermark are gone: start the other replicas first"),
+        (
+            True,
+            "missing after a start: start the other replicas first, so that this broker does",
+        ),
         (False, "there is no other replica: look for a backup"),
-        (None, "if there are other replicas, start them first"),
+        (None, "so that this broker does not lead; if there are none, look for a backup"),
     ],
 )
 def test_other_replicas_are_started_first_where_there_are_any(has_replicas, says):
@@ -180,7 +183,7 @@ def test_without_the_clusters_metadata_nobody_is_sent_to_a_start():
     start = forecast_start(partitions, PACE, has_metadata=False, lacks_metadata=True)
     found = decide([ROOT], partitions, start, fatal=0, errors=0)
     assert found.advice is Advice.LOOK_BEFORE_START
-    assert found.headline.startswith("Do not start yet: no directory that was named has")
+    assert found.headline.startswith("Do not start yet: no named directory has")
     assert "ask again with all of them" in found.reasons[0]
     fetching = decide([ROOT], partitions, start, fatal=0, errors=0, is_only_broker=True)
     assert fetching.advice is Advice.START_BROKER
@@ -192,7 +195,7 @@ def test_without_the_clusters_metadata_nobody_is_sent_to_a_start():
 def test_a_log_behind_a_link_is_a_reason_to_know():
     found = verdict(partition(), partition("t-1", start=Start.UNKNOWN))
     assert found.advice is Advice.START_BROKER
-    assert found.reasons[-1] == "nothing was looked at behind a link: 1 log, t-1 the first"
+    assert found.reasons[-1] == "pylog follows no links: it did not check 1 log, first t-1"
 
 
 def test_the_headline_names_who_loses_most_and_counts_the_others():
@@ -202,8 +205,8 @@ def test_the_headline_names_who_loses_most_and_counts_the_others():
     assert "lose 5 readable records of t-1;" in twice.headline
     assert "lose 1 readable record of t-1;" in verdict(lost[0]).headline
     stopped = verdict(partition(error="x"), lost[1], fatal=1)
-    assert stopped.headline.endswith("delete a log, for 1 partition and 1 fatal finding.")
-    assert any("3 records that can still be read" in reason for reason in stopped.reasons)
+    assert stopped.headline.endswith("delete a log, because of 1 partition and 1 fatal finding.")
+    assert any("3 readable records" in reason for reason in stopped.reasons)
 
 
 def test_what_would_stop_a_broker_is_named():
@@ -213,7 +216,7 @@ def test_what_would_stop_a_broker_is_named():
     assert found.reasons[0] == "t-0: bad index"
     assert found.reasons[-2:] == (
         "and 2 more partitions",
-        "2 fatal findings, listed with what to do about each; then ask again",
+        "first fix 2 fatal findings, listed with the fix for each; then run `pylog doctor` again",
     )
 
 
@@ -223,7 +226,7 @@ def test_what_keeps_a_recovery_from_beginning_comes_first():
         verdict(lost, hindrance="d1: is a link", commands=["pylog a"]),
         verdict(partition(error="x"), fatal=1, hindrance="d1: is a link", commands=["pylog a"]),
     ):
-        assert "does not begin with these log directories: d1: is a link." in found.reasons[0]
+        assert "refuses these log directories: d1: is a link." in found.reasons[0]
         assert found.commands == ("pylog a",)
     slow = [partition(f"t-{n}", read_bytes=20 * GB) for n in range(10)]
     assert verdict(*slow, hindrance="d1: is a link").commands == ()
@@ -233,8 +236,8 @@ def test_what_keeps_a_recovery_from_beginning_comes_first():
 def test_the_readable_records_that_the_commands_cut_are_counted():
     found = verdict(partition(), errors=1, planned_cuts={"t-0": 250, "t-1": 3})
     assert found.headline.endswith(
-        "1 error would stay; the commands cut 253 readable records of t-0 and 1 more partition, "
-        "and keep them."
+        "1 error would remain; the commands cut 253 readable records of t-0 and 1 more "
+        "partition and keep a copy."
     )
     assert (found.cut_records, len(found.reasons)) == (253, 1)
     for worse in (
