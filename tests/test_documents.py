@@ -111,6 +111,18 @@ def test_every_option_of_a_table_exists_in_each_command_that_the_row_is_about(pa
                 assert about or any(option in OPTIONS[command] for command in candidates), row
 
 
+@pytest.mark.parametrize("page", ["architecture", "house-engine", "house-upkeep", "house-cluster"])
+def test_a_page_about_the_code_names_only_files_that_are_there(page: str):
+    text = LISTING.sub("", (ROOT / "docs" / f"{page}.md").read_text())
+    spans = [span.partition(":")[0] for span in re.findall(r"`([^`]+)`", text)]
+    paths = [span for span in spans if re.fullmatch(r"[\w./-]+(/[\w.-]+|\.py)", span)]
+    places = [ROOT, ROOT / "storage_core", ROOT / "pylog_spark"]
+    # What each operation has: one of them has it.
+    places.append(ROOT / "pylog_spark" / "operations" / "retain")
+    assert [path for path in paths if not any((place / path).exists() for place in places)] == []
+    assert len(paths) > 5
+
+
 def test_the_tables_of_options_are_looked_at():
     rows = [
         row
