@@ -184,7 +184,7 @@ def test_without_the_clusters_metadata_nobody_is_sent_to_a_start():
     found = decide([ROOT], partitions, start, fatal=0, errors=0)
     assert found.advice is Advice.LOOK_BEFORE_START
     assert found.headline.startswith("Do not start yet: no named directory has")
-    assert "ask again with all of them" in found.reasons[0]
+    assert "run again with all of them" in found.reasons[0]
     fetching = decide([ROOT], partitions, start, fatal=0, errors=0, is_only_broker=True)
     assert fetching.advice is Advice.START_BROKER
     assert "fetches the cluster's metadata" in fetching.reasons[-1]
@@ -247,7 +247,7 @@ def test_the_readable_records_that_the_commands_cut_are_counted():
         assert worse.cut_records == 253
         assert worse.reasons[-1].startswith("the commands cut 253 readable records of t-0")
     [reason] = verdict(partition("t-1", cut_records=3), planned_cuts={"t-1": 3}).reasons
-    assert reason.startswith("a start would cut 3 records")
+    assert reason.startswith("a start would cut 3 readable records")
 
 
 def test_cut_records_that_can_go_back_are_told_beside_what_is_worse():
