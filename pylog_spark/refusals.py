@@ -751,7 +751,7 @@ PREDICATES: Final[Mapping[str, Refusal]] = {
     "NOT_ASKED": Refusal(
         means="the topic has no such limit",
         way=(
-            "set `--set retention.ms=MS` or `--set retention.bytes=BYTES`, if the policy includes "
+            "use `--set retention.ms=MS` or `--set retention.bytes=BYTES`, if the policy includes "
             "delete"
         ),
     ),

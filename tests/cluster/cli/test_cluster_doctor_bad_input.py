@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_named_and_the_other_brokers_are_diagnosed(
     assert cluster["advice"] == "look-before-start"
     assert cluster["headline"] == (
         f"Do not start yet: {name.format(two=two)} cannot be read. "
-        "Counting only what can be read, start 1, then 3: nothing is lost."
+        "With the readable directories alone, start 1, then 3: nothing is lost."
     )
     (again,) = cluster["commands"]
     assert sorted(again.split()) == sorted(["pylog", "doctor", *map(str, roots)])
@@ -264,7 +264,7 @@ def test_nothing_is_elected_by_hand_over_a_root_that_cannot_be_read(
     _, cluster = rows_of(result)
     assert cluster["starts"]["manual"] is not None
     assert cluster["headline"] == (
-        f"Do not start yet: {roots[2]} cannot be read. Counting only what can be read, "
+        f"Do not start yet: {roots[2]} cannot be read. With the readable directories alone, "
         "start 1, then 2: 3 partitions stay without a leader, nothing is lost."
     )
     assert not any("by hand" in each for each in cluster["reasons"])
