@@ -45,21 +45,15 @@ class Refusal:
 REASONS: Final[Mapping[Reason, Refusal]] = {
     Reason.CONFIG_UNKNOWN: Refusal(
         means="no source has the topic's config",
-        way=(
-            "run `pylog config init ROOT > topics.yaml`, fill in the file and name it with "
-            "`--config topics.yaml`; or use `--topic-dump FILE`, or `--assume-defaults TOPIC` if "
-            "the topic has Kafka's defaults"
-        ),
+        way="run `pylog config init ROOT > topics.yaml`, fill in the file and name it with "
+        "`--config topics.yaml`; or use `--topic-dump FILE`, or `--assume-defaults TOPIC` if the "
+        "topic has Kafka's defaults",
     ),
     Reason.METADATA_UNKNOWN: Refusal(
-        means=(
-            "the broker's copy of the cluster's metadata is damaged, or the broker has two copies "
-            "that differ: the known configs may be out of date"
-        ),
-        way=(
-            "run `pylog doctor ROOT...` and follow it; until then no run deletes, compacts or "
-            "recovers logs there"
-        ),
+        means="the broker's copy of the cluster's metadata is damaged, or the broker has two "
+        "copies that differ: the known configs may be out of date",
+        way="run `pylog doctor ROOT...` and follow it; until then no run deletes, compacts or "
+        "recovers logs there",
     ),
     Reason.NOT_COMPACTED: Refusal(means="the topic's policy is not compact"),
     Reason.CLEANER_DISABLED: Refusal(
@@ -72,27 +66,20 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         way="wait, or compact it now with `--set min.cleanable.dirty.ratio=0`",
     ),
     Reason.NO_HIGH_WATERMARK: Refusal(
-        means=(
-            "no checkpoint has the log's high watermark, and the metadata does not say that the "
-            "partition has one replica"
-        ),
+        means="no checkpoint has the log's high watermark, and the metadata does not say that the "
+        "partition has one replica",
         way="if every record in the log was replicated: `--high-watermark log-end`",
     ),
     Reason.UNCLEAN_SHUTDOWN: Refusal(
         means="the log directory was not cleanly shut down",
-        way=(
-            "run `pylog recover ROOT --role broker --salvage DIR --dry-run`, then without --dry-run"
-        ),
+        way="run `pylog recover ROOT --role broker --salvage DIR --dry-run`, then without "
+        "--dry-run",
     ),
     Reason.RECOVERY_REQUIRED: Refusal(
-        means=(
-            "this log must be recovered first: an index is missing, a swap is unfinished, or the "
-            "log ends too early"
-        ),
-        way=(
-            "run `pylog recover ROOT --role broker --topics TOPIC --from-start --salvage DIR "
-            "--dry-run`, then without --dry-run"
-        ),
+        means="this log must be recovered first: an index is missing, a swap is unfinished, or the"
+        " log ends too early",
+        way="run `pylog recover ROOT --role broker --topics TOPIC --from-start --salvage DIR "
+        "--dry-run`, then without --dry-run",
     ),
     Reason.TIERED: Refusal(
         means="the topic has segments in remote storage, which are not in these files",
@@ -110,10 +97,8 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.STRAY_DIRECTORY: Refusal(
         means="a broker renamed the directory to -stray, because it does not own the partition",
-        way=(
-            "if the disk is from another cluster: `pylog transplant`; else run `pylog purge ROOT "
-            "--role broker --dry-run` to see who needs it, then remove the directory"
-        ),
+        way="if the disk is from another cluster: `pylog transplant`; else run `pylog purge ROOT "
+        "--role broker --dry-run` to see who needs it, then remove the directory",
     ),
     Reason.INVALID_DIRECTORY_NAME: Refusal(
         means="the directory's name is not a partition's name; a broker does not start with it",
@@ -121,10 +106,8 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.LINKED_DIRECTORY: Refusal(
         means="the directory is a link: a broker follows links, pylog does not",
-        way=(
-            "mount the folder in place of the link (`mount --bind`), or move it into a log "
-            "directory of its own"
-        ),
+        way="mount the folder in place of the link (`mount --bind`), or move it into a log "
+        "directory of its own",
     ),
     Reason.DUPLICATE_PARTITION: Refusal(
         means="the partition is in two log directories of one broker",
@@ -136,19 +119,16 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.SEGMENT_SPLIT: Refusal(
         means="a segment must be split before compaction",
-        way=(
-            "run `pylog recover ROOT --role broker --topics TOPIC --from-start --dry-run`, then "
-            "without --dry-run"
-        ),
+        way="run `pylog recover ROOT --role broker --topics TOPIC --from-start --dry-run`, then "
+        "without --dry-run",
     ),
     Reason.BUDGET_SPENT: Refusal(
         means="the run reached --max-bytes or --max-duration before this partition",
         way="run again, or raise `--max-bytes` or `--max-duration`",
     ),
     Reason.DELETES_TOO_MUCH: Refusal(
-        means=(
-            "retention would delete more than --max-delete-ratio, and one of its limits is doubtful"
-        ),
+        means="retention would delete more than --max-delete-ratio, and one of its limits is "
+        "doubtful",
         way="if the topic's limits are right: `--max-delete-ratio 1`",
     ),
     Reason.CLOCK_PAST_RETENTION: Refusal(
@@ -160,38 +140,26 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         way="read the first line of the file, which gives the reason; then remove the file",
     ),
     Reason.REMOTE_STORAGE: Refusal(
-        means=(
-            "the directory's broker had remote storage, and no source says whether this topic used "
-            "it"
-        ),
-        way=(
-            "if the topic has no segments there: set `remote.storage.enable: false` for it in "
-            "--config, or use `--override REMOTE_STORAGE`"
-        ),
+        means="the directory's broker had remote storage, and no source says whether this topic "
+        "used it",
+        way="if the topic has no segments there: set `remote.storage.enable: false` for it in "
+        "--config, or use `--override REMOTE_STORAGE`",
     ),
     Reason.INCONSISTENT_TOPIC_ID: Refusal(
         means="the directory belongs to another topic with the same name",
-        way=(
-            "compare its id with the topic's (`kafka-topics.sh --describe`), and move the old "
-            "directory out"
-        ),
+        way="compare its id with the topic's (`kafka-topics.sh --describe`), and move the old "
+        "directory out",
     ),
     Reason.INCONSISTENT_CLUSTER_ID: Refusal(
         means="the log directory and the salvage are from different clusters",
-        way=(
-            "name the log directory from which the records were cut; or write the records with "
-            "`--as-records`"
-        ),
+        way="name the log directory from which the records were cut; or write the records with "
+        "`--as-records`",
     ),
     Reason.INCONSISTENT_EPOCHS: Refusal(
-        means=(
-            "below the cut the log has other leader epochs than the salvage, so its records are "
-            "different"
-        ),
-        way=(
-            "the log is another replica now: write the salvaged records for a producer, with `pylog"
-            " salvage replay FOLDER ROOT --as-records`"
-        ),
+        means="below the cut the log has other leader epochs than the salvage, so its records are "
+        "different",
+        way="the log is another replica now: write the salvaged records for a producer, with "
+        "`pylog salvage replay FOLDER ROOT --as-records`",
     ),
     Reason.NOTHING_TO_RECOVER: Refusal(means="the log is complete and was closed"),
     Reason.NOTHING_TO_RETAIN: Refusal(means="no segment has expired"),
@@ -229,10 +197,8 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.MISSING_SEGMENTS: Refusal(
         means="the mirror has a gap: segments are missing after the last ingest",
-        way=(
-            "let the sync copy them; if the broker deleted them, let the sync copy its log start "
-            "checkpoint"
-        ),
+        way="let the sync copy them; if the broker deleted them, let the sync copy its log start "
+        "checkpoint",
     ),
     Reason.UNFINISHED_SWAP: Refusal(
         means="the copy was made while the broker was replacing segments",
@@ -248,17 +214,13 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.CUTS_BELOW_HIGH_WATERMARK: Refusal(
         means="a cut would remove records below the high watermark, which all in-sync replicas had",
-        way=(
-            "fetch the partition from another replica; if there is none: `--allow-truncate "
-            "--salvage DIR`"
-        ),
+        way="fetch the partition from another replica; if there is none: `--allow-truncate "
+        "--salvage DIR`",
     ),
     Reason.CUTS_COMMITTED_RECORDS: Refusal(
         means="a follower would lose committed records that its leader does not have",
-        way=(
-            "choose another leader with `pylog audit`; if there is none, plan with "
-            "`--allow-committed-loss --salvage DIR`"
-        ),
+        way="choose another leader with `pylog audit`; if there is none, plan with "
+        "`--allow-committed-loss --salvage DIR`",
     ),
     Reason.CUTS_READABLE_RECORDS: Refusal(
         means="a cut would remove readable records that may have been acknowledged",
@@ -270,44 +232,30 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
     ),
     Reason.CUTS_WHOLE_LOG: Refusal(
         means="a cut would remove the whole log",
-        way=(
-            "fetch the partition from another replica; if there is none: `--allow-truncate "
-            "--salvage DIR`"
-        ),
+        way="fetch the partition from another replica; if there is none: `--allow-truncate "
+        "--salvage DIR`",
     ),
     Reason.NEGATIVE_TIMESTAMP: Refusal(
         means="a record to keep has a timestamp below -1; Kafka's cleaner cannot clean such a log",
         way="clean it all the same and keep the timestamps: `--set keep.negative.timestamps=true`",
     ),
     Reason.AGE_CONTRADICTED: Refusal(
-        means=(
-            "a time index or a file's time makes a segment look older than its records: a broker "
-            "deletes or compacts it too early"
-        ),
-        way=(
-            "before a broker starts, rebuild the time indexes: `pylog recover ROOT --role broker "
-            "--topics TOPIC --from-start --salvage DIR`"
-        ),
+        means="a time index or a file's time makes a segment look older than its records: a broker"
+        " deletes or compacts it too early",
+        way="before a broker starts, rebuild the time indexes: `pylog recover ROOT --role broker "
+        "--topics TOPIC --from-start --salvage DIR`",
     ),
     Reason.BEGINS_ANEW: Refusal(
-        means=(
-            "the log has no segment, and would begin again below the end that its checkpoints and "
-            "snapshots give"
-        ),
-        way=(
-            "bring its .log files back; if the log was empty, create the file of 0 bytes that "
-            "`pylog doctor ROOT` names; if its offsets may begin again: `--allow-truncate`"
-        ),
+        means="the log has no segment, and would begin again below the end that its checkpoints "
+        "and snapshots give",
+        way="bring its .log files back; if the log was empty, create the file of 0 bytes that "
+        "`pylog doctor ROOT` names; if its offsets may begin again: `--allow-truncate`",
     ),
     Reason.RECORDS_WITHOUT_KEY: Refusal(
-        means=(
-            "compaction would drop most records that it reads, because they have no key: the "
-            "topic's policy may have been delete before"
-        ),
-        way=(
-            "check the policy (`pylog config show ROOT`); if the records may be dropped: "
-            "`--override RECORDS_WITHOUT_KEY`"
-        ),
+        means="compaction would drop most records that it reads, because they have no key: the "
+        "topic's policy may have been delete before",
+        way="check the policy (`pylog config show ROOT`); if the records may be dropped: "
+        "`--override RECORDS_WITHOUT_KEY`",
     ),
 }
 # Of whole runs, by the code of the guard. Where one is of partitions too, it stands above.
@@ -318,30 +266,23 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
     "ROLE_IS_READ_ONLY": Refusal(
         means="the root is a mirror: only its sync writes there",
-        way=(
-            "if it is a copy of your own: `--role broker`; else `pylog ingest` it into a managed "
-            "root"
-        ),
+        way="if it is a copy of your own: `--role broker`; else `pylog ingest` it into a managed "
+        "root",
     ),
     "NOT_A_MANAGED_ROOT": Refusal(
         means="the root has no pylog-root.json",
-        way=(
-            "for a broker's directory: `--role broker`; to create a managed root: `pylog ingest "
-            "MIRROR ROOT`"
-        ),
+        way="for a broker's directory: `--role broker`; to create a managed root: `pylog ingest "
+        "MIRROR ROOT`",
     ),
     "LOG_DIRECTORY_IN_USE": Refusal(
         means="a broker or another run uses the directory",
         way="stop it first; meanwhile only `pylog verify --live` can read there",
     ),
     "METADATA_COPY_PRESENT": Refusal(
-        means=(
-            "a log directory has a copy of `__cluster_metadata`, which is better than a rebuilt one"
-        ),
-        way=(
-            "give the copy to a voter with `pylog metadata promote`; to rebuild all the same, move "
-            "the copy away"
-        ),
+        means="a log directory has a copy of `__cluster_metadata`, which is better than a rebuilt "
+        "one",
+        way="give the copy to a voter with `pylog metadata promote`; to rebuild all the same, move"
+        " the copy away",
     ),
     "ATTEST_INCOMPLETE": Refusal(
         means="`pylog audit --attest` did not get all log directories, or a replica is missing",
@@ -393,9 +334,8 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
     "RECOVERY_IS_REPORT_ONLY": Refusal(
         means="pylog does not cut logs on object stores and in managed roots",
-        way=(
-            "write a copy with `pylog materialize`, recover the copy, and ingest it into a new root"
-        ),
+        way="write a copy with `pylog materialize`, recover the copy, and ingest it into a new "
+        "root",
     ),
     "TRASH_IN_USE": Refusal(means="another command uses the trash", way="wait until it ends"),
     "PLAN_OF_ANOTHER_USER": Refusal(
@@ -447,24 +387,19 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         way="run again, and report the defect",
     ),
     "SYNC_MAY_WRITE": Refusal(
-        means=(
-            "the managed root would use the mirror's objects, and their sync may still be running"
-        ),
+        means="the managed root would use the mirror's objects, and their sync may still be "
+        "running",
         way="stop the sync, then add `--sync-stopped`",
     ),
     "TARGET_IN_USE": Refusal(means="another run is writing the target", way="wait until it ends"),
     "TARGET_IS_A_BROKERS": Refusal(
-        means=(
-            "the target is a broker's directory (meta.properties): new records would have no other "
-            "replica"
-        ),
+        means="the target is a broker's directory (meta.properties): new records would have no "
+        "other replica",
         way="write into a separate directory",
     ),
     "NO_STAGING": Refusal(
-        means=(
-            "the target is a mount point, or lies in a broker's log directory: pylog cannot rename "
-            "a folder into it"
-        ),
+        means="the target is a mount point, or lies in a broker's log directory: pylog cannot "
+        "rename a folder into it",
         way="name a folder below the mount point",
     ),
     "WRITE_SUPERSEDED": Refusal(
@@ -517,9 +452,8 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         way="ingest again after the sync has ended",
     ),
     LeftReason.ABOVE_HIGH_WATERMARK: Refusal(
-        means=(
-            "part of the segment is above the high watermark: not all in-sync replicas may have it"
-        ),
+        means="part of the segment is above the high watermark: not all in-sync replicas may have "
+        "it",
         way="ingest again after the next sync, which copies a higher high watermark",
     ),
     # Of a bucket.
@@ -544,15 +478,13 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         way="allow the request that the message names, or check the setting yourself",
     ),
     RemarkCode.OBJECT_LOCK: Refusal(
-        means=(
-            "object lock keeps every version: retention and purge free no space before a lock ends"
-        ),
+        means="object lock keeps every version: retention and purge free no space before a lock "
+        "ends",
         way="name a bucket without object lock, or plan for the space",
     ),
     RemarkCode.PARTS_STAY: Refusal(
-        means=(
-            "no lifecycle rule aborts unfinished uploads: you pay for the parts of killed processes"
-        ),
+        means="no lifecycle rule aborts unfinished uploads: you pay for the parts of killed "
+        "processes",
         way="add a rule AbortIncompleteMultipartUpload, for instance of a week",
     ),
     RemarkCode.REPLICATED: Refusal(
@@ -584,15 +516,12 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         means="a broker cannot open its replica", way="`pylog doctor ROOT` says why"
     ),
     "HIGH_WATERMARK_STALE": Refusal(
-        means=(
-            "the leader's checkpoint of the high watermark is behind: readers wait until its "
-            "followers have fetched"
-        ),
+        means="the leader's checkpoint of the high watermark is behind: readers wait until its "
+        "followers have fetched",
     ),
     "BROKER_UNCLEAN": Refusal(
-        means=(
-            "a broker's directory has no marker of a clean shutdown, so the broker leaves the ISR"
-        ),
+        means="a broker's directory has no marker of a clean shutdown, so the broker leaves the "
+        "ISR",
         way="run `pylog recover ROOT --role broker` before it starts",
     ),
     "LEADER_EPOCH_UNKNOWN": Refusal(
@@ -616,18 +545,14 @@ REMARKS: Final[Mapping[str, Refusal]] = {
     ),
     # Of commits and transactions.
     CommitFinding.BEYOND_LOG_END: Refusal(
-        means=(
-            "a group has committed an offset behind the log's end: the log was cut, or belongs to "
-            "another topic of that name"
-        ),
+        means="a group has committed an offset behind the log's end: the log was cut, or belongs "
+        "to another topic of that name",
         way="repair the log, then run `kafka-consumer-groups.sh --reset-offsets`",
     ),
     CommitFinding.BELOW_LOG_START: Refusal(
         means="the records that a group would read next were deleted",
-        way=(
-            "let its consumers follow auto.offset.reset, or run `kafka-consumer-groups.sh "
-            "--reset-offsets`"
-        ),
+        way="let its consumers follow auto.offset.reset, or run `kafka-consumer-groups.sh "
+        "--reset-offsets`",
     ),
     CommitFinding.EXPIRED: Refusal(
         means="the coordinator will remove the commit at its next check",
@@ -638,18 +563,14 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         way="raise it; otherwise the coordinator refuses the group's next commit",
     ),
     CommitFinding.WRONG_PARTITION: Refusal(
-        means=(
-            "a commit is in a partition of `__consumer_offsets` that its coordinator does not read"
-        ),
-        way=(
-            "commit again: `__consumer_offsets` was created again with another number of partitions"
-        ),
+        means="a commit is in a partition of `__consumer_offsets` that its coordinator does not "
+        "read",
+        way="commit again: `__consumer_offsets` was created again with another number of "
+        "partitions",
     ),
     CommitFinding.NOT_LOADED: Refusal(
-        means=(
-            "a record of the same partition stops the coordinator's load, so the group has no "
-            "coordinator"
-        ),
+        means="a record of the same partition stops the coordinator's load, so the group has no "
+        "coordinator",
         way="`pylog doctor ROOT` names the record (COORDINATOR_NOT_LOADED)",
     ),
     TransactionEnding.ONGOING: Refusal(
@@ -673,10 +594,8 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         means="Kafka 4.4 does not know this type of record; a broker ignores the record"
     ),
     Problem.UNKNOWN_VERSION: Refusal(
-        means=(
-            "Kafka 4.4 does not know the version of a record; a coordinator of groups stops loading"
-            " there"
-        ),
+        means="Kafka 4.4 does not know the version of a record; a coordinator of groups stops "
+        "loading there",
         way="start the brokers with the release that wrote it",
     ),
     Problem.MALFORMED: Refusal(
@@ -726,9 +645,8 @@ PREDICATES: Final[Mapping[str, Refusal]] = {
     ),
     "DIRTY_RATIO": REASONS[Reason.RATIO_BELOW_MINIMUM],
     "MAX_COMPACTION_LAG": Refusal(
-        means=(
-            "the dirty records are younger than max.compaction.lag.ms, so the dirty ratio decides"
-        ),
+        means="the dirty records are younger than max.compaction.lag.ms, so the dirty ratio "
+        "decides",
         way="wait, or lower the lag: `--set max.compaction.lag.ms=MS`",
     ),
     "MIN_COMPACTION_LAG": Refusal(
@@ -750,10 +668,8 @@ PREDICATES: Final[Mapping[str, Refusal]] = {
     "NOT_DELETED": Refusal(means="the topic's policy does not include delete"),
     "NOT_ASKED": Refusal(
         means="the topic has no such limit",
-        way=(
-            "use `--set retention.ms=MS` or `--set retention.bytes=BYTES`, if the policy includes "
-            "delete"
-        ),
+        way="use `--set retention.ms=MS` or `--set retention.bytes=BYTES`, if the policy includes "
+        "delete",
     ),
     "LAST_SEGMENT": Refusal(
         means="only the active segment is left, and Kafka keeps it",

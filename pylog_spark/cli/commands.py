@@ -29,10 +29,8 @@ from pylog_spark.options.kinds import choice
 # Where there are bounds to begin with: the program takes --dry-run=exact there.
 _DRY_RUN_OR_EXACT: Final = replace(
     declared.DRY_RUN,
-    help=(
-        "Show the plan and write nothing. `--dry-run=exact` also reads the segments to clean, so "
-        "that the figures are exact."
-    ),
+    help="Show the plan and write nothing. `--dry-run=exact` also reads the segments to clean, so "
+    "that the figures are exact.",
 )
 # Of the jobs that recover.
 _FAIL_ON_CUT: Final = replace(
@@ -53,10 +51,8 @@ _RECORD_OUTPUT: Final = replace(
 # Of commands that read the records of one topic.
 _RECORD_ROOTS: Final = replace(
     declared.ROOTS,
-    help=(
-        "Log directory, copy, managed root or partition directory: path or URL. You can name "
-        "several."
-    ),
+    help="Log directory, copy, managed root or partition directory: path or URL. You can name "
+    "several.",
 )
 # `--root` names the roots where an argument names the topic.
 _TOPIC_TO_READ: Final = replace(
@@ -146,9 +142,7 @@ _DUMP: Final = Command(
     position and goes on with the next file; the exit status is then 4. With --topic, PATH is a log
     directory, and the command prints the files of one of its partitions.
     """,
-    example=(
-        "Example: `pylog dump /var/lib/kafka/orders-0/00000000000000000000.log --output json`"
-    ),
+    example="Example: `pylog dump /var/lib/kafka/orders-0/00000000000000000000.log --output json`",
 )
 _CAT: Final = Command(
     name="cat",
@@ -519,9 +513,8 @@ _RECOVER: Final = Command(
     The command skips a partition if it would lose more than --max-truncate-bytes, or records below
     its checkpointed high watermark, and its row says so.
     """,
-    example=(
-        "Example: `pylog recover /var/lib/kafka --role broker --salvage /var/tmp/salvage --dry-run`"
-    ),
+    example="Example: `pylog recover /var/lib/kafka --role broker --salvage /var/tmp/salvage "
+    "--dry-run`",
 )
 _RETAIN: Final = Command(
     name="retain",
@@ -774,10 +767,8 @@ _CLEAN_PARTITION: Final = Command(
     `pylog compact` does, it refuses a round before the lag has passed, and a round in which most
     records have no key.
     """,
-    example=(
-        "Example: pylog partition clean /backup/orders-0 --now-ms 1795251360000 "
-        "--set cleanup.policy=compact --first-dirty-offset 0"
-    ),
+    example="Example: pylog partition clean /backup/orders-0 --now-ms 1795251360000 --set "
+    "cleanup.policy=compact --first-dirty-offset 0",
 )
 _RECOVER_PARTITION: Final = Command(
     name="recover",
@@ -826,10 +817,8 @@ _RETAIN_PARTITION: Final = Command(
     The log must have been closed cleanly. The command deletes segments from the oldest on and stops
     at the first that stays. If it deletes all of them, it creates an empty one.
     """,
-    example=(
-        "Example: pylog partition retain /backup/orders-0 --now-ms 1795251360000 "
-        "--set retention.ms=86400000 --dry-run"
-    ),
+    example="Example: pylog partition retain /backup/orders-0 --now-ms 1795251360000 --set "
+    "retention.ms=86400000 --dry-run",
 )
 _TRUNCATE_PARTITION: Final = Command(
     name="truncate",
@@ -853,10 +842,8 @@ _TRUNCATE_PARTITION: Final = Command(
     offset, and all batches after it. It also deletes index entries, producer snapshots and leader
     epochs at or above the offset.
     """,
-    example=(
-        "Example: pylog partition truncate /backup/orders-0 --now-ms 1795251360000 --to 4711 "
-        "--dry-run"
-    ),
+    example="Example: pylog partition truncate /backup/orders-0 --now-ms 1795251360000 --to 4711 "
+    "--dry-run",
 )
 _PARTITION: Final = CommandGroup(
     name="partition",
@@ -872,10 +859,8 @@ _SHOW_SALVAGE: Final = Command(
         replace(
             declared.ROOTS,
             is_required=False,
-            help=(
-                "Log directories of the logs. Default: the directories from which the records were "
-                "cut."
-            ),
+            help="Log directories of the logs. Default: the directories from which the records "
+            "were cut.",
         ),
         replace(declared.TOPICS, panel=None),
         replace(declared.EXCLUDE, panel=None),
@@ -923,10 +908,8 @@ _REPLAY_SALVAGE: Final = Command(
     command appends at the old end of the log and does not change the salvage. If it was killed,
     recover the directory, then run it again.
     """,
-    example=(
-        "Example: `pylog salvage replay /var/lib/kafka-salvage /var/lib/kafka --role broker "
-        "--dry-run`"
-    ),
+    example="Example: `pylog salvage replay /var/lib/kafka-salvage /var/lib/kafka --role broker "
+    "--dry-run`",
 )
 _SALVAGE: Final = CommandGroup(
     name="salvage",

@@ -13,10 +13,8 @@ TARGETS: Final = Option[tuple[Path, ...]](
     kind=FILES,
     default=(),
     metavar="DST",
-    help=(
-        "Log directory of the target. Name one of each broker with a replica, and "
-        "__cluster_metadata."
-    ),
+    help="Log directory of the target. Name one of each broker with a replica, and "
+    "__cluster_metadata.",
     is_required=True,
 )
 NEW_NAMES: Final = Option[dict[str, str]](

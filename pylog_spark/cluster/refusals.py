@@ -17,10 +17,8 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
     StrayReason.TOPIC_UNKNOWN: Refusal(
         means="the cluster's metadata has no topic with the id of the stray directory",
-        way=(
-            "also name the directory with newer metadata; for a disk of another cluster use `pylog "
-            "transplant`; otherwise the topic was deleted"
-        ),
+        way="also name the directory with newer metadata; for a disk of another cluster use `pylog"
+        " transplant`; otherwise the topic was deleted",
     ),
     StrayReason.NOT_ASSIGNED: Refusal(
         means="the cluster's metadata assigns the partition to other brokers",
@@ -39,10 +37,8 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
     DamageState.NO_DONOR: Refusal(
         means="no other replica of the damaged log was named, or the log has no batch to compare",
-        way=(
-            "name more replicas with `--donor DIR`; if the log has no batch, let the broker fetch "
-            "it"
-        ),
+        way="name more replicas with `--donor DIR`; if the log has no batch, let the broker fetch "
+        "it",
     ),
     DamageState.DONOR_LACKS: Refusal(
         means="the other replica begins after the damage, or ends before it",
@@ -58,10 +54,8 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
     DamageState.COMPACTED_APART: Refusal(
         means="the damaged log and the other replica were compacted separately",
-        way=(
-            "name a replica that is at least as clean, with `--donor DIR`; docs/healing.md says "
-            "when one is"
-        ),
+        way="name a replica that is at least as clean, with `--donor DIR`; docs/healing.md says "
+        "when one is",
     ),
     DamageState.DONORS_DIFFER: Refusal(
         means="the other replicas have different bytes in the damaged place",
@@ -81,23 +75,17 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     ),
     TransplantReason.TARGET_TOPIC_MISSING: Refusal(
         means="the target has no topic with that name",
-        way=(
-            "start the target, create the topic with the printed command and stop the target; or "
-            "use `--map OLD=NEW`"
-        ),
+        way="start the target, create the topic with the printed command and stop the target; or "
+        "use `--map OLD=NEW`",
     ),
     TransplantReason.PARTITION_COUNT_DIFFERS: Refusal(
-        means=(
-            "the target's topic has another number of partitions, so keys would be in other "
-            "partitions"
-        ),
+        means="the target's topic has another number of partitions, so keys would be in other "
+        "partitions",
         way="create another topic with the same number, and use `--map OLD=NEW`",
     ),
     TransplantReason.REPLICA_NOT_GIVEN: Refusal(
-        means=(
-            "the log directory of a replica is missing from the target's: if an empty replica "
-            "leads, the others are cut to nothing"
-        ),
+        means="the log directory of a replica is missing from the target's: if an empty replica "
+        "leads, the others are cut to nothing",
         way="also name that directory with `--to`; or first reassign the topic to fewer brokers",
     ),
     TransplantReason.TARGET_ID_DIFFERS: Refusal(
@@ -113,24 +101,17 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         way="move the folders of all other topics out of the source's log directories",
     ),
     TransplantReason.TRANSACTION_UNDECIDED: Refusal(
-        means=(
-            "the log ends inside a transaction that may have been committed: the source's "
-            "`__transaction_state` does not tell"
-        ),
-        way=(
-            "name all log directories of the source's brokers, with `__transaction_state` and "
-            "`__cluster_metadata`; or use `--allow-abort`: then readers of committed records lose "
-            "this transaction's records"
-        ),
+        means="the log ends inside a transaction that may have been committed: the source's "
+        "`__transaction_state` does not tell",
+        way="name all log directories of the source's brokers, with `__transaction_state` and "
+        "`__cluster_metadata`; or use `--allow-abort`: then readers of committed records lose this"
+        " transaction's records",
     ),
     TransplantReason.SOURCE_DAMAGED: Refusal(
-        means=(
-            "a log of the source is damaged, or a broker's start would cut readable records from it"
-        ),
-        way=(
-            "first repair the source with `pylog heal` or `pylog recover --salvage`; you may leave "
-            "out a bad replica"
-        ),
+        means="a log of the source is damaged, or a broker's start would cut readable records from"
+        " it",
+        way="first repair the source with `pylog heal` or `pylog recover --salvage`; you may leave"
+        " out a bad replica",
     ),
     TransplantReason.LEGACY_FORMAT: Refusal(
         means="the log has batches of a message format before v2, which has no leader epochs",
@@ -141,10 +122,8 @@ GUARDS: Final[Mapping[str, Refusal]] = {
         way="start the target, raise max.message.bytes of the topic, and stop the target",
     ),
     TransplantReason.PRODUCER_ID_TAKEN: Refusal(
-        means=(
-            "the target will give a producer's id to another producer, and would then refuse its "
-            "batches"
-        ),
+        means="the target will give a producer's id to another producer, and would then refuse its"
+        " batches",
         way="leave out `--keep-producers`",
     ),
     TransplantReason.TARGET_FULL: Refusal(
@@ -159,10 +138,8 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         way="save the plan with `--plan-out FILE`, then `pylog apply FILE --trash DIR`",
     ),
     UnknownPart.ACCESS_CONTROL: Refusal(
-        means=(
-            "a broker's files have no access control entries; an entry from an older copy may have "
-            "been removed since"
-        ),
+        means="a broker's files have no access control entries; an entry from an older copy may "
+        "have been removed since",
         way="create them again (kafka-acls.sh)",
     ),
     UnknownPart.CREDENTIALS: Refusal(
@@ -174,42 +151,30 @@ REMARKS: Final[Mapping[str, Refusal]] = {
         way="create them again (kafka-configs.sh)",
     ),
     UnknownPart.GROUP_CONFIG: Refusal(
-        means=(
-            "a broker's files have no settings of groups; those of an older copy are used, and may "
-            "be out of date"
-        ),
+        means="a broker's files have no settings of groups; those of an older copy are used, and "
+        "may be out of date",
         way="set them again (kafka-configs.sh --entity-type groups)",
     ),
     UnknownPart.CLIENT_METRICS: Refusal(
-        means=(
-            "a broker's files have no subscriptions to client metrics; those of an older copy are "
-            "used, and may be out of date"
-        ),
+        means="a broker's files have no subscriptions to client metrics; those of an older copy "
+        "are used, and may be out of date",
         way="set them again (kafka-client-metrics.sh)",
     ),
     UnknownPart.BROKER_CONFIG: Refusal(
-        means=(
-            "a broker's files have no dynamic settings; those about logs are taken from an older "
-            "copy"
-        ),
+        means="a broker's files have no dynamic settings; those about logs are taken from an older"
+        " copy",
         way="set them again (kafka-configs.sh --entity-type brokers)",
     ),
     UnknownPart.TOPIC: Refusal(
-        means=(
-            "the named directories lack a topic or partition: it was deleted, or a directory is "
-            "missing"
-        ),
+        means="the named directories lack a topic or partition: it was deleted, or a directory is "
+        "missing",
         way="name all directories of all brokers, also of absent brokers",
     ),
     UnknownPart.TOPIC_CONFIG: Refusal(
-        means=(
-            "the topic's config is partly assumed: defaults were used, Kafka 4.4 does not know a "
-            "key, or unclean elections were forbidden because no replica is in sync"
-        ),
-        way=(
-            "set it with `topics:` in `--config`, with `--topic-dump` or `--older-copy`, or later "
-            "on the cluster"
-        ),
+        means="the topic's config is partly assumed: defaults were used, Kafka 4.4 does not know a"
+        " key, or unclean elections were forbidden because no replica is in sync",
+        way="set it with `topics:` in `--config`, with `--topic-dump` or `--older-copy`, or later "
+        "on the cluster",
     ),
     UnknownPart.TOPIC_ID: Refusal(
         means="a directory has no partition.metadata, so its broker renames it to -stray",

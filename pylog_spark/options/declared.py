@@ -148,12 +148,10 @@ ENGINE: Final = Option[EngineChoice](
     kind=choice(EngineChoice),
     default=EngineChoice.AUTO,
     panel=OUTPUT_AND_PLACE,
-    help=(
-        "Run tasks in Spark, or in processes of this machine (one a processor, or as many as "
-        "--master local[N] says). Default: Spark for more than 10,000 partitions, more than 100 "
-        "GiB, URLs, or if there is a Spark session or master; else this machine. Without pyspark: "
-        "this machine."
-    ),
+    help="Run tasks in Spark, or in processes of this machine (one a processor, or as many as "
+    "--master local[N] says). Default: Spark for more than 10,000 partitions, more than 100 GiB, "
+    "URLs, or if there is a Spark session or master; else this machine. Without pyspark: this "
+    "machine.",
     is_in_files=True,
     doc="where tasks run: spark, local (processes of this machine), or auto (by the command)",
 )
@@ -208,10 +206,8 @@ MAX_DELETE_RATIO: Final = Option[float](
     default=0.5,
     panel=GUARDS,
     metavar="F",
-    help=(
-        "Refuse retention that deletes more than this share of a run, topic or partition. Default: "
-        "0.5."
-    ),
+    help="Refuse retention that deletes more than this share of a run, topic or partition. "
+    "Default: 0.5.",
     is_in_files=True,
     doc="the largest share of a run, a topic or a partition that retention may delete",
 )
@@ -264,10 +260,8 @@ STATE: Final = Option[Path | None](
     kind=FILE,
     default=None,
     metavar="FILE",
-    help=(
-        "JSON file with ISR, epochs and assignment. Default: the cluster's metadata in the "
-        "directories."
-    ),
+    help="JSON file with ISR, epochs and assignment. Default: the cluster's metadata in the "
+    "directories.",
 )
 UP: Final = Option[tuple[int, ...]](
     name="up",
@@ -275,9 +269,8 @@ UP: Final = Option[tuple[int, ...]](
     kind=NUMBER_LIST,
     default=(),
     metavar="2,3",
-    help=(
-        "Node ids of brokers in the order of their start; shows the leaders that are then elected."
-    ),
+    help="Node ids of brokers in the order of their start; shows the leaders that are then "
+    "elected.",
 )
 INTO: Final = Option[dict[int, Path]](
     name="into",
@@ -293,10 +286,8 @@ DONORS: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="DIR",
-    help=(
-        "Log directory with other replicas: a broker's, a mirror or a managed root; may be "
-        "repeated."
-    ),
+    help="Log directory with other replicas: a broker's, a mirror or a managed root; may be "
+    "repeated.",
     is_required=True,
 )
 QUORUM: Final = Option[int](
@@ -321,9 +312,8 @@ STARTED_RELEASE: Final = Option[Release](
     kind=RELEASE,
     default=find_release(NEWEST_RELEASE),
     metavar="VERSION",
-    help=(
-        "Kafka release that you will start, 3.9 to 4.4. It may refuse settings that others accept."
-    ),
+    help="Kafka release that you will start, 3.9 to 4.4. It may refuse settings that others "
+    "accept.",
     shown=NEWEST_RELEASE,
 )
 INITIAL_CONTROLLERS: Final = Option[str](
@@ -378,9 +368,8 @@ ATTEST: Final = Option[bool](
     flag="--attest",
     kind=SWITCH,
     default=False,
-    help=(
-        "Write the brokers' last epochs into the markers of recoveries, if all replicas are equal."
-    ),
+    help="Write the brokers' last epochs into the markers of recoveries, if all replicas are "
+    "equal.",
 )
 LEADER_EPOCH: Final = Option[int | None](
     name="leader_epoch",
@@ -403,9 +392,8 @@ COPY: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="DIR",
-    help=(
-        "Log directory of a cluster with a copy; lists records that are missing or different there."
-    ),
+    help="Log directory of a cluster with a copy; lists records that are missing or different "
+    "there.",
 )
 COPY_PREFIX: Final = Option[str](
     name="copy_prefix",
@@ -530,9 +518,8 @@ STRATEGY: Final = Option[str](
     kind=choice(Strategy),
     default=Strategy.AUTO,
     shown=Strategy.AUTO,
-    help=(
-        "How tasks share an offset map. The result is the same. Default: depends on the map's size."
-    ),
+    help="How tasks share an offset map. The result is the same. Default: depends on the map's "
+    "size.",
     doc="how the tasks of one partition share its offset map",
 )
 RECOMPRESS: Final = Option[str | None](
@@ -541,10 +528,8 @@ RECOMPRESS: Final = Option[str | None](
     kind=TEXT,
     default=None,
     metavar="CODEC[:LEVEL]",
-    help=(
-        "Codec of rebuilt batches: fast (lz4), dense (zstd:19), kafka, or gzip:9. Default: each "
-        "batch keeps its own, as in Kafka."
-    ),
+    help="Codec of rebuilt batches: fast (lz4), dense (zstd:19), kafka, or gzip:9. Default: each "
+    "batch keeps its own, as in Kafka.",
 )
 RECOMPRESS_ALL: Final = Option[bool](
     name="recompress_all",
@@ -600,9 +585,8 @@ FROM_START: Final = Option[bool](
     default=False,
     panel=CHOICE,
     help="Read every log from its start; ignore the marker and the recovery points.",
-    doc=(
-        "whether recovery reads every log from its start and ignores the marker and recovery points"
-    ),
+    doc="whether recovery reads every log from its start and ignores the marker and recovery "
+    "points",
 )
 # A power cut takes less than this from one partition.
 MAX_TRUNCATE_BYTES: Final = Option[int](
@@ -670,10 +654,8 @@ FILE_LIST: Final = Option[str | None](
     default=None,
     panel=CHOICE,
     metavar="PATH",
-    help=(
-        "Read this inventory of the mirrors, in place of a listing: CSV, Parquet, JSON lines, S3 "
-        "Inventory."
-    ),
+    help="Read this inventory of the mirrors, in place of a listing: CSV, Parquet, JSON lines, S3 "
+    "Inventory.",
     doc="inventory of the mirrors, in place of a listing; None to list them",
 )
 # Only on the command line: a file that every run reads must not switch a guard off.
@@ -843,9 +825,8 @@ FROM: Final = Option[int | datetime | None](
     kind=POSITION,
     default=None,
     metavar="PLACE",
-    help=(
-        "Start at an offset, at -N for N offsets before the end, or at a time (2026-11-21T07:56Z)."
-    ),
+    help="Start at an offset, at -N for N offsets before the end, or at a time "
+    "(2026-11-21T07:56Z).",
 )
 UNTIL: Final = Option[int | datetime | None](
     name="end",
@@ -886,11 +867,9 @@ RECORD_FORMAT: Final = Option[str](
     default="%s\\n",
     shown="%s\\n",
     metavar="FORMAT",
-    help=(
-        "Format of a record, in kcat's letters: %k key, %s value, %o offset, %p partition, %t "
-        "topic, %T timestamp, %h headers, %K and %S length of key and value, %R length of the value"
-        " in 4 bytes."
-    ),
+    help="Format of a record, in kcat's letters: %k key, %s value, %o offset, %p partition, %t "
+    "topic, %T timestamp, %h headers, %K and %S length of key and value, %R length of the value in"
+    " 4 bytes.",
 )
 NULL: Final = Option[str](
     name="null",

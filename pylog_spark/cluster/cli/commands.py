@@ -27,10 +27,8 @@ _ALLOW_COMMITTED_LOSS: Final = replace(
 _FAIL_ON_LOSS: Final = replace(
     declared.FAIL_ON,
     shown=None,  # so that it is known whether somebody says it
-    help=(
-        "Exit with 1 for losses: error (the default) if every leader loses records, warn if one "
-        "does."
-    ),
+    help="Exit with 1 for losses: error (the default) if every leader loses records, warn if one "
+    "does.",
 )
 _AUDIT: Final = Command(
     name="audit",
@@ -161,10 +159,8 @@ _TRANSPLANT: Final = Command(
     names the reason and what to do, moves the others, and the exit status is 3. It only reads the
     source. With --trash, `pylog undo` takes everything back, until the target starts.
     """,
-    example=(
-        "Example: `pylog transplant /mnt/old --to /data/b1 --to /data/b2 --topics 'orders*' "
-        "--offsets-out offsets.csv --dry-run`"
-    ),
+    example="Example: `pylog transplant /mnt/old --to /data/b1 --to /data/b2 --topics 'orders*' "
+    "--offsets-out offsets.csv --dry-run`",
 )
 _SHOW_METADATA: Final = Command(
     name="show",
