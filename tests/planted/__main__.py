@@ -28,7 +28,7 @@ _COPY: Final = ROOT / "build" / "planted"
 _RED: Final = (1, 2)
 _NOTHING_CHOSEN: Final = 5
 _SECONDS: Final = 3600
-_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class MistakeError(Exception):

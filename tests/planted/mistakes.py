@@ -114,7 +114,7 @@ MISTAKES: Final = (
         "The last stable offset stops at an abort marker, not behind it.",
         "last_stable_offset=min(others, default=marker_offset + 1),",
         "last_stable_offset=min(others, default=marker_offset),",
-        ("storage_core/log/test_open_transactions.py",),
+        ("storage_core/log/test_producer_rules.py", "storage_core/log/test_log_loader.py"),
     ),
     # Commits and undo.
     Mistake(
@@ -138,7 +138,7 @@ MISTAKES: Final = (
         "A killed commit is finished after the machine was started anew.",
         "if not claim.is_of_this_boot or claim.location is None:",
         "if claim.location is None:",
-        ("storage_core/commit/test_claim.py",),
+        ("storage_core/commit/test_claimed_trash.py",),
     ),
     Mistake(
         "commit",
@@ -174,7 +174,7 @@ MISTAKES: Final = (
         "A high watermark of 0 counts as none: segments that nobody has replicated go.",
         "            marks != NO_ENTRY, np.maximum(marks, log_starts), walk.AT_LOG_END\n",
         "            marks > 0, np.maximum(marks, log_starts), walk.AT_LOG_END\n",
-        (f"{_RETENTION}/test_plan.py", "pylog_spark/operations/test_retain.py"),
+        ("storage_core/maintenance/test_listings.py", "pylog_spark/tasks/test_observation.py"),
     ),
     Mistake(
         "retention",
