@@ -221,21 +221,21 @@ MISTAKES: Final = (
         "A run whose disk failed ends with status 0.",
         "    if failures or pc.any(failed).as_py():\n",
         "    if pc.any(failed).as_py():\n",
-        ("pylog_spark/cli/test_exit_statuses.py", "pylog_spark/operations/test_failing_disks.py"),
+        ("pylog_spark/operations/test_failing_disks.py",),
     ),
     Mistake(
         "command line",
         "The JSON of doctor has no read_bytes.",
         '        "read_bytes": diagnosis.read_bytes,\n        "engine": diagnosis.engine,\n',
         '        "engine": diagnosis.engine,\n',
-        ("pylog_spark/cli/test_doctor.py",),
+        ("pylog_spark/test_answers.py",),
     ),
     Mistake(
         "command line",
         "The table of past runs shows the bytes before under the heading after.",
         'size_column("after", "bytes_after", rank=5),',
         'size_column("after", "bytes_before", rank=5),',
-        ("pylog_spark/cli/test_runs.py",),
+        ("pylog_spark/cli/test_tables.py",),
     ),
     # The ledger.
     Mistake(
