@@ -280,7 +280,7 @@ MISTAKES: Final = (
         "A committed read returns the records of a transaction that is still open.",
         "self.wanted = replace(self.wanted, end_offset=stable_offset)",
         "self.wanted = replace(self.wanted, end_offset=end_offset)",
-        ("storage_core/reading/test_ranges.py",),
+        ("pylog_spark/source/test_ranges.py", "pylog_spark/source/test_object_stores.py"),
     ),
     # Several brokers.
     Mistake(
