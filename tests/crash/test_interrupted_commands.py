@@ -119,7 +119,7 @@ def subject_of(name: str, folder: Path) -> Subject:
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [*LOOKS, *CHANGES, *(pytest.param(name, marks=pytest.mark.spark) for name in ON_SPARK)],

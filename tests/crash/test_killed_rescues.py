@@ -350,7 +350,7 @@ def lab(kafka_jvm, tmp_path_factory) -> Iterator[Lab]:
         yield lab
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Transplanted, Healed, Promoted, Rebuilt, Adopted])
 def test_a_killed_rescue_is_done_by_a_repeat_and_taken_back_by_an_undo(lab: Lab, kind):
     rescue: Rescue = kind(lab)

@@ -288,7 +288,7 @@ MISTAKES: Final = (
         "An election is predicted with an ELR although the ISR is as large as it has to be.",
         "            if len(isr) < state.min_insync_replicas:\n",
         "            if len(isr) <= state.min_insync_replicas:\n",
-        ("cluster/operations/test_elections.py",),
+        ("cluster/storage/test_elections.py",),
     ),
     Mistake(
         "cluster",

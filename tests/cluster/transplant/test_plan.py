@@ -143,6 +143,17 @@ def test_a_directory_of_another_topic_id_or_with_records_is_refused(source: Path
     assert reasons(target.plan(source)) == {"orders-0": R.TARGET_HAS_RECORDS}
 
 
+def test_a_directory_with_the_topic_id_of_the_source_is_not_the_targets(
+    source: Path, target: Target
+):
+    """A copy of the source, which the target's broker would not take for its topic."""
+    there = target.disks[1] / "orders-0"
+    there.mkdir()
+    for directory in (source / "orders-0", there):
+        write_topic_id(directory, md.ID_B)
+    assert reasons(target.plan(source)) == {"orders-0": R.TARGET_ID_DIFFERS}
+
+
 def test_damage_of_a_closed_log_is_found_before_anything_is_written(source: Path, target: Target):
     log = source / "orders-0" / log_file(0)
     content = bytearray(log.read_bytes())

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,24 @@ def test_runs_without_an_end_are_shown_and_the_newest_come_first(pylog, tmp_path
     assert len(runs(pylog, "--ledger", tmp_path, "--last", "2")) == 2
     text = pylog("runs", "--ledger", tmp_path).stdout
     assert "it died, or is still running" in text
+
+
+def test_the_table_has_the_bytes_before_a_run_and_after_it(pylog, tmp_path):
+    row = dict.fromkeys(RUN.names) | {
+        "run_id": "20260102T030405Z-0a1b2c3d",
+        "event": "END",
+        "at": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
+        "action": "compact",
+        "roots": ["/data/kafka"],
+        "exit_code": 0,
+        "bytes_before": 3 << 20,
+        "bytes_after": 1 << 20,
+    }
+    ledger = LocalLedger.open(str(tmp_path), run_id=row["run_id"])
+    ledger.append_row(LedgerTable.RUNS, row, number=0)
+    heading, cells = pylog("runs", "--ledger", tmp_path, "--wide").stdout.splitlines()[:2]
+    assert re.search(r"bytes +after", heading)
+    assert re.search(r" 3\.0 MiB +1\.0 MiB ", cells)
 
 
 def test_a_place_without_a_ledger_or_a_trash_is_said(pylog, tmp_path):
