@@ -114,12 +114,12 @@ def test_a_person_reads_the_verdict_first(pylog, root):
     root.file(20, ".index").unlink()
     result = pylog("doctor", root.path, *CLOCK, "--engine", "local")
     assert result.exit_code == ExitCode.DONE
-    assert result.stdout.splitlines()[0].startswith("Just start the broker: it mends this")
+    assert result.stdout.splitlines()[0].startswith("Just start the broker: it repairs this")
     text = " ".join(result.stdout.split())
     assert "A broker's start would recover 1 partition: read" in text
     assert "Looked at with engine local." in text
     assert "records cut" not in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("Just start the broker: it mends this")
+    assert result.stdout.splitlines()[-1].startswith("Just start the broker: it repairs this")
     assert "OFFSET_INDEX_MISSING" in result.stdout
     assert "nobody holds its lock" in result.stdout
 

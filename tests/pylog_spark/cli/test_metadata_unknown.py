@@ -365,7 +365,7 @@ def test_a_stray_log_has_its_name_and_the_two_lines_of_its_file(tmp_path: Path, 
     ((name, fix),) = [(name, fix) for code, name, fix in found if code == "PARTITION_STRAYED"]
     assert name == "audit-0"
     assert f"keep a copy of {roots[0]}/audit-0," in fix
-    assert f"{roots[0]}/audit-0/partition.metadata anew: two lines, `version: 0` and" in fix
+    assert f"{roots[0]}/audit-0/partition.metadata again: two lines, `version: 0` and" in fix
 
 
 @pytest.mark.sampled(2)
