@@ -21,11 +21,24 @@ from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.options.arguments import said_as
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION, SEGMENT
-from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
-from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
-from pylog_spark.tasks.listing import LISTING_COLUMNS, list_partitions, list_segments
+from pylog_spark.tasks.inventory import (
+    OPTION,
+    InventoryPart,
+    InventoryRoot,
+    find_parts,
+    partition_rows,
+    read_part,
+)
+from pylog_spark.tasks.listing import (
+    LISTING_COLUMNS,
+    ListingOpener,
+    ListingRun,
+    list_partitions,
+    list_run_partitions,
+    list_runs,
+    list_segments,
+)
 from pylog_spark.tasks.message import join_messages
-from pylog_spark.tasks.root_listing import ListingOpener, ListingRun, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError, StorageError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pylog_spark.cluster.attest import Attestation, attest
 from pylog_spark.cluster.audit.driver import Audit, audit
-from pylog_spark.cluster.copies.driver import CopyReport, list_copy_differences
-from pylog_spark.cluster.differences.driver import DifferenceReport, list_differences
+from pylog_spark.cluster.copies import CopyReport, list_copy_differences
+from pylog_spark.cluster.differences import DifferenceReport, list_differences
 from pylog_spark.cluster.truncate import plan_followers
 from pylog_spark.options.choices import Level
 from pylog_spark.upkeep_directory import Inspection, Plan, UpkeepDirectory

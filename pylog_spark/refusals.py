@@ -26,7 +26,7 @@ from storage_core.errors import (
     RecoveryRequiredError,
     StorageError,
 )
-from storage_core.maintenance.ingest.observe import LeftReason
+from storage_core.maintenance.ingest.plan import LeftReason
 from storage_core.maintenance.retention.plan import Predicate
 from storage_core.maintenance.verification.verdict import Advice
 from storage_core.messages.internal_records import Problem

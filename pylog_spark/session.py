@@ -9,29 +9,99 @@ workers run, Delta's jars, where the log goes.
 import os
 import re
 import shlex
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import javaproperties
 
-from pylog_spark.blas_threads import BLAS_THREADS_VARIABLE
-from pylog_spark.held_signals import held_signals
-from pylog_spark.jars import Exclusion, Library, fetch_jars
-from pylog_spark.java import Java, MissingSoftwareError, find_java
-from pylog_spark.java_classes import class_archive, options_to_use
-from pylog_spark.user_cache import cache_folder
+from pylog_spark.java import (
+    Exclusion,
+    Java,
+    Library,
+    MissingSoftwareError,
+    cache_folder,
+    class_archive,
+    fetch_jars,
+    find_java,
+    options_to_use,
+)
+from storage_core import interruption
 from storage_core.errors import ConfigError
 from storage_core.import_path import PACKAGE_HOME, SAFE_PATH_VARIABLE
 from storage_core.interruption import removed_at_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Threads of NumPy's linear algebra, of which nothing here makes use.
+#
+# OpenBLAS starts one for each processor but one while NumPy is imported, and each looks for work
+# for some hundredths of a second before it sleeps: on two processors that was a quarter of the CPU
+# time of a short command. It reads the environment, at that moment only.
+
+# As many threads of OpenBLAS as a process has, its own included.
+BLAS_THREADS_VARIABLE: Final = "OPENBLAS_NUM_THREADS"
+
+
+def start_no_blas_threads() -> None:
+    """Let this process and its children start no BLAS threads. Settings of the user stay."""
+    os.environ.setdefault(BLAS_THREADS_VARIABLE, "1")
+
+
+# Hold Ctrl-C and SIGTERM during a step that must not be interrupted.
+#
+# While a session starts, pyspark waits for a file that its JVM writes into a folder. An exception
+# in that wait removes the folder, the JVM fails to write, and a process without an owner stays for
+# ever and keeps the terminal's or the pipe's other end open.
+
+_HELD: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Deliver signals when the block ends; a second does not wait.
+
+    Nothing is held outside of the main thread, where no handlers run, nor in the program, whose
+    handlers raise nothing.
+    """
+    if interruption.is_watched() or threading.current_thread() is not threading.main_thread():
+        with interruption.ending_in_order():
+            yield
+        return
+    former: dict[int, Any] = {}
+    waiting: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        handler: Callable[[int, FrameType | None], Any] | int = former[number]
+        if waiting and callable(handler):
+            handler(number, frame)
+        waiting.append(number)
+
+    for held in _HELD:
+        own_handler = signal.getsignal(held)
+        if own_handler not in {None, signal.SIG_IGN}:
+            former[held] = own_handler
+            signal.signal(held, hold)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            # Spark may have put a handler of its own there, which is the session's to keep.
+            if signal.getsignal(number) is hold:
+                signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
+
 
 DEFAULT_MASTER: Final = "local[*]"
 _CONNECT_SCHEME: Final = "sc://"

@@ -15,20 +15,19 @@ from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
 from pylog_spark.operations.doctor.driver import diagnose, release_to_start
 from pylog_spark.operations.explain import explain
-from pylog_spark.operations.ingest.driver import ingest
-from pylog_spark.operations.materialize.driver import materialize
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.materialize import materialize
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.past_runs import PastRun, list_past_runs
-from pylog_spark.operations.purge.driver import purge
+from pylog_spark.operations.purge import purge
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
-from pylog_spark.operations.survey.driver import survey
+from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
-from pylog_spark.operations.undo.driver import undo
-from pylog_spark.operations.verify.driver import verify
-from pylog_spark.operations.verify.report import VerifyReport, VerifyRequest
+from pylog_spark.operations.undo import undo
+from pylog_spark.operations.verify.driver import VerifyReport, VerifyRequest, verify
 from pylog_spark.options import JobOptions
-from pylog_spark.options.broker import broker_config, options_of_release
+from pylog_spark.options.load import broker_config, options_of_release
 from pylog_spark.rows import spark_frame, table_of
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file, write_plan_file
 from pylog_spark.run.run_report import RunReport, RunSummary

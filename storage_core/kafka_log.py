@@ -162,7 +162,8 @@ def write(  # noqa: PLR0913  # each is a question of its own, all but the first 
         StorageError: The disk failed; a note of the error says if the write was decided already.
     """
     # Readers need not wait for these imports.
-    from storage_core.writing import publication, request, staging  # noqa: PLC0415
+    from storage_core.writing import publication, staging  # noqa: PLC0415
+    from storage_core.writing import staging as request  # noqa: PLC0415
 
     codecs = {codec.name.lower(): codec for codec in Codec}
     for name, value, words in (

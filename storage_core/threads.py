@@ -6,19 +6,108 @@ a second core. Whoever has but one core says so, and everything happens in turn,
 
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar, cast
 
-from storage_core.turns import waiting
+# Let one thread compute at a time; release the turn during I/O.
+#
+# Small partitions are committed beside each other because a sync takes milliseconds and several at
+# once hardly longer. What they compute meanwhile is Python, one thread at a time in any case; but
+# where the interpreter's lock changes hands at every call of the operating system, two processors
+# spend as much on handing it over as on the work. Here it changes hands where somebody waits.
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class _Held(threading.local):
+    """The turn that a thread has, if it has one."""
+
+    turn: "threading.Lock | None" = None
+
+
+_held: Final = _Held()
+
+
+def in_turns(work: Callable[[Item], Answer]) -> Callable[[Item], Answer]:
+    """Return work for several threads: one computes, the others wait.
+
+    Args:
+        work: Waits for disks by ``sync``, and for anything else as long in ``waiting``: for locks,
+            too, that others keep while they wait.
+    """
+    turn = threading.Lock()
+
+    def work_in_turn(item: Item) -> Answer:
+        with turn:
+            _held.turn = turn
+            try:
+                return work(item)
+            finally:
+                _held.turn = None
+
+    return work_in_turn
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Release the turn for the block: a wait for disk or others."""
+    turn = _held.turn
+    if turn is None:
+        yield
+        return
+    turn.release()
+    try:
+        yield
+    finally:
+        turn.acquire()
+
+
+def sync(descriptor: int) -> None:
+    """Sync a file or a folder's entries without holding the turn. The arguments are those of
+    ``os.fsync``."""
+    with waiting():
+        os.fsync(descriptor)
+
+
+# Start writing large files to disk while they still grow.
+#
+# The system keeps what is written in memory for half a minute, or until somebody syncs: a disk
+# that could have worked all the time is idle then, and the sync waits for all of it.
+
+# For fewer bytes, the request takes longer than it saves in a sync.
+_PIECE_BYTES: Final = 2 * 1024 * 1024
+
+
+class WriteBehind:
+    """Start early disk writes of a growing file. Only a sync makes them durable."""
+
+    __slots__ = ("_begun", "_descriptor")
+
+    def __init__(self, descriptor: int, size_bytes: int = 0) -> None:
+        self._descriptor = descriptor
+        self._begun = size_bytes
+
+    def reach(self, size_bytes: int) -> None:
+        """Note the file's new size and start its write, without waiting."""
+        if size_bytes - self._begun < _PIECE_BYTES:
+            return
+        if hasattr(os, "posix_fadvise"):
+            # Linux begins to write pages that are to leave memory, and keeps them until they are
+            # written: so they stay cached.
+            os.posix_fadvise(
+                self._descriptor, self._begun, size_bytes - self._begun, os.POSIX_FADV_DONTNEED
+            )
+        self._begun = size_bytes
+
 
 # Calls that wait for disks: as many as a task's commits have at a time.
 _MOST_WAITING: Final = 64
 
-Item = TypeVar("Item")
 Made = TypeVar("Made")
 _END: Final = object()
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 from typer.testing import CliRunner
 
 from pylog_spark.cli.program import app
-from pylog_spark.engines import local_pool
+from pylog_spark.engines import local_engine as local_pool
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
 from storage_core.kernels._code_files import cache_folder

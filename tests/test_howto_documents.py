@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from pylog_spark.run.store_costs import cost_of_round
+from pylog_spark.run.upkeep import cost_of_round
 from tests.kit.cluster_truth import Cluster
 from tests.kit.golden_broker import unpack_broker
 

@@ -12,17 +12,17 @@ import pytest
 import pylog_spark
 import storage_core
 from pylog_spark.cli.explain import all_codes
-from pylog_spark.cluster.audit.remarks import Remark
+from pylog_spark.cluster.audit.elections import Remark
 from pylog_spark.exit_code import MEANINGS, ExitCode
 from pylog_spark.refusals import PREDICATES, REASONS, all_guards, all_remarks, way_out_of, ways_out
 from pylog_spark.schemas import ALLOWED_BY, Reason, RunEvent
-from storage_core.cluster.damage_state import DamageState
+from storage_core.cluster.healing import DamageState
+from storage_core.cluster.metadata_rebuild import UnknownPart
 from storage_core.cluster.stray_adoption import StrayReason
-from storage_core.cluster.transplant.transplant_reason import TransplantReason
-from storage_core.cluster.unknown_part import UnknownPart
+from storage_core.cluster.transplant.plan import TransplantReason
 from storage_core.coordinators.offsets_audit import CommitFinding
 from storage_core.coordinators.transactions import TransactionEnding
-from storage_core.maintenance.ingest.observe import LeftReason
+from storage_core.maintenance.ingest.plan import LeftReason
 from storage_core.maintenance.retention.plan import Hold, Predicate
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.verdict import Advice

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.source.write_options import COLUMNS, NAMES, READERS_OWN
+from pylog_spark.source.data_source import COLUMNS, NAMES, READERS_OWN
 from storage_core.config.log_config import TOPIC_KEYS
 from tests.storage_core.writing.writes import records_of
 

@@ -9,12 +9,12 @@ from typing import Final
 import pyarrow as pa
 
 from pylog_spark.cli.record_choice import (
+    RecordFormat,
     find_open_ends,
     first_rows,
     read_chosen,
     with_topic_and_roots,
 )
-from pylog_spark.cli.record_format import RecordFormat
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import refuse_raw

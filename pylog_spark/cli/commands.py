@@ -24,7 +24,7 @@ from pylog_spark.cli.command import (
 from pylog_spark.house import additions
 from pylog_spark.options import declared, of_partitions
 from pylog_spark.options.choices import FailOn, RecordOutput
-from pylog_spark.options.kinds import choice
+from pylog_spark.options.option import choice
 
 # Where there are bounds to begin with: the program takes --dry-run=exact there.
 _DRY_RUN_OR_EXACT: Final = replace(
@@ -588,7 +588,7 @@ _APPLY: Final = Command(
 _UNDO: Final = Command(
     name="undo",
     panel=PLANS,
-    work="pylog_spark.cli.upkeep:UNDO",
+    work="pylog_spark.cli.jobs:UNDO",
     options=(
         declared.RUN_ID,
         replace(
@@ -649,7 +649,7 @@ _RUNS: Final = Command(
 _PURGE: Final = Command(
     name="purge",
     panel=PLANS,
-    work="pylog_spark.cli.upkeep:PURGE",
+    work="pylog_spark.cli.jobs:PURGE",
     options=(
         replace(declared.ROOTS, is_required=False, help="Log directories, or managed roots."),
         _TRASH_OF_RUNS,

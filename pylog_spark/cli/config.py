@@ -8,8 +8,7 @@ from typing import Final
 import humanize
 import typer
 
-from pylog_spark.cli.chosen_topics import check_topics, topics_of
-from pylog_spark.cli.runner import show
+from pylog_spark.cli.runner import check_topics, show, topics_of
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.topic_evidence import TopicEvidence, gather_evidence
 from pylog_spark.options.arguments import said_as

@@ -5,12 +5,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.cli.chosen_topics import check_topics, topics_of
-from pylog_spark.cli.runner import Call, Work, load_options
+from pylog_spark.cli.runner import Call, Work, check_topics, load_options, topics_of
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
-from pylog_spark.options.broker import broker_config
 from pylog_spark.options.declared import ROOTS
+from pylog_spark.options.load import broker_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
     PARTITION,

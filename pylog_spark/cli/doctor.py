@@ -8,8 +8,7 @@ from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
-from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options, topic_notes
 from pylog_spark.cli.view_parts import (
     FINDING_TABLE,
     count_blocks,
@@ -22,13 +21,13 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.house import additions
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
 from pylog_spark.operations.doctor.driver import (
+    SeveralBrokers,
+    SeveralDiagnoses,
     diagnose,
     find_absent_voters,
     release_to_start,
 )
-from pylog_spark.operations.doctor.several_brokers import SeveralBrokers, SeveralDiagnoses
-from pylog_spark.operations.verify.report import VerifyRequest
-from pylog_spark.options.broker import broker_config
+from pylog_spark.operations.verify.driver import VerifyRequest
 from pylog_spark.options.choices import FailOn, OutputFormat
 from pylog_spark.options.declared import (
     ALL_COMMANDS,
@@ -43,6 +42,7 @@ from pylog_spark.options.declared import (
     SHOW,
     STARTED_RELEASE,
 )
+from pylog_spark.options.load import broker_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
     PARTITION,
@@ -51,8 +51,7 @@ from pylog_spark.report import (
     size_column,
     size_text,
 )
-from pylog_spark.run.guards import check_outside
-from pylog_spark.run.several_brokers import UnreadBroker, split_by_broker
+from pylog_spark.run.guards import UnreadBroker, check_outside, split_by_broker
 from pylog_spark.schemas import FINDING
 from pylog_spark.text import to_json
 from pylog_spark.view import (

@@ -7,12 +7,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from pylog_spark.cli.dump_bounds import DumpBounds
-from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.cli.dump_internal import internal_topic_of
-from pylog_spark.cli.dump_json import JsonLines
-from pylog_spark.cli.dump_segment import DecodedBatches, FileContent, dump_segment
-from pylog_spark.cli.dump_text import TextLines
+from pylog_spark.cli.dump_lines import JsonLines, TextLines
+from pylog_spark.cli.dump_segment import (
+    DecodedBatches,
+    DumpBounds,
+    FileContent,
+    dump_segment,
+    parser_of,
+)
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import refuse_raw, said_as

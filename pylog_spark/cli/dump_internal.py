@@ -19,9 +19,9 @@ from storage_core.filenames import (
     parse_renamed_directory,
     settled_name,
 )
-from storage_core.messages.control_records import CONTROL_RECORDS
 from storage_core.messages.group_records import GROUP_METADATA
 from storage_core.messages.internal_records import (
+    CONTROL_RECORDS,
     INTERNAL_RECORDS,
     DecodedRecord,
     decode_assignment,

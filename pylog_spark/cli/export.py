@@ -3,18 +3,17 @@
 from functools import partial
 from typing import Any
 
-from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import (
     find_open_ends,
     missing_partitions,
     read_chosen,
     with_topic_and_roots,
 )
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.runner import Call, ProgressLine, Tasks, Work, load_options
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.export.driver import Exported, check_out, export
-from pylog_spark.operations.export.task import ExportRequest
+from pylog_spark.operations.export import Exported, check_out, export
+from pylog_spark.operations.export_task import ExportRequest
 from pylog_spark.options.arguments import refuse_raw
 from pylog_spark.options.choices import BytesFormat, ExportFormat, Isolation
 from pylog_spark.options.declared import (

@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.cli.chosen_topics import topics_of
-from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.record_choice import find_open_transactions, keys_of
-from pylog_spark.cli.runner import show
+from pylog_spark.cli.runner import ProgressLine, show, topics_of
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as

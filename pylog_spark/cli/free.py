@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, prepare_roots
+from pylog_spark.cli.runner import Call, ProgressLine, Tasks, Work, engine_text, prepare_roots
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.compact.exact import EXACT_NOTE
+from pylog_spark.operations.compact.driver import EXACT_NOTE
 from pylog_spark.operations.free_space.driver import FreePlan, FreeStep, Source, plan_free_space
 from pylog_spark.options.declared import (
     ASSUME_DEFAULTS,

@@ -7,8 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.cli.chosen_topics import check_topics, topics_of
-from pylog_spark.cli.runner import check_file_place, show
+from pylog_spark.cli.runner import check_file_place, check_topics, show, topics_of
 from pylog_spark.exit_code import ExitCode, is_failed_look
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import InspectOrder, OutputFormat
@@ -51,7 +50,7 @@ from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
-from storage_core.maintenance.compaction.candidates import weigh_dirt
+from storage_core.maintenance.compaction.plan import weigh_dirt
 from storage_core.reading.inspection import (
     PARTITION_COLUMNS,
     SEGMENT_COLUMNS,

@@ -9,8 +9,8 @@ import typer
 
 from pylog_spark.cli.partition import named_partition_directory
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.options.assignments import whole_config
 from pylog_spark.options.declared import DRY_RUN
+from pylog_spark.options.load import whole_config
 from pylog_spark.options.of_partitions import (
     CLEANER_CHECKPOINT,
     CLOCK,
@@ -41,10 +41,17 @@ from storage_core.errors import (
     KeylessRecordsError,
     located,
 )
-from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
-from storage_core.maintenance.compaction.guards import refuse_before_lag
-from storage_core.maintenance.compaction.partition import clean_and_load, load_for_round
-from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
+from storage_core.maintenance.compaction.partition import (
+    clean_and_load,
+    load_for_round,
+    refuse_before_lag,
+)
+from storage_core.maintenance.compaction.plan import (
+    CleanRequest,
+    choose_range,
+    group_segments,
+    plan_compaction,
+)
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.partition import RetainResult, plan_retain_loaded
 from storage_core.store import LocalStore

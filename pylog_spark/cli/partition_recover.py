@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pylog_spark.cli.partition import commit_or_describe, named_log_directory
-from pylog_spark.options.assignments import whole_config
+from pylog_spark.options.load import whole_config
 from pylog_spark.options.of_partitions import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
@@ -23,9 +23,12 @@ from storage_core.errors import GuardRefusedError, PylogError
 from storage_core.filenames import log_file, parse_partition_directory, parse_renamed_directory
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import find_former_end
-from storage_core.maintenance.recovery.partition import RecoverResult, plan_recovery
+from storage_core.maintenance.recovery.partition import (
+    RecoverResult,
+    plan_recovery,
+    plan_truncation,
+)
 from storage_core.maintenance.recovery.salvage import count_lost_records
-from storage_core.maintenance.truncation import plan_truncation
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import LocalStore

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from pylog_spark.cli.partition import commit_or_describe, named_log_directory
-from pylog_spark.options.assignments import whole_config
+from pylog_spark.options.load import whole_config
 from pylog_spark.options.of_partitions import (
     CLOCK,
     DIRECTORY,

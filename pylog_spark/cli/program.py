@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pylog_spark.blas_threads import start_no_blas_threads
 from pylog_spark.cli.command import Command, CommandGroup
 from pylog_spark.cli.commands import COMMANDS
 from pylog_spark.cli.error_text import (
@@ -30,6 +29,7 @@ from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.house import load
 from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.options.option import CommandLine, Option
+from pylog_spark.session import start_no_blas_threads
 from pylog_spark.structured_logs import LogFormat, use_log_format
 from storage_core import __version__, interruption
 

@@ -4,30 +4,51 @@ The steps and their order are here, once; a ``Work`` says what a command does in
 is imported when a step needs it.
 """
 
+import csv
 import enum
 import io
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from shlex import quote
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Self
 
+import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pylog_spark.cli.error_text import leave_out_lost_connections, write_line
-from pylog_spark.cli.row_lines import RowLines
 from pylog_spark.options.choices import EngineChoice, OutputFormat
-from pylog_spark.options.declared import METRICS_FILE, OUTPUT, PLAN_OUT, QUIET, REPORT, ROOTS, WIDE
+from pylog_spark.options.declared import (
+    EXCLUDE,
+    METRICS_FILE,
+    OUTPUT,
+    PLAN_OUT,
+    QUIET,
+    REPORT,
+    ROOTS,
+    TOPICS,
+    WIDE,
+)
 from pylog_spark.options.option import CommandLine
+from pylog_spark.report import error_text, json_line
 from pylog_spark.report_page import write_page
+from pylog_spark.run.progress import Progress as JobProgress
+from pylog_spark.run.progress import progress_text
+from pylog_spark.text import escaped, printable, to_json
 from pylog_spark.text_table import write_blocks
-from pylog_spark.view import View
+from pylog_spark.view import OutputLine, Row, View
 from storage_core import interruption
-from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.catalog.log_directories import classify_directory
+from storage_core.catalog.roles import local_path
+from storage_core.catalog.topic_filter import TopicFilter, is_pattern, nearest_name, unmatched_globs
 from storage_core.clock import SystemClock
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +56,214 @@ if TYPE_CHECKING:
     from pylog_spark.engines.choice import Place
     from pylog_spark.options import JobOptions
     from storage_core.roots.open_root import LogRoot
+
+
+# Rows of an answer for a program: JSON lines or CSV. JSON lines have all kinds of rows, CSV has
+# one kind.
+#
+# CSV is that of RFC 4180, with one line of names. They are the keys of the JSON lines of that
+# kind, and so are the values: counts of bytes and epoch milliseconds, nothing for null, ``true``
+# and ``false``, JSON for what is a list or an object. Whoever opens CSV opens it in a spreadsheet,
+# which takes a text for a formula that begins with ``=``, ``+``, ``-`` or ``@``; names and
+# messages are those of files that somebody else wrote. Such a text gets an apostrophe in front.
+# JSON has every text as it is.
+
+# And as Chinese and Japanese keyboards write them, which spreadsheets take as well.
+_FORMULA_STARTS: Final = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
+
+
+def _write(text: str) -> None:
+    typer.echo(text, nl=False)
+
+
+class RowLines:
+    """Writes the rows of an answer, one after the other.
+
+    Args:
+        output: JSON or CSV.
+        columns: Their names, in order: all of these rows have them.
+    """
+
+    def __init__(
+        self,
+        output: OutputFormat,
+        kind: str,
+        columns: Iterable[str],
+        *,
+        write: Callable[[str], object] = _write,
+    ) -> None:
+        self.is_csv = output is OutputFormat.CSV
+        self._kind = kind
+        self._columns = tuple(columns)
+        self._write = write
+        self._csv = csv.writer(SimpleNamespace(write=write))  # its line ends are those of the RFC
+        if self.is_csv:
+            self._csv.writerow(self._columns)
+
+    def write(self, lines: Iterable[OutputLine | str]) -> None:
+        """Write lines, and remarks between them to standard error. CSV leaves out lines of
+        another kind; their errors are remarks."""
+        for line in lines:
+            if isinstance(line, str):
+                write_line(line)
+            elif not self.is_csv:
+                self._write_json(line)
+            elif line.kind == self._kind:
+                cells = {name: _cell(value) for name, value in line.row.items()}
+                cells |= {name: _data_cell(text) for name, text in line.data.items()}
+                self._csv.writerow([cells[name] for name in self._columns])
+            else:
+                for text in _remarks(line.row):
+                    write_line(text)
+
+    def _write_json(self, line: OutputLine) -> None:
+        text = json_line(line.kind, line.row)
+        if line.items is None:
+            more = "".join(f',"{name}":{value}' for name, value in line.data.items())
+            self._write(f"{text[:-1]}{more}}}\n")
+            return
+        name, items = line.items
+        # In a text every quote is escaped: this is the key, and nothing else.
+        before, _, after = text.partition(f'"{name}":[]')
+        self._write(f'{before}"{name}":[')
+        for number, item in enumerate(items):
+            self._write(f",{item}" if number else item)
+        self._write(f"]{after}\n")
+
+
+def _remarks(row: Row) -> Iterator[str]:
+    """Yield a hidden row's errors and notes for a person."""
+    place = row.get("directory") or row.get("root")
+    before = f"{place}: " if place else ""
+    if row.get("error") is not None:
+        yield f"{before}{error_text(row)}"
+    yield from (f"{before}{error}" for error in row.get("errors", ()))
+    yield from row.get("notes", ())
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case Mapping() | list() | tuple():
+            text = to_json(value, separators=(",", ":"), default=str)
+        case _:
+            text = printable(str(value))
+    return _no_formula(text)
+
+
+def _data_cell(text: str) -> str:
+    """Return a JSON text's cell; for a string, its characters."""
+    if text == "null":
+        return ""
+    return _no_formula(escaped(json.loads(text))) if text.startswith('"') else text
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+# Check that ``--topics`` and ``--exclude`` name what is there.
+#
+# A name that no topic has is a typo far more often than a wish. Where it would choose, the command
+# is refused. Where it would leave out, it is refused if another name is near: what was to be
+# spared would be worked on. A pattern that matches nothing is said, and so is the rest.
+
+# So many roots are named in a sentence.
+_NAMED_ROOTS: Final = 3
+
+
+def check_topics(
+    include: Sequence[str], exclude: Sequence[str], topics: Collection[str], roots: Sequence[str]
+) -> tuple[str, ...]:
+    """Return a line for each pattern that matches no topic."""
+    where = ", ".join(roots[:_NAMED_ROOTS]) + (" and others" if len(roots) > _NAMED_ROOTS else "")
+    notes = []
+    for option, globs in ((TOPICS, include), (EXCLUDE, exclude)):
+        for glob in unmatched_globs(globs, topics):
+            near = None if is_pattern(glob) else nearest_name(glob, topics)
+            if not is_pattern(glob) and (option is TOPICS or near is not None):
+                meant = "" if near is None else f"; did you mean {near}?"
+                reason = f"no such topic in {where}{meant} (a pattern may match none: '[{glob[0]}]"
+                raise ConfigError(option.label, glob, f"{reason}{glob[1:]}')")
+            notes.append(f"{option.label} {quote(glob)} matches no topic in {where}")
+    return tuple(notes)
+
+
+def topic_notes(options: "JobOptions", roots: "Sequence[LogRoot]") -> tuple[str, ...]:
+    """Return a line for each pattern without a topic in the roots.
+
+    Where an inventory stands for a listing, or a root cannot be listed, nobody knows it so early.
+    """
+    if not (options.include or options.exclude):
+        return ()
+    if options.file_list is not None and any(root.role.facts.takes_inventory for root in roots):
+        return ()
+    topics: set[str] = set()
+    for root in roots:
+        path = local_path(root.location)
+        if root.role.facts.has_manifests and path is not None and not path.exists():
+            continue  # it is to be made
+        try:
+            topics |= topics_of(root.open().directories())
+        except StorageError:
+            return ()
+    places = [root.location for root in roots]
+    return check_topics(options.include, options.exclude, topics, places)
+
+
+def topics_of(directories: Iterable[str]) -> set[str]:
+    """Return the topics of partition directories, also of renamed ones. Kafka renames a
+    directory by its state."""
+    partitions = (classify_directory(name)[1] for name in directories)
+    return {partition.topic for partition in partitions if partition is not None}
+
+
+# A job's progress as one terminal line; nothing without a terminal.
+
+
+class ProgressLine:
+    """Shows progress on standard error while a job runs; a context manager.
+
+    Args:
+        is_shown: Whether to show it, where standard error is a terminal.
+    """
+
+    def __init__(self, *, is_shown: bool) -> None:
+        console = Console(stderr=True)
+        self._is_shown = is_shown and console.is_terminal
+        self._bar = Progress(
+            TextColumn("reading"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("reading", total=None, text="looking what is there")
+
+    def __enter__(self) -> Self:
+        if self._is_shown:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._is_shown:
+            self._bar.stop()
+
+    def on_progress(self, progress: JobProgress) -> None:
+        """Show how far the job has come."""
+        if self._is_shown:
+            self._bar.update(
+                self._task,
+                total=progress.total_bytes,
+                completed=progress.done_bytes,
+                text=progress_text(progress),
+            )
 
 
 # Up to so much needs no cluster, and no memory to speak of: Spark would do it with the same
@@ -234,7 +463,7 @@ def prepare_roots(
     Args:
         checks: What else refuses roots and options.
     """
-    from pylog_spark.cli.chosen_topics import topic_notes  # noqa: PLC0415  # as those below
+    from pylog_spark.cli.runner import topic_notes  # noqa: PLC0415  # as those below
     from pylog_spark.discovery import resolve_roots  # noqa: PLC0415  # Arrow
     from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # Arrow
 

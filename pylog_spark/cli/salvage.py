@@ -10,9 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pylog_spark.cli.cat import write_records
-from pylog_spark.cli.chosen_topics import check_topics
 from pylog_spark.cli.error_text import write_line
-from pylog_spark.cli.runner import load_options, show
+from pylog_spark.cli.runner import check_topics, load_options, show
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.salvage import (
     ReplayRow,

@@ -10,12 +10,19 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.cli.chosen_topics import topic_notes
-from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, load_options, prepare_roots
+from pylog_spark.cli.runner import (
+    Call,
+    Tasks,
+    Work,
+    engine_text,
+    load_options,
+    prepare_roots,
+    topic_notes,
+)
 from pylog_spark.cli.view_parts import figures, picture_notes, table_section
-from pylog_spark.operations.ingest.driver import check_places, ingest
-from pylog_spark.operations.materialize.driver import check_target, materialize
-from pylog_spark.operations.survey.driver import survey
+from pylog_spark.operations.ingest import check_places, ingest
+from pylog_spark.operations.materialize import check_target, materialize
+from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import (

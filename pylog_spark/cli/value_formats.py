@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from pylog_spark.avro_format import AvroFormat, read_schema
 from pylog_spark.options.choices import AVRO_FORMATS, BytesFormat
 from pylog_spark.options.declared import KEY_FORMAT, KEY_SCHEMA, VALUE_FORMAT, VALUE_SCHEMA
 from pylog_spark.options.option import CommandLine, Option
-from pylog_spark.record_text import ValueFormat
+from pylog_spark.record_text import AvroFormat, ValueFormat, read_schema
 from storage_core.errors import ConfigError
 
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from pylog_spark.cli.row_lines import RowLines
-from pylog_spark.cli.runner import Call, Tasks, Work, engine_text, prepare_roots
+from pylog_spark.cli.runner import Call, RowLines, Tasks, Work, engine_text, prepare_roots
 from pylog_spark.cli.view_parts import (
     FINDING_TABLE,
     count_blocks,
@@ -14,11 +13,11 @@ from pylog_spark.cli.view_parts import (
     picture_notes,
     table_section,
 )
-from pylog_spark.operations.verify.driver import verify
-from pylog_spark.operations.verify.report import (
+from pylog_spark.operations.verify.driver import (
     ORDERED_FINDINGS,
     VerifyReport,
     VerifyRequest,
+    verify,
 )
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import (

@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any, Final
 
 from pylog_spark.cluster.audit.driver import Audit, RootMarker, audit
-from pylog_spark.cluster.audit.remarks import Remark, own_replicas
+from pylog_spark.cluster.audit.elections import Remark, own_replicas
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.options import JobOptions

@@ -14,9 +14,9 @@ from pylog_spark.cluster.metadata_copies import list_metadata_copies
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
-from pylog_spark.operations.doctor.several_brokers import SeveralDiagnoses
+from pylog_spark.operations.doctor.driver import SeveralDiagnoses
 from pylog_spark.options import JobOptions
-from pylog_spark.run.several_brokers import UnreadBroker
+from pylog_spark.run.guards import UnreadBroker
 from pylog_spark.view import Block
 from storage_core.errors import ConfigError, PylogError
 from storage_core.maintenance.verification.findings import Code

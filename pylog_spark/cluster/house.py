@@ -13,9 +13,7 @@ HOUSE: Final = House(
     healing="storage_core.cluster.healing_commit:open_healing",
     operations={
         "truncate": "pylog_spark.cluster.truncate:truncate",
-        "heal": "pylog_spark.cluster.heal.driver:heal",
+        "heal": "pylog_spark.cluster.heal:heal",
     },
-    for_a_person={
-        "transplant": "storage_core.cluster.transplant.transplant_reason:TransplantReason"
-    },
+    for_a_person={"transplant": "storage_core.cluster.transplant.plan:TransplantReason"},
 )

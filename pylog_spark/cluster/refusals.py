@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from pylog_spark.refusals import Refusal
-from storage_core.cluster.damage_state import DamageState
+from storage_core.cluster.healing import DamageState
+from storage_core.cluster.metadata_rebuild import UnknownPart
 from storage_core.cluster.stray_adoption import StrayReason
-from storage_core.cluster.transplant.transplant_reason import TransplantReason
-from storage_core.cluster.unknown_part import UnknownPart
+from storage_core.cluster.transplant.plan import TransplantReason
 
 # Why something was left alone or refused.
 GUARDS: Final[Mapping[str, Refusal]] = {

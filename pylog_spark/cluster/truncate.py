@@ -13,17 +13,16 @@ from typing import Final
 from pylog_spark.cluster.audit.driver import Audit, audit
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.recover.chosen_logs import LogKey, recover_chosen
+from pylog_spark.operations.recover.recovered_logs import LogKey, recover_chosen
 from pylog_spark.operations.recover.task import RecoveryWork
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import LEADER
-from pylog_spark.run.guards import check_truncation
+from pylog_spark.run.guards import check_truncation, owner_of
 from pylog_spark.run.job import new_job
-from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_file import SavedPlan
+from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.run.several_brokers import owner_of
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import Action, Status
 from storage_core.clock import Clock

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.cluster.alignment import RecordReader
+from storage_core.cluster.log_batches import OffsetRanges, digest_log
 from storage_core.cluster.places import ReplicaPlace
-from storage_core.cluster.range_digests import OffsetRanges, digest_log
-from storage_core.cluster.record_digests import RecordReader
 from storage_core.cluster.resting_log import observe_log
 
 

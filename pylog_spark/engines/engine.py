@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from pylog_spark.rows import batches_of, read_rows, schema_of
-from pylog_spark.tasks.cells import PART, cut_batches, join_table, with_part
-from pylog_spark.tasks.message import join_messages
+from pylog_spark.tasks.message import PART, cut_batches, join_messages, join_table, with_part
 from storage_core import interruption
 
 _log: Final = logging.getLogger(__name__)

@@ -4,8 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pylog_spark.engines.choice import Local, Place
-from pylog_spark.ledger.ledger import Ledger
-from pylog_spark.ledger.tables import LedgerTable
+from pylog_spark.ledger.tables import Ledger, LedgerTable
 
 __all__ = ["Ledger", "LedgerTable", "last_limits", "open_ledger"]
 

@@ -25,11 +25,12 @@ from deltalake.exceptions import DeltaError
 from pyarrow.dataset import dataset
 
 from pylog_spark.engines.engine import Engine, RowsT
-from pylog_spark.ledger.ledger import Ledger
-from pylog_spark.ledger.limits import COLUMNS, last_enforced
 from pylog_spark.ledger.tables import (
+    COLUMNS,
     SCHEMAS,
+    Ledger,
     LedgerTable,
+    last_enforced,
     local_folder,
     parquet_files,
     table_location,

@@ -21,13 +21,14 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own habit
 from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.engines.session_facts import has_delta, has_files_of_driver, is_connect
 from pylog_spark.engines.spark_engine import SparkRows
-from pylog_spark.ledger.ledger import Ledger
-from pylog_spark.ledger.limits import COLUMNS, last_enforced
 from pylog_spark.ledger.tables import (
+    COLUMNS,
     SCHEMAS,
+    Ledger,
     LedgerFormat,
     LedgerTable,
     is_for_deltalake,
+    last_enforced,
     table_location,
 )
 from pylog_spark.rows import spark_ddl

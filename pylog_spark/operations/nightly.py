@@ -15,21 +15,20 @@ import pyarrow as pa
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.compact.driver import compact_step
-from pylog_spark.operations.observation.driver import Observation
-from pylog_spark.operations.purge.driver import purge_step
+from pylog_spark.operations.observation import Observation
+from pylog_spark.operations.purge import purge_step
 from pylog_spark.operations.recover.driver import recover_step
 from pylog_spark.operations.retain.driver import retain_step
 from pylog_spark.options import JobOptions
-from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_roots, check_salvage
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress
-from pylog_spark.run.run import Run
+from pylog_spark.run.run import Run, is_as_bad
 from pylog_spark.run.run_report import NOT_OF_THIS_STEP, RunReport, merge_steps, summarise_steps
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION, Action
-from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.observe import Step
 from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity
 

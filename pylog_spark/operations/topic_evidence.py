@@ -18,7 +18,7 @@ from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import PylogError
 from storage_core.filenames import LOG_SUFFIX, kind_of
-from storage_core.log.log_gaps import GapWatch
+from storage_core.log.batch_search import GapWatch
 from storage_core.log.settled_store import settle
 from storage_core.reading.inspection import (
     RootView,

@@ -27,7 +27,7 @@ from pylog_spark.options.choices import (
     OutputFormat,
     Strategy,
 )
-from pylog_spark.options.kinds import (
+from pylog_spark.options.option import (
     BYTES,
     DURATION,
     DURATION_OR_NONE,
@@ -50,11 +50,11 @@ from pylog_spark.options.kinds import (
     TEXTS,
     TOPIC_DUMP_FILE,
     TRASH_FOLDER,
+    Option,
     choice,
     codes,
     count,
 )
-from pylog_spark.options.option import Option
 from storage_core.catalog.release_features import Release, find_release
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump

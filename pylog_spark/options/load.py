@@ -7,25 +7,30 @@ entries are replaced one by one.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+import reprlib
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
-from pylog_spark.options.assignments import settings_of
-from pylog_spark.options.broker import options_of_release
-from pylog_spark.options.config_file import read_config_file
+import yaml
+from pydantic import BeforeValidator, ConfigDict, ValidationError, create_model
+
 from pylog_spark.options.declared import (
     CONFIG_FILES,
     DRY_RUN,
     EXACT,
+    KEY_SIDECARS,
     NOW_MS,
     OPTIONS,
+    RECOMPRESS,
+    RECOMPRESS_ALL,
     SERVER_PROPERTIES,
     SETTINGS_OF_RUN,
     STARTED_RELEASE,
 )
-from pylog_spark.options.layers import DEFAULT_ORIGIN, Layers
-from pylog_spark.options.option import CommandLine, options_of
+from pylog_spark.options.of_partitions import WHOLE_CONFIG
+from pylog_spark.options.option import CommandLine, Option, Shape, options_of
 from pylog_spark.options.values import (
     TUNING_KEYS,
     ConfigEntry,
@@ -36,6 +41,7 @@ from pylog_spark.options.values import (
 )
 from storage_core.config import (
     NEWEST_RELEASE,
+    BrokerConfig,
     CleanerConfig,
     ConfigKey,
     LogConfig,
@@ -48,14 +54,327 @@ from storage_core.config import (
     newest_release_of,
     parse_server_properties,
     refused_file_settings,
+    split_settings,
+    without_unknown_keys,
 )
+from storage_core.config.broker_config import BROKER_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
-from storage_core.config.keys import parse_settings, unknown_key
 from storage_core.config.log_config import TOPIC_KEY_OF_BROKER_KEY
-from storage_core.config.values import render
+from storage_core.config.values import parse_settings, render, unknown_key
 from storage_core.errors import CheckpointError, ConfigError
+from storage_core.json_values import MAX_NUMBER_DIGITS
 from storage_core.redaction import is_secret_name
 from storage_core.wording import time_text
+
+# The effective settings of the broker: its file and the run's.
+
+
+def broker_config(options: JobOptions) -> BrokerConfig:
+    """Return the broker's settings."""
+    settings = merge_broker_layers(options.broker_settings, options.broker_overrides)
+    return BrokerConfig.from_settings(
+        {name: text for name, text in settings.items() if name in BROKER_KEYS},
+        release=options.release,
+    )
+
+
+def options_of_release(options: JobOptions, release: str) -> JobOptions:
+    """Return the options with a release's limits and keys.
+
+    Raises:
+        ConfigError: The release refuses a broker-wide setting, or a setting of all topics.
+    """
+    options = replace(
+        options,
+        release=release,
+        broker_settings=without_unknown_keys(options.broker_settings, release),
+    )
+    broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
+    LogConfig.from_topic_overrides(options.topic_settings, broker=broker, release=release)
+    return options
+
+
+# ``--set KEY=VALUE``, and the options that are short for one.
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
+    """Read ``KEY=VALUE`` texts; the last value of a key wins."""
+    settings = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError("--set", text, "expected KEY=VALUE")
+        settings[key.strip()] = value
+    return settings
+
+
+def settings_of(line: CommandLine, option: Option[tuple[str, ...]]) -> dict[str, str]:
+    """Return the settings of ``--set`` and its short options; these win."""
+    settings = parse_assignments(line[option])
+    codec = line[RECOMPRESS]
+    if codec is not None:
+        settings["recompress"] = codec
+    if RECOMPRESS_ALL in line:
+        settings["recompress.all"] = render(line[RECOMPRESS_ALL])
+    folder = line[KEY_SIDECARS]
+    if folder is not None:
+        settings["key.sidecars"] = folder
+    return settings
+
+
+def whole_config(line: CommandLine) -> tuple[LogConfig, CleanerConfig]:
+    """Return a partition directory's config, all from the command line."""
+    topic, cleaner = split_settings(settings_of(line, WHOLE_CONFIG))
+    return LogConfig.from_topic_overrides(topic), CleanerConfig.from_settings(cleaner)
+
+
+# Values with their origins, one layer over the other.
+
+T = TypeVar("T")
+
+DEFAULT_ORIGIN: Final = "default"
+_FLAG: Final = "--"
+_NAMES: Final = {option.flag: option.name for option in OPTIONS if option.flag is not None}
+
+
+@dataclass(slots=True)
+class Layers:
+    """Values by name, each with its origin; the last one wins. A mapping whose entries win one
+    by one is kept as ``<its name>.<key of the entry>``."""
+
+    values: dict[str, tuple[Any, str]] = field(default_factory=dict)
+
+    def put(self, name: str, value: object, origin: str) -> None:
+        """Put a value over what is there; None says nothing."""
+        if value is not None:
+            self.values[name] = (value, origin)
+
+    def put_entries(self, name: str, entries: Mapping[str, object] | None, origin: str) -> None:
+        """Put the entries of a mapping over those that are there."""
+        for key, value in (entries or {}).items():
+            self.put(f"{name}.{key}", value, origin)
+
+    def value(self, option: Option[T]) -> T:
+        """Return an option's value, or its default without a value."""
+        if option.kind.is_mapping:
+            return option.read(self.entries(option.name))
+        return option.read(self.get(option.name))
+
+    def get(self, name: str) -> Any:
+        """Return a value, None where no layer says one."""
+        value, _ = self.values.get(name, (None, ""))
+        return value
+
+    def origin(self, name: str) -> str:
+        """Return where a value comes from."""
+        return self.values[name][1] if name in self.values else DEFAULT_ORIGIN
+
+    def entries(self, name: str) -> dict[str, Any]:
+        """Return the entries of a mapping."""
+        prefix = f"{name}."
+        return {
+            key.removeprefix(prefix): value
+            for key, (value, _) in self.values.items()
+            if key.startswith(prefix)
+        }
+
+    def with_file(self, error: ConfigError) -> ConfigError:
+        """Return a setting's error with the file of its value. An error about a flag is returned
+        unchanged."""
+        name = self._name_of(error.key)
+        origin = self.origin(name)
+        if name not in self.values or origin.startswith(_FLAG):
+            return error
+        key = name if error.key.startswith(_FLAG) else error.key
+        return ConfigError(f"{origin}: {key}", error.value, error.reason)
+
+    def _name_of(self, key: str) -> str:
+        """Return this layer's name for an error's key, else the key."""
+        if key.startswith(_FLAG):
+            return _NAMES.get(key, key)
+        named = [name for name in self.values if key.startswith(f"{name}.")]
+        named += [name for name in (f"settings.{key}", f"broker.{key}") if name in self.values]
+        return max(named, key=len, default=key)
+
+
+# A YAML file with job options: ``conf/defaults.yaml``, or ``--config``.
+#
+# pydantic checks the outer shape, here and nowhere else: a key that nobody knows is an error that
+# names the nearest known one. Kafka's settings inside are texts, checked by
+# ``storage_core.config``.
+
+# Far above any real catalogue; it bounds the cost of a wrong path.
+_MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+# Of all values of a file, with each repetition by an alias: the settings of 200,000 topics.
+_MAX_NODES: Final = 4_000_000
+_MAX_DEPTH: Final = 32
+_TEXT_TAG: Final = "tag:yaml.org,2002:str"
+
+
+def _texts(value: object) -> object:
+    """Turn YAML's scalars into the texts that Kafka's own parsers take."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _text(item) for key, item in value.items()}
+
+
+def _text(value: object) -> object:
+    if isinstance(value, list):
+        return ",".join(str(_text(item)) for item in value)
+    return render(value) if isinstance(value, bool | int | float) else value
+
+
+def _texts_by_name(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _texts({} if texts is None else texts) for name, texts in value.items()}
+
+
+def _type_of(option: Option[Any]) -> Any:
+    """Return the type of an option's values in a file. A value of None in the file leaves the
+    option unset."""
+    kind = option.kind.in_file | None
+    match option.kind.shape:
+        case Shape.AMOUNT:
+            kind = Annotated[kind, BeforeValidator(_text)]
+        case Shape.ENTRIES:
+            kind = Annotated[kind, BeforeValidator(_texts)]
+        case Shape.ENTRIES_BY_NAME:
+            kind = Annotated[kind, BeforeValidator(_texts_by_name)]
+    return kind
+
+
+_FIELDS: Final[dict[str, Any]] = {
+    option.name: (_type_of(option), None) for option in OPTIONS if option.is_in_files
+}
+_Model: Final = create_model(
+    "ConfigFile", __config__=ConfigDict(extra="forbid", strict=True, frozen=True), **_FIELDS
+)
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Read a file of job options.
+
+    Returns:
+        What it says, by the option's name.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError("--config", path, error.strerror or str(error)) from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise ConfigError("--config", path, f"is larger than {_MAX_FILE_BYTES} bytes")
+    try:
+        document = yaml.load(content, Loader=_Loader)  # noqa: S506  # a SafeLoader underneath
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError("--config", path, f"is no YAML: {_reason(error)}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError("--config", path, "expected a mapping of option names to values")
+    try:
+        options: dict[str, Any] = _Model.model_validate(document).model_dump(exclude_none=True)
+    except ValidationError as error:
+        raise _as_config_error(path, error) from error
+    return options
+
+
+def _as_config_error(path: Path, error: ValidationError) -> ConfigError:
+    """Return the first complaint as an error with file, key and expectation."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        unknown = unknown_key(place, _shortened(first["input"]), list(_Model.model_fields))
+        return ConfigError(f"{path}: {unknown.key}", unknown.value, unknown.reason)
+    reason = str(first["msg"])
+    return ConfigError(
+        f"{path}: {place}", _shortened(first["input"]), reason[0].lower() + reason[1:]
+    )
+
+
+def _shortened(value: object) -> str:
+    text = value if isinstance(value, str) else reprlib.repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004  # fits a line
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong, with its place, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without surprises: bounded, and without repeated keys. A key that stands twice is an
+    error, not a silent loss.
+
+    Aliases are taken, but what they repeat counts each time, in size and in depth: some lines of
+    them stand for more than any memory holds, or for what contains itself.
+    """
+
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self._level = 0
+        # By node (its key keeps the node alive): the number of nodes it stands for, and of levels.
+        self._extents: dict[yaml.Node, tuple[int, int]] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        if self._level >= _MAX_DEPTH:
+            raise _complaint(f"is nested more than {_MAX_DEPTH} levels deep", mark)
+        is_alias = self.check_event(yaml.AliasEvent)
+        self._level += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._level -= 1
+        if node is not None and not is_alias:
+            self._extents[node] = self._extent(node, mark)
+        elif node is not None and node not in self._extents:
+            raise _complaint("an alias stands within what it is an alias of", mark)
+        return node
+
+    def _extent(self, node: yaml.Node, mark: yaml.Mark) -> tuple[int, int]:
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag != _TEXT_TAG and len(node.value) > MAX_NUMBER_DIGITS:
+                raise _complaint(f"a number or a time of {len(node.value)} characters", mark)
+            return 1, 1
+        inner = node.value
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        extents = [self._extents[part] for part in inner]
+        nodes = 1 + sum(count for count, _ in extents)
+        levels = 1 + max((depth for _, depth in extents), default=0)
+        if nodes > _MAX_NODES:
+            raise _complaint(f"stands for more than {_MAX_NODES} values, with its aliases", mark)
+        if levels > _MAX_DEPTH:
+            raise _complaint(f"is nested more than {_MAX_DEPTH} levels deep by its aliases", mark)
+        return nodes, levels
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  # PyYAML's signature
+        try:
+            return super().construct_object(node, deep)
+        # PyYAML lets Python reject values such as !!int x or a thirteenth month.
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            shown = f", found {_shortened(node.value)}" if isinstance(node.value, str) else ""
+            raise _complaint(f"expected a YAML {kind}{shown}", node.start_mark) from error
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  # PyYAML's signature
+        names = set()
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key_node, yaml.ScalarNode):
+                if key_node.value in names:
+                    raise _complaint(
+                        f"the key {_shortened(key_node.value)!r} stands twice", key_node.start_mark
+                    )
+                names.add(key_node.value)
+        return super().construct_mapping(node, deep)  # type: ignore[arg-type]  # refuses the others
+
+
+def _complaint(problem: str, mark: yaml.Mark) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(problem=problem, problem_mark=mark)
+
 
 _log: Final = logging.getLogger(__name__)
 

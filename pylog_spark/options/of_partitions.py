@@ -5,8 +5,16 @@ from pathlib import Path
 from typing import Final
 
 from pylog_spark.options.declared import OVERRIDE
-from pylog_spark.options.kinds import ARRAY_SIZE, FACTOR, FILE, OFFSET, SETTINGS, SWITCH, codes
-from pylog_spark.options.option import Option
+from pylog_spark.options.option import (
+    ARRAY_SIZE,
+    FACTOR,
+    FILE,
+    OFFSET,
+    SETTINGS,
+    SWITCH,
+    Option,
+    codes,
+)
 
 DIRECTORY: Final = Option[Path](
     name="directory",

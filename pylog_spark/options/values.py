@@ -52,8 +52,7 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import NEWEST_RELEASE
 from storage_core.config.cleaner_config import CleanerConfig
-from storage_core.config.keys import ConfigKey, Scope, keys_of, setting
-from storage_core.config.values import int64
+from storage_core.config.values import ConfigKey, Scope, int64, keys_of, setting
 
 
 def _job(name: str, default: int, doc: str, unit: str = "bytes") -> Any:

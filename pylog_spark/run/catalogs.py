@@ -7,7 +7,7 @@ from pathlib import Path
 import humanize
 
 from pylog_spark.options import JobOptions
-from pylog_spark.options.broker import broker_config
+from pylog_spark.options.load import broker_config
 from pylog_spark.schemas import Reason
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
@@ -26,8 +26,8 @@ from storage_core.config.broker_config import spell_directories
 from storage_core.errors import GuardRefusedError, PylogError
 from storage_core.filenames import META_PROPERTIES_FILE
 from storage_core.roots.broker import BrokerRoot
-from storage_core.roots.carried_configs import read_carried_configs
 from storage_core.roots.open_root import LogRoot
+from storage_core.roots.own_catalog import read_carried_configs
 from storage_core.wording import time_text
 
 

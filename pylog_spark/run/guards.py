@@ -1,19 +1,32 @@
 """What is checked before a run touches anything."""
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import METRICS_FILE
 from pylog_spark.run.catalogs import read_meta_properties
-from pylog_spark.run.missing_directories import check_configured
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    ClusterMetadata,
+    read_cluster_metadata,
+)
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import local_path, require_role
-from storage_core.checkpoint.broker_files import validate_one_broker
-from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+from storage_core.checkpoint.broker_files import MetaProperties, is_same_broker, validate_one_broker
+from storage_core.errors import (
+    ConfigError,
+    GuardRefusedError,
+    LogDirectoryNotFoundError,
+    PylogError,
+    StorageError,
+)
 from storage_core.filenames import (
     CLEANER_FILE,
     LOG_START_FILE,
@@ -21,13 +34,222 @@ from storage_core.filenames import (
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
+    TopicPartition,
 )
-from storage_core.maintenance.compaction.sidecar_folder import check_sidecar_folder
+from storage_core.local_files import entry_names
+from storage_core.maintenance.compaction.key_sidecar import check_sidecar_folder
+from storage_core.maintenance.verification.prescription import recover_command
 from storage_core.redaction import has_password
 from storage_core.roots.guards import check_local_directory, check_off_object
-from storage_core.roots.open_root import LogRoot
+from storage_core.roots.open_root import LogRoot, open_root
 from storage_core.store.local import plain_path
 from storage_core.wording import time_text
+
+# Whether a run was given every log directory of its broker.
+#
+# The marker of a clean shutdown in one directory is a claim about the broker: if another directory
+# of it lies elsewhere and was not recovered, the claim would be false.
+
+_LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")
+
+
+def check_configured(location: str, options: JobOptions) -> None:
+    """Refuse a broker's log directory missing from the broker's own file. Without that file, or
+    directories in it, any directory may be the broker's."""
+    configured = _paths_of(options)
+    if configured and Path(location).resolve() not in {Path(path).resolve() for path in configured}:
+        raise LogDirectoryNotFoundError(
+            location,
+            f"is not in log.dirs, which has {', '.join(configured)}; where the broker's disks are "
+            "mounted elsewhere, say --set log.dirs=... with their paths here",
+        )
+
+
+def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, list[str]]:
+    """Return, by root, evidence of further log directories of its broker. These directories are
+    missing from the run.
+
+    Two sources are asked: the registration of the broker in the cluster's metadata, by the ids of
+    directories, and the broker's own file, by their paths.
+    """
+    properties = {root.location: read_meta_properties(root.location) for root in roots}
+    metadata = _read_metadata(roots)
+    present = {Path(root.location).resolve() for root in roots}
+    by_file = [path for path in _paths_of(options) if Path(path).resolve() not in present]
+    missing: dict[str, list[str]] = {}
+    for root in roots:
+        own = properties[root.location]
+        paths, nowhere = list(by_file), False
+        reasons = [f"the broker's log directory {path} was not given" for path in by_file]
+        if own is not None:
+            here = {
+                other.directory_id
+                for other in properties.values()
+                if other is not None and is_same_broker(own, other)
+            }
+            for location, cluster in metadata.items():
+                if not is_same_broker(own, properties[location]) or own.node_id is None:
+                    continue
+                registered = cluster.brokers.get(own.node_id)
+                ids = () if registered is None else registered.log_directories
+                absent = sorted(set(ids) - here)
+                if absent:
+                    beside = _find_beside(present, own, absent)
+                    places = [
+                        f"{each} (directory.id), which is {beside[each]}"
+                        if each in beside
+                        else f"{each} (directory.id)"
+                        for each in absent
+                    ]
+                    reasons.append(
+                        f"log directories of the broker were not given: {', '.join(places)}"
+                    )
+                    paths += [path for path in beside.values() if path not in paths]
+                    nowhere = nowhere or len(beside) < len(absent)
+        if reasons:
+            whole = recover_command([*(one.location for one in roots), *paths])
+            which = "give all of them"
+            if nowhere and not by_file:
+                which += ", those too whose paths only log.dirs of the broker says"
+            missing[root.location] = [*reasons, f"{which}: {whole}"]
+    return missing
+
+
+def _read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:
+    """Return the metadata that a start would use, by root. Where that cannot be read nothing is
+    recovered, and another message says why."""
+    metadata = {}
+    for root in roots:
+        directory = Path(root.location) / CLUSTER_METADATA_DIRECTORY
+        if directory.is_dir():
+            with suppress(PylogError):
+                metadata[root.location] = read_cluster_metadata(directory, is_recovered=True)
+    return metadata
+
+
+def _find_beside(
+    roots: Collection[Path], broker: MetaProperties, ids: Sequence[str]
+) -> dict[str, str]:
+    """Return, by id, a broker's log directories beside the given ones."""
+    places: dict[str, str] = {}
+    for folder in sorted({root.parent for root in roots}):
+        with suppress(OSError):
+            for path in (folder / name for name in sorted(entry_names(folder, may_be_link=True))):
+                # A neighbour may be anything: what cannot be read is none of the broker's.
+                with suppress(PylogError, OSError):
+                    other = read_meta_properties(str(path)) if path.is_dir() else None
+                    if other is None or not is_same_broker(broker, other) or path in roots:
+                        continue
+                    if other.directory_id is not None and other.directory_id in ids:
+                        places.setdefault(other.directory_id, str(path))
+    return places
+
+
+def _paths_of(options: JobOptions) -> list[str]:
+    settings = {**options.broker_settings, **options.broker_overrides}
+    for key in _LOG_DIR_KEYS:
+        if key in settings:
+            return [path.strip() for path in settings[key].split(",") if path.strip()]
+    return []
+
+
+# Log directories of several brokers, told from those of one.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadBroker:
+    """Log directories that get no verdict because they cannot be read."""
+
+    broker: int | None  # node id, None where no file that can be read says it
+    roots: tuple[str, ...]
+    error: str
+
+
+def split_by_broker(
+    roots: Sequence[LogRoot],
+) -> tuple[dict[int, list[LogRoot]], list[UnreadBroker]]:
+    """Tell log directories of several brokers from those of one.
+
+    They are of several if two nodes of one cluster have a replica of the same partition: one broker
+    has one in a single directory. Otherwise one broker has a directory that is not its own, which
+    is a finding.
+
+    Args:
+        roots: Local log directories; some of them perhaps cannot be read.
+
+    Returns:
+        The log directories by node id, and those that get no verdict: no file that can be read
+        says whose they are, or others of their broker cannot be read. Nothing where all are of one
+        broker.
+    """
+    by_broker: dict[int, list[LogRoot]] = {}
+    replicas: dict[int, set[TopicPartition]] = {}
+    unread: list[UnreadBroker] = []
+    clusters = set()
+    for root in roots:
+        alone = f"`pylog doctor {quote(root.location)} --role broker` says how to mend it"
+        error = f"{root.location}: {META_PROPERTIES_FILE} does not say whose it is: {alone}"
+        try:
+            held = _replicas(root)
+            meta = read_meta_properties(root.location)
+        except StorageError as failure:
+            is_forbidden = isinstance(failure.__cause__, PermissionError)
+            way = "run this as its owner, or as root" if is_forbidden else "is its disk mounted?"
+            error, meta = f"{failure}: {way}", None
+        except PylogError as failure:
+            error, meta = f"{failure}: {alone}", None
+        if meta is None or meta.node_id is None:
+            unread.append(UnreadBroker(broker=None, roots=(root.location,), error=error))
+            continue
+        clusters.add(meta.cluster_id)
+        by_broker.setdefault(meta.node_id, []).append(root)
+        replicas.setdefault(meta.node_id, set()).update(held)
+    is_shared = sum(map(len, replicas.values())) > len(set().union(*replicas.values()))
+    if len(clusters) > 1 or not is_shared:
+        return {}, []
+    if unread:
+        registered = _count_registered([root for own in by_broker.values() for root in own])
+        for broker, own in list(by_broker.items()):
+            if len(own) < registered.get(broker, 0):
+                locations = tuple(root.location for root in by_broker.pop(broker))
+                error = f"broker {broker}: {len(own)} of its {registered[broker]} log directories "
+                error += "can be read: no verdict on it"
+                unread.append(UnreadBroker(broker=broker, roots=locations, error=error))
+    return dict(sorted(by_broker.items())), unread if by_broker else []
+
+
+def _count_registered(roots: Sequence[LogRoot]) -> dict[int, int]:
+    """Return each broker's number of log directories by the newest metadata."""
+    copies = []
+    for root in roots:
+        directory = Path(root.location) / CLUSTER_METADATA_DIRECTORY
+        if directory.is_dir():
+            with suppress(PylogError):
+                copies.append(read_cluster_metadata(directory, is_recovered=True))
+    newest = max(copies, key=lambda copy: copy.end_offset, default=None)
+    brokers = {} if newest is None else newest.brokers
+    return {node_id: len(broker.log_directories) for node_id, broker in brokers.items()}
+
+
+def owner_of(root: LogRoot) -> MetaProperties | None:
+    """Return whose a log directory is, None where no file says it."""
+    try:
+        return read_meta_properties(root.location)
+    except PylogError:
+        return None  # which is a finding
+
+
+def _replicas(root: LogRoot) -> set[TopicPartition]:
+    path = local_path(root.location)
+    if path is None:
+        return set()
+    kinds = map(classify_directory, open_root(Path(path), role=root.role).directories())
+    return {
+        partition
+        for kind, partition in kinds
+        if kind is DirectoryKind.PARTITION and partition is not None
+    }
+
 
 _COPY_NOTE: Final = (
     "a {role} root is only reported on: it cannot fetch again what is cut. To cut a local copy "

@@ -23,14 +23,13 @@ import pyarrow.parquet as pq
 
 from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.options.values import TUNING_KEYS
-from pylog_spark.tasks.fingerprints import FileFacts, digest_operations
+from pylog_spark.tasks.message import FileFacts, digest_operations
 from storage_core import __version__
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
 from storage_core.errors import ConfigError, GuardRefusedError
-from storage_core.json_text import parse_json
-from storage_core.json_values import read_value
+from storage_core.json_values import parse_json, read_value
 from storage_core.local_files import require_own_file
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.generations import GENERATION_MARK

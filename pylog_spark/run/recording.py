@@ -15,13 +15,12 @@ from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.plan_table import result_rows
+from pylog_spark.run.plan_table import Outcome, result_rows
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.run.run_state import RunListener, RunState
 from pylog_spark.schemas import OPERATION, RESULT, STEPS, RunEvent
 from pylog_spark.structured_logs import log_fields
-from pylog_spark.tasks.cells import slice_table
+from pylog_spark.tasks.message import slice_table
 from pylog_spark.text import one_line
 from storage_core import __version__, interruption
 from storage_core.clock import Clock

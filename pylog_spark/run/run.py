@@ -6,44 +6,209 @@ has ended, whatever ended it; then the record is closed.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.discovery import count_directories, discover_partitions
 from pylog_spark.engines.choice import Place, open_engine, open_look_engine
 from pylog_spark.engines.engine import AnyEngine, run_apart
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.run.budgets import RunBudget
-from pylog_spark.run.disks import Disks, find_disks
-from pylog_spark.run.exit_rule import exit_code_of
+from pylog_spark.house import addition_for
+from pylog_spark.options import RunLimits
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
 from pylog_spark.run.planning import (
+    Disks,
     WorkItem,
     WorkUnit,
     are_looked_at_here,
     choose_unit_bytes,
     count_busy,
+    find_disks,
     pack_units,
 )
 from pylog_spark.run.recording import Recorder, ledger_problem_notes
 from pylog_spark.run.run_report import Report, RunSummary, summarise
-from pylog_spark.schemas import PARTITION
+from pylog_spark.schemas import PARTITION, Action, Reason, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core import interruption
 from storage_core.errors import StorageError
+from storage_core.maintenance.verification.findings import Severity
 from storage_core.roots.killed_runs import foresee_marker
 from storage_core.roots.open_root import LogRoot
 from storage_core.roots.root import HeldRoot, failures_of
+from storage_core.wording import span_text
+
+# The budgets of a run for new work: bytes, time, disk space.
+#
+# A budget is asked between waves, never within one: what was begun is finished, and what finished
+# waves committed stays.
+
+# Of what is free on a disk, another writer may want some too.
+_USABLE_SHARE: Final = 0.9
+
+
+class RunBudget:
+    """The budget of one run.
+
+    Args:
+        limits: What it may use.
+        clock: Seconds that only grow; for tests.
+    """
+
+    def __init__(self, limits: RunLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._began = clock()
+        self._used_bytes = 0
+
+    def use(self, size_bytes: int) -> None:
+        """Take note of bytes that a wave is going to read."""
+        self._used_bytes += size_bytes
+
+    def refusal(self) -> tuple[Reason, str] | None:
+        """Return why nothing more may be begun, None while it may."""
+        most_bytes, most_ms = self._limits.max_bytes, self._limits.max_duration_ms
+        if most_bytes is not None and self._used_bytes >= most_bytes:
+            why = f"--max-bytes {most_bytes}: {self._used_bytes} bytes were read before it"
+            return Reason.BUDGET_SPENT, why
+        spent_ms = round((self._clock() - self._began) * 1000)
+        if most_ms is not None and spent_ms >= most_ms:
+            why = f"--max-duration {span_text(most_ms)}: {span_text(spent_ms)} had passed before it"
+            return Reason.BUDGET_SPENT, why
+        return None
+
+    def usable_of(self, free_bytes: int) -> int:
+        """Return the usable part of a disk's free space, never negative."""
+        spared = min(int(free_bytes * _USABLE_SHARE), free_bytes - self._limits.min_free_bytes)
+        return max(0, spared)
+
+
+# Which exit status the rows of a run give it.
+
+# Refusals by a guard: nothing is wrong with what was done, but something was not allowed.
+_GUARDS: Final = frozenset(
+    {
+        Reason.CONFIG_UNKNOWN,
+        Reason.METADATA_UNKNOWN,
+        Reason.NO_HIGH_WATERMARK,
+        Reason.UNCLEAN_SHUTDOWN,
+        Reason.RECOVERY_REQUIRED,
+        Reason.NO_SPACE,
+        Reason.DELETES_TOO_MUCH,
+        Reason.CLOCK_PAST_RETENTION,
+        Reason.REMOTE_STORAGE,
+        Reason.TIERED,
+        Reason.INCONSISTENT_TOPIC_ID,
+        Reason.INCONSISTENT_CLUSTER_ID,
+        Reason.INCONSISTENT_EPOCHS,
+        Reason.SWITCHED_OFF,
+        Reason.NEGATIVE_TIMESTAMP,
+        Reason.AGE_CONTRADICTED,
+        Reason.RECORDS_WITHOUT_KEY,
+    }
+)
+# What no run ever works on; neither done nor refused.
+_NOT_ASKED_FOR: Final = frozenset(
+    {
+        Reason.INTERNAL_METADATA,
+        Reason.FUTURE_DIRECTORY,
+        Reason.DELETE_DIRECTORY,
+        Reason.STRAY_DIRECTORY,
+        Reason.INVALID_DIRECTORY_NAME,
+        Reason.LINKED_DIRECTORY,
+    }
+)
+_CUTS: Final = frozenset(
+    {
+        Reason.CUTS_BELOW_HIGH_WATERMARK,
+        Reason.CUTS_COMMITTED_RECORDS,
+        Reason.CUTS_READABLE_RECORDS,
+        Reason.CUTS_TOO_MUCH,
+        Reason.CUTS_WHOLE_LOG,
+        Reason.BEGINS_ANEW,
+    }
+)
+_TRANSFERS: Final = frozenset(
+    {
+        Reason.OVERLAPPING_SEGMENTS,
+        Reason.MIXED_REPLICAS,
+        Reason.MISSING_SEGMENTS,
+        Reason.UNFINISHED_SWAP,
+        Reason.INCONSISTENT_TOPIC_ID,
+        Reason.TARGET_NOT_EMPTY,
+        Reason.TARGET_IS_OLDER,
+    }
+)
+# By action: reasons of which a single row is enough for 3. What was asked for was begun, and a
+# person has to decide about the rest.
+_FOR_A_PERSON: Final[Mapping[str, Collection[str]]] = {
+    Action.RECOVER: _CUTS,
+    Action.RUN: _CUTS,
+    Action.TRUNCATE: _CUTS,
+    Action.INGEST: _TRANSFERS,
+    Action.MATERIALIZE: _TRANSFERS,
+    Action.UNDO: frozenset({Reason.CHANGED_SINCE_RUN, Reason.RUN_NOT_ENDED, Reason.PURGED}),
+}
+
+
+def exit_code_of(
+    results: pa.Table,
+    *,
+    action: str,
+    failures: Collection[str] = (),
+    has_findings: bool = False,
+) -> ExitCode:
+    """Return the exit status for a run's rows.
+
+    4 if a partition failed, or the disk of a log directory. 3 if a guard refused every partition of
+    a root that was asked for: a scheduler must not take a root that nobody was allowed to touch for
+    one that is done. Single refusals among partitions that are in order are rows of the result, and
+    0, but for those that a person has to decide about. 1 if nothing worse is said, and something
+    was found that the caller asked to be told of.
+
+    Args:
+        results: Rows of ``schemas.RESULT``.
+        has_findings: Whether there are such findings.
+    """
+    failed = pc.equal(results["status"], Status.FAILED.value)
+    if failures or pc.any(failed).as_py():
+        return ExitCode.PARTLY_FAILED
+    reasons = _FOR_A_PERSON.get(action) or addition_for("for_a_person", action) or ()
+    if _is_refused(results, {Reason.INPUTS_CHANGED, *reasons}):
+        return ExitCode.REFUSED
+    return ExitCode.FINDINGS if has_findings else ExitCode.DONE
+
+
+def _is_refused(results: pa.Table, for_a_person: Collection[str]) -> bool:
+    refused: set[str] = set()
+    accepted: set[str] = set()
+    kinds = results.select(["root", "reason"]).group_by(["root", "reason"]).aggregate([])
+    for row in kinds.to_pylist():
+        if row["reason"] in for_a_person:
+            return True
+        if row["reason"] in _GUARDS:
+            refused.add(row["root"])
+        elif row["reason"] not in _NOT_ASKED_FOR:
+            accepted.add(row["root"])
+    return bool(refused - accepted)
+
+
+def is_as_bad(worst: Severity | None, fail_on: Severity | None) -> bool:
+    """Return whether the worst finding is as bad as ``--fail-on``. The option's value None means
+    that no finding is bad."""
+    return worst is not None and fail_on is not None and worst.rank >= fail_on.rank
+
 
 T = TypeVar("T")
 RootT = TypeVar("RootT", bound=HeldRoot)

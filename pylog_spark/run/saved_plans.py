@@ -24,7 +24,7 @@ from pylog_spark.run.plan_file import (
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES, WorkItem, are_looked_at_here, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import RETENTION_PLAN, Action, Reason, Status
-from pylog_spark.tasks.fingerprints import (
+from pylog_spark.tasks.message import (
     FileFacts,
     Fingerprint,
     decode_files,

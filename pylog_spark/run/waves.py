@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
-from pylog_spark.run.disks import device_of
-from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.planning import Demand, plan_rounds
+from pylog_spark.run.plan_table import Outcome
+from pylog_spark.run.planning import Demand, device_of, plan_rounds
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import Reason
-from pylog_spark.tasks.partition_ref import PartitionRef
+from pylog_spark.tasks.run_context import PartitionRef
 from storage_core.catalog.roles import local_path
 from storage_core.errors import StorageError
 from storage_core.roots.root import HeldRoot

@@ -20,7 +20,7 @@ from pylog_spark.tasks.views import VIEWS, RangeView
 from storage_core.catalog.roles import local_path
 from storage_core.errors import ConfigError
 from storage_core.filenames import MAX_OFFSET, TopicPartition
-from storage_core.json_text import parse_json
+from storage_core.json_values import parse_json
 from storage_core.reading.ranges import COLUMN_TYPES, LOG_COLUMN, schema_of
 from storage_core.reading.request import (
     DEFAULT_RANGE_BYTES,

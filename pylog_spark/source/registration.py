@@ -1,13 +1,102 @@
 """Make ``kafka-log`` known to a Spark session, and the function ``kafka_log``."""
 
-from typing import Final
+import importlib
+from collections.abc import Iterator
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.engines.session_facts import setting
+from pylog_spark.rows import spark_ddl
 from pylog_spark.source.data_source import KafkaLogDataSource
-from pylog_spark.source.options import parse_spark_bytes
-from pylog_spark.source.table_function import register_function
+from pylog_spark.source.options import (
+    PLAIN_COLUMNS,
+    RECORDS,
+    parse_options,
+    parse_spark_bytes,
+    warn_of_meaningless,
+)
+from pylog_spark.tasks.worker import freeze_modules
+from storage_core.clock import SystemClock
+from storage_core.errors import ConfigError
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import read_range, schema_of
+
+# The table function ``kafka_log``: records for users of SQL alone.
+#
+# ``SELECT * FROM kafka_log('/var/lib/kafka', topic => 'orders')``
+#
+# Spark gives a call of a function in Python to one task, has its columns fixed when it is
+# registered, and lets no such function that speaks Arrow stand in a lateral join or in a function
+# of SQL. So this is for a look; the format spreads over tasks, has all columns and all views.
+
+FUNCTION_NAME: Final = "kafka_log"
+_INSTEAD: Final = "CREATE TEMPORARY VIEW ... USING `kafka-log` OPTIONS (...)"
+
+
+class KafkaLogFunction:
+    """One call of the function; Spark makes it in the task."""
+
+    def eval(self, path: Any, topic: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Yield records of topics, by partition, in order of offsets.
+
+        Args:
+            topic: The option ``subscribe``; NULL for all topics.
+            options: The format's others, by name. Each is an array of the one value that the call
+                has, as Spark hands it over.
+
+        Raises:
+            ConfigError: An option is wrong, or asks for other columns than the function has.
+            PylogError: A log cannot be read.
+        """
+        freeze_modules()
+        arguments = {"path": path, "subscribe": topic, **options}
+        texts = {name: _text(name, array) for name, array in arguments.items() if array is not None}
+        asked = parse_options({name: text for name, text in texts.items() if text is not None})
+        if asked.view != RECORDS or asked.columns != PLAIN_COLUMNS:
+            columns = ", ".join(PLAIN_COLUMNS)
+            reason = f"has the columns {columns}; for others there is {_INSTEAD}"
+            raise ConfigError(FUNCTION_NAME, None, reason)
+        warn_of_meaningless(asked.without_meaning)
+        for wanted in plan_ranges(asked.request, now_ms=SystemClock().now_ms()):
+            yield from read_range(wanted)
+
+
+class MissingFunction:
+    """The function on a PySpark that has none of this kind."""
+
+    def eval(self, *arguments: object, **options: object) -> Iterator[tuple[object, ...]]:
+        """Say what there is in its place.
+
+        Raises:
+            ConfigError: Always.
+        """
+        del arguments, options
+        raise ConfigError(FUNCTION_NAME, None, f"needs pyspark 4.1; there is {_INSTEAD}")
+
+
+def register_function(spark: SparkSession) -> None:
+    """Make the function known to a session."""
+    # A Spark Connect session accepts only functions of its own kind.
+    package = type(spark.udtf).__module__.rpartition(".")[0]
+    functions = importlib.import_module(f"{package}.functions")
+    columns = spark_ddl(schema_of(PLAIN_COLUMNS))
+    function = (
+        functions.arrow_udtf(KafkaLogFunction, returnType=columns)
+        if hasattr(functions, "arrow_udtf")
+        else functions.udtf(MissingFunction, returnType=columns)
+    )
+    spark.udtf.register(FUNCTION_NAME, function)
+
+
+def _text(name: str, array: Any) -> str | None:
+    """Return an argument's value as the format's text."""
+    values = array.to_pylist() if isinstance(array, pa.Array) else []
+    if len(values) != 1 or not isinstance(values[0], str | bool | int | None):
+        raise ConfigError(name, None, "expected a text, a number or a truth; no table")
+    return None if values[0] is None else str(values[0])
+
 
 _MAX_PARTITION_BYTES: Final = "spark.sql.files.maxPartitionBytes"
 

@@ -4,28 +4,249 @@ Spark's checkpoint has the offsets of each trigger before its tasks begin, and g
 a query that was killed: a trigger is planned from offsets alone, whatever files have them by then.
 """
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pylog_spark.source.options import SourceOptions, warn_of_meaningless
-from pylog_spark.source.stream_offsets import (
-    limit_ends,
-    next_ends,
-    offsets_from_json,
-    offsets_to_json,
-)
-from pylog_spark.source.task_planning import plan_tasks
+from pylog_spark.tasks.views import ViewPart
 from pylog_spark.tasks.worker import freeze_modules
 from storage_core.clock import SystemClock
-from storage_core.errors import ConfigError, OffsetOutOfRangeError
-from storage_core.filenames import TopicPartition
-from storage_core.reading.following import follow_range
-from storage_core.reading.planning import LogOffsets, find_offsets
+from storage_core.errors import ConfigError, OffsetOutOfRangeError, PartitionNotFoundError
+from storage_core.filenames import MAX_OFFSET, TopicPartition
+from storage_core.reading.planning import (
+    LogOffsets,
+    choose_places,
+    find_offsets,
+    find_places,
+    follow_range,
+    plan_ranges,
+)
 from storage_core.reading.ranges import ReadRange
 from storage_core.reading.request import Bound, ReadRequest, TopicChoice
+from storage_core.roots.root import Root
+from storage_core.store.open_objects import name_root
+
+# A stream's offsets: in its checkpoint, and for a trigger.
+#
+# In JSON they are as Spark's Kafka source writes them, ``{"orders": {"0": 23, "1": 7}}``: of each
+# partition the offset up to which it was read, which is that of the next record.
+
+_log: Final = logging.getLogger(__name__)
+
+
+def offsets_from_json(stored: object) -> dict[TopicPartition, int]:
+    """Read offsets as a checkpoint has them, already parsed from JSON.
+
+    Raises:
+        ConfigError: They are not of that form.
+    """
+    offsets = {}
+    of_topics = stored if isinstance(stored, dict) else {"": stored}
+    for topic, of_partitions in of_topics.items():
+        if not isinstance(of_partitions, dict):
+            raise _malformed(stored)
+        for number, offset in of_partitions.items():
+            is_number = isinstance(offset, int) and not isinstance(offset, bool)
+            if not is_number or not 0 <= offset <= MAX_OFFSET or not _is_partition(number):
+                raise _malformed(stored)
+            offsets[TopicPartition(topic, int(number))] = offset
+    return offsets
+
+
+def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as JSON for a checkpoint; equal offsets, equal text."""
+    by_topic: dict[str, dict[str, int]] = {}
+    for partition in sorted(offsets):
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return by_topic
+
+
+def next_ends(
+    reached: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, LogOffsets],
+    *,
+    fail_on_data_loss: bool,
+) -> dict[TopicPartition, int]:
+    """Return each partition's end, never below the offsets already read.
+
+    Args:
+        fail_on_data_loss: Whether it is an error that a log is gone or ends below what was read;
+            else it is waited for, with a warning: to go back would repeat records.
+
+    Raises:
+        PartitionNotFoundError: A partition is gone.
+        OffsetOutOfRangeError: A log ends below what was read of it.
+    """
+    for partition, offset in reached.items():
+        log = logs.get(partition)
+        if log is not None and offset <= log.log_end_offset:
+            continue
+        loss = _loss(partition, offset, log)
+        if fail_on_data_loss:
+            raise loss
+        _log.warning("%s; waiting for offset %d", loss, offset)
+    ends = {partition: log.end for partition, log in logs.items()}
+    return ends | {
+        partition: max(offset, ends.get(partition, offset)) for partition, offset in reached.items()
+    }
+
+
+def limit_ends(
+    reached: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, LogOffsets],
+    ends: Mapping[TopicPartition, int],
+    most: int,
+) -> dict[TopicPartition, int]:
+    """Limit ends to a number of offsets, as Spark's Kafka source.
+
+    Each partition has its share by how much of it there is, and at least one offset.
+
+    Args:
+        logs: Offsets of the existing logs; a partition that is new to the stream is read from its
+            start.
+        most: How many offsets, at least 1.
+    """
+    starts = {
+        partition: reached[partition] if partition in reached else logs[partition].log_start_offset
+        for partition in ends
+    }
+    total = sum(max(0, end - starts[partition]) for partition, end in ends.items())
+    if total <= most:
+        return dict(ends)
+    return {
+        partition: min(end, starts[partition] + max(1, most * (end - starts[partition]) // total))
+        for partition, end in ends.items()
+    }
+
+
+def _is_partition(number: object) -> bool:
+    return isinstance(number, str) and number.isascii() and number.isdigit() and len(number) <= 10  # noqa: PLR2004  # digits of 2^31
+
+
+def _malformed(stored: object) -> ConfigError:
+    reason = 'expected offsets like {"orders": {"0": 23}}; is it the checkpoint of another source?'
+    return ConfigError("checkpoint", str(stored), reason)
+
+
+def _loss(
+    partition: TopicPartition, offset: int, log: LogOffsets | None
+) -> PartitionNotFoundError | OffsetOutOfRangeError:
+    if log is None:
+        return PartitionNotFoundError(str(partition))
+    first, end = log.log_start_offset, log.log_end_offset
+    return OffsetOutOfRangeError(str(partition), offset, first, end)
+
+
+# The tasks of a query: small ranges together, large segments in pieces. One task may read small
+# ranges of many partitions.
+#
+# Views of files are a task for some dozens of partitions; those of whole roots one for all of
+# them.
+
+# Opening a partition takes about as long as reading this much of one.
+_OPEN_COST_BYTES: Final = 1 << 20
+# Each task lists its root anew, which costs as much as reading some partitions.
+_PARTITIONS_A_TASK: Final = 64
+
+
+def plan_tasks(options: SourceOptions, *, now_ms: int) -> list[tuple[ReadRange, ...]]:
+    """Return each task's ranges, in the order of partitions and offsets. The result is empty if
+    there are no records.
+
+    Args:
+        options: The query's options.
+        now_ms: The query's clock, epoch milliseconds.
+
+    Raises:
+        PylogError: The errors of ``plan_ranges``.
+    """
+    request = options.request
+    ranges = plan_ranges(request, now_ms=now_ms)
+    tasks = pack_ranges(ranges, task_bytes=request.range_bytes, task_offsets=request.range_offsets)
+    if options.min_partitions is None or not 0 < len(tasks) < options.min_partitions:
+        return tasks
+    # Smaller ones are cut once: it is a hint, as in Spark.
+    total = sum(wanted.size_bytes for wanted in ranges)
+    smaller = replace(request, range_bytes=max(1, total // options.min_partitions))
+    ranges = plan_ranges(smaller, now_ms=now_ms)
+    share = sum(map(_cost, ranges)) // options.min_partitions
+    task_bytes = max(1, min(request.range_bytes, share))
+    return pack_ranges(ranges, task_bytes=task_bytes, task_offsets=request.range_offsets)
+
+
+def plan_parts(request: ReadRequest, *, is_of_roots: bool, now_ms: int) -> list[ViewPart]:
+    """Return each task's part of a view, in order of partitions.
+
+    Args:
+        is_of_roots: Whether the view is of roots as a whole, whatever partitions are chosen.
+        now_ms: The query's clock, epoch milliseconds.
+
+    Raises:
+        ConfigError: A topic or partition is not there, or a partition is there several times.
+        StorageError: A directory cannot be listed.
+    """
+    place_of = choose_places(request)
+    topics = None if request.choice.is_everything else frozenset(p.topic for p in place_of)
+    if is_of_roots:
+        places = find_places(request.paths).values()
+        roots = dict.fromkeys(_path_of(place.root) for several in places for place in several)
+        return [ViewPart(roots=tuple(roots), partitions=(), topics=topics, now_ms=now_ms)]
+    by_root: dict[str, list[tuple[TopicPartition, str]]] = {}
+    for partition, place in place_of.items():
+        by_root.setdefault(_path_of(place.root), []).append((partition, place.location))
+    return [
+        ViewPart(
+            roots=(root,),
+            partitions=tuple(partitions[first : first + _PARTITIONS_A_TASK]),
+            topics=topics,
+            now_ms=now_ms,
+        )
+        for root, partitions in by_root.items()
+        for first in range(0, len(partitions), _PARTITIONS_A_TASK)
+    ]
+
+
+def _path_of(root: Root) -> str:
+    """Return what names a root wherever it is opened again."""
+    return name_root(root.location, has_manifests=root.has_manifests)
+
+
+def pack_ranges(
+    ranges: Sequence[ReadRange], *, task_bytes: int, task_offsets: int | None
+) -> list[tuple[ReadRange, ...]]:
+    """Return ranges that follow each other as the work of tasks.
+
+    Args:
+        ranges: In the order in which they are to be read.
+        task_bytes: How much a task reads, what it takes to open a partition included, unless one
+            range is more.
+        task_offsets: How many offsets a task's ranges have at most; they have ends then. None for
+            no such bound.
+    """
+    tasks: list[tuple[ReadRange, ...]] = []
+    task: list[ReadRange] = []
+    size = offsets = 0
+    for wanted in ranges:
+        cost = _cost(wanted)
+        span = 0 if wanted.end_offset is None else wanted.end_offset - wanted.start_offset
+        is_full = size + cost > task_bytes
+        if task and (is_full or (task_offsets is not None and offsets + span > task_offsets)):
+            tasks.append(tuple(task))
+            task, size, offsets = [], 0, 0
+        task.append(wanted)
+        size += cost
+        offsets += span
+    return [*tasks, tuple(task)] if task else tasks
+
+
+def _cost(wanted: ReadRange) -> int:
+    return wanted.size_bytes + _OPEN_COST_BYTES
+
 
 try:
     from pyspark.sql.streaming.datasource import (

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from storage_core.store.open_objects import MANAGED_PREFIX, is_url
-from storage_core.turns import in_turns, waiting
+from storage_core.threads import in_turns, waiting
 
 # Bytes of segments that such work reads or moves at the same time. A partition that has more goes
 # alone: the memory of a task is for one. Buffers, maps and uploads take some times as much.
@@ -63,7 +63,7 @@ def map_in_turns(work: Callable[[Item], Answer], items: Iterable[Item]) -> Itera
 
     Args:
         work: As for ``map_ahead``; where it waits it lets others have their turn, as
-            ``storage_core.turns`` says.
+            ``storage_core.threads`` says.
     """
     return map_ahead(in_turns(work), items)
 

@@ -19,6 +19,7 @@ from storage_core.config import BrokerConfig
 from storage_core.coordinators.coordinator_log import (
     ReplayedRecord,
     TransactionEnd,
+    Undecoded,
     replay_partition,
 )
 from storage_core.coordinators.groups import (
@@ -30,15 +31,16 @@ from storage_core.coordinators.groups import (
     ShareKey,
     ShareOffset,
 )
-from storage_core.coordinators.observed_log import ObservedLog, observe_log
 from storage_core.coordinators.offsets_audit import (
     NO_OFFSET,
     AuditedCommit,
     AuditSettings,
     CommitFinding,
     LogBounds,
+    ObservedLog,
     audit_commits,
     find_outside,
+    observe_log,
 )
 from storage_core.coordinators.transactions import (
     HoldingTransaction,
@@ -48,7 +50,6 @@ from storage_core.coordinators.transactions import (
     judge_open_transactions,
     name_absent_coordinators,
 )
-from storage_core.coordinators.undecoded import Undecoded
 from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import (
     CONSUMER_OFFSETS_TOPIC,

@@ -1,14 +1,33 @@
 """The context of a run's tasks: values only, equal for all. It is made on the driver."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from pylog_spark.options import JobOptions
+from pylog_spark.schemas import PartitionName
 from pylog_spark.tasks.ahead import Answer, Item, is_remote, map_ahead, map_in_turns
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config.values import DOUBLE_MAX
+from storage_core.filenames import TopicPartition
 from storage_core.maintenance.throttler import Throttler, share_of
 from storage_core.roots.root import RootAccess
+
+# Which partition a plan, a task and an outcome are about.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRef:
+    """One partition of a run."""
+
+    ordinal: int  # its row in the run's table of plans, by which outcomes are told apart
+    root: str
+    directory: str  # its own directory: a path, or the location of a managed partition
+    partition: TopicPartition
+
+    @property
+    def name(self) -> PartitionName:
+        """Its name in rows and log lines."""
+        return PartitionName(root=self.root, **asdict(self.partition))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from pylog_spark.tasks.coordinators import (
     observe_transactions,
     views_beside,
 )
-from storage_core.checkpoint.checkpoint_files import MAX_LEADER_EPOCH_BYTES, parse_leader_epochs
+from storage_core.checkpoint.checkpoints import MAX_LEADER_EPOCH_BYTES, parse_leader_epochs
 from storage_core.config import BrokerConfig
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
@@ -38,15 +38,13 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from storage_core.formats.producer_snapshot import SNAPSHOT_ENTRY
-from storage_core.index.segment_indexes import read_entries
-from storage_core.index.transaction_index import read_transactions
+from storage_core.index.segment_indexes import read_entries, read_transactions
 from storage_core.kafka_log import PARTITION_SCHEMA, SEGMENT_SCHEMA, open_logs
 from storage_core.log.batch_search import MAX_INDEX_BYTES
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_snapshot_table
 from storage_core.log.settled_store import SettledStore, settle
-from storage_core.reading.batch_columns import to_time
 from storage_core.reading.inspection import RootView, group_by_broker, inspect_root
-from storage_core.reading.ranges import BATCH_SCHEMA, ReadRange, read_batches
+from storage_core.reading.ranges import BATCH_SCHEMA, ReadRange, read_batches, to_time
 from storage_core.store import open_store
 
 _TIME: Final = pa.timestamp("us", tz="UTC")

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from storage_core.catalog.cluster_metadata import Voter
-from storage_core.catalog.metadata_decoder import encode_record
 from storage_core.catalog.metadata_image import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -28,6 +27,7 @@ from storage_core.catalog.metadata_image import (
     ResourceType,
     TopicMetadata,
     TopicRecord,
+    encode_record,
 )
 from storage_core.catalog.release_features import Release
 from storage_core.filenames import CLUSTER_SNAPSHOT_SUFFIX
@@ -35,6 +35,13 @@ from storage_core.formats.control import ControlType
 from storage_core.messages.internal_records import encode_control_record, encode_metadata_record
 from storage_core.records.batch_builder import BatchSettings, build_batches
 from storage_core.records.new_records import ByteColumn, NewRecords
+
+# Releases of Kafka by ``metadata.version``, with the features of each.
+#
+# Kafka has a level for each release and for steps between releases, such as ``4.1-IV0``. The level
+# also decides in which version a record is written. Sources: ``MetadataVersion`` and ``Feature``
+# of Kafka 4.4, and those of 3.9.1 to 4.3.0 for the levels that these start with.
+
 
 BOOTSTRAP_SNAPSHOT: Final = f"{0:020d}-{0:010d}{CLUSTER_SNAPSHOT_SUFFIX}"
 # Of voters that may be fixed or stand in the log.

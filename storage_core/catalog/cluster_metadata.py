@@ -20,7 +20,6 @@ from typing import Final
 
 import numpy as np
 
-from storage_core.catalog.metadata_decoder import decode_metadata_record
 from storage_core.catalog.metadata_image import (
     ClearElrRecord,
     ConfigRecord,
@@ -34,6 +33,7 @@ from storage_core.catalog.metadata_image import (
     ResourceType,
     TopicMetadata,
     TopicRecord,
+    decode_metadata_record,
 )
 from storage_core.errors import CorruptClusterMetadataError, CorruptRecordError, PylogError
 from storage_core.filenames import (
@@ -58,9 +58,8 @@ from storage_core.formats.batch_v2 import (
 from storage_core.formats.control import ControlType
 from storage_core.messages.internal_records import DecodedRecord, decode_internal_record
 from storage_core.messages.schema import NO_UUID, Fields
-from storage_core.records.batch_finder import BatchFinder
-from storage_core.records.columns import decode_records
-from storage_core.records.payload import Limits
+from storage_core.records.checked_headers import BatchFinder
+from storage_core.records.payload import Limits, decode_records
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, find_zeros, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore

@@ -23,7 +23,7 @@ from storage_core.config import (
     merge_broker_layers,
     merge_dynamic_configs,
 )
-from storage_core.config.releases import CORDONED_KEY
+from storage_core.config.values import CORDONED_KEY
 from storage_core.errors import ConfigError
 from storage_core.filenames import (
     CONSUMER_OFFSETS_TOPIC,
@@ -33,6 +33,24 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.json_values import OMITTED
+
+# Read topic configs from a dump, for directories without cluster metadata.
+#
+# Either JSON of our own, or what Apache Kafka's own tool prints::
+#
+#     {"format": "pylog-topics", "version": 1, "taken_ms": 1767355200000,
+#      "topics": {"orders": {"cleanup.policy": "compact", "retention.ms": "-1"}}}
+#
+#     $ kafka-configs.sh --bootstrap-server HOST:9092 --describe --entity-type topics --all
+#     All configs for topic orders are:
+#       cleanup.policy=compact sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:...}
+#       ...
+#
+# With ``--all`` there is a line a key, with the value in force, wherever the cluster has it from;
+# without, the heading begins with "Dynamic" and only the topic's own settings follow. What a topic
+# has in force is what counts here: nothing else knows the settings of a cluster's brokers. Source
+# of the text: ``org.apache.kafka.tools.ConfigCommand`` (Kafka 2.5 to 4.4).
+
 
 _SEGMENT_BYTES: Final = "104857600"
 

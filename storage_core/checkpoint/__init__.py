@@ -10,7 +10,7 @@ from storage_core.checkpoint.broker_files import (
     parse_meta_properties,
     validate_one_broker,
 )
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     MAX_OFFSET_CHECKPOINT_BYTES,
     EpochEntry,
     PartitionMetadata,

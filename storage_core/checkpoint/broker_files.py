@@ -21,9 +21,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from storage_core.checkpoint.checkpoint_files import INT_MAX, LONG_MAX, parse_number
-from storage_core.checkpoint.kafka_uuid import ZERO_UUID, is_reserved_directory_id, parse_uuid
-from storage_core.checkpoint.small_files import SmallFiles
+from storage_core.checkpoint.checkpoints import (
+    INT_MAX,
+    LONG_MAX,
+    ZERO_UUID,
+    SmallFiles,
+    is_reserved_directory_id,
+    parse_number,
+    parse_uuid,
+)
 from storage_core.config import parse_java_properties
 from storage_core.errors import (
     CheckpointError,
@@ -31,7 +37,7 @@ from storage_core.errors import (
     InconsistentDirectoriesError,
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
-from storage_core.json_text import parse_json
+from storage_core.json_values import parse_json
 
 MAX_META_PROPERTIES_BYTES: Final = 1 << 20
 _ZOOKEEPER_VERSION: Final = 0

@@ -16,24 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.cluster.alignment import (
-    WINDOW_RECORDS,
-    Aligner,
-    Alignment,
-    Mismatch,
-    Passed,
-    WrongOffsets,
-)
-from storage_core.cluster.copy_report import (
-    CopyDifference,
-    ListedDifferences,
-    Unlike,
-    runs,
-)
-from storage_core.cluster.difference import DifferenceKind
-from storage_core.cluster.differences import cleaned_end
-from storage_core.cluster.log_batches import MOST_OFFSET
-from storage_core.cluster.offset_ranges import is_within
-from storage_core.cluster.record_digests import (
     IDENTITY,
     IS_ABORTED,
     KEY,
@@ -41,16 +23,29 @@ from storage_core.cluster.record_digests import (
     OFFSET,
     TIMESTAMP,
     VALUE,
+    WINDOW_RECORDS,
+    Aligner,
+    Alignment,
+    Mismatch,
+    Passed,
     RecordReader,
     Rows,
     Spans,
+    WrongOffsets,
     no_rows,
 )
+from storage_core.cluster.copy_report import (
+    CopyDifference,
+    ListedDifferences,
+    Unlike,
+    runs,
+)
+from storage_core.cluster.differences import DifferenceKind, Keys, cleaned_end, find_unexplained
+from storage_core.cluster.log_batches import MOST_OFFSET, is_within
 from storage_core.cluster.resting_log import RestingLog
-from storage_core.cluster.survivors import Keys, find_unexplained
 from storage_core.errors import BadBytesError
 from storage_core.filenames import log_file
-from storage_core.index.transaction_index import AbortedTxn
+from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.log.committed_view import find_aborted, scan_batch_tables
 from storage_core.records.batch_table import BatchTable
 

@@ -7,21 +7,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.cluster.alignment import Passed, WrongOffsets
-from storage_core.cluster.difference import (
-    MOST_LISTED,
-    DifferenceKind,
-    Side,
-    place_of,
-)
-from storage_core.cluster.record_digests import (
+from storage_core.cluster.alignment import (
     HEADERS,
     KEY,
     OFFSET,
     TIMESTAMP,
     VALUE,
+    Passed,
     RecordReader,
     Rows,
+    WrongOffsets,
+)
+from storage_core.cluster.differences import (
+    MOST_LISTED,
+    DifferenceKind,
+    Side,
+    place_of,
 )
 from storage_core.cluster.resting_log import RestingLog
 

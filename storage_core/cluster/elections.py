@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from storage_core.catalog.metadata_image import RegisterBrokerRecord
-from storage_core.checkpoint.kafka_uuid import (
+from storage_core.checkpoint.checkpoints import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     UNASSIGNED_DIRECTORY,
 )
-from storage_core.cluster.partition_registration import PartitionRegistration
+from storage_core.cluster.places import PartitionRegistration
 
 NO_LEADER: Final = -1
 ELR_FEATURE: Final = "eligible.leader.replicas.version"

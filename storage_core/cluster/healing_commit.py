@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from storage_core.checkpoint.checkpoint_files import encode_leader_epochs
+from storage_core.checkpoint.checkpoints import encode_leader_epochs
 from storage_core.cluster.healing import Healing
 from storage_core.commit import (
     CreateEmptyFile,
@@ -34,18 +34,17 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.json_values import from_json
-from storage_core.log.believed_epochs import read_epoch_runs
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.leader_epoch_cache import LeaderEpochCache
-from storage_core.log.leftovers import settle_leftovers
+from storage_core.log.leader_epoch_cache import LeaderEpochCache, read_epoch_runs
 from storage_core.log.loading_log import parse_epochs, read_epochs
-from storage_core.log.pieced_store import (
+from storage_core.log.settled_store import (
     PiecedSegment,
     PiecedStore,
+    PlannedStore,
     segment_names,
+    settle_leftovers,
     write_segment,
 )
-from storage_core.log.settled_store import PlannedStore
 from storage_core.store import LogStore, open_store
 from storage_core.store.log_identity import read_identity
 

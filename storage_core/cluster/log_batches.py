@@ -6,7 +6,7 @@ little, however long the logs are.
 
 import enum
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,28 +15,25 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage_core.cluster.offset_ranges import Ranges, of_offsets, union
 from storage_core.cluster.replica import Damage
+from storage_core.cluster.resting_log import RestingLog
 from storage_core.errors import BadBytesError, PylogError
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import HEADER_BYTES
 from storage_core.kernels import batch_scan
-from storage_core.kernels.batch_digest import digest_batches
+from storage_core.kernels.batch_digest import digest_batches, fold_digests
 from storage_core.log.batch_search import ListedSegment, find_start_position
-from storage_core.log.believed_epochs import DoubtfulRun, EpochRun, find_epoch_runs
 from storage_core.log.directory_view import DirectoryView
+from storage_core.log.leader_epoch_cache import DoubtfulRun, EpochRun, find_epoch_runs
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.checked_headers import (
-    MOST_BYTES as MOST_HEADER_BYTES,
-)
+from storage_core.records.checked_headers import MOST_BYTES as MOST_HEADER_BYTES
 from storage_core.records.checked_headers import (
     MOST_ROWS,
     headers_of,
     join_headers,
     scan_checked_headers,
 )
-from storage_core.records.columns import decode_records
-from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.records.payload import DEFAULT_LIMITS, decode_records
 from storage_core.records.reader import (
     DEFAULT_WINDOW_BYTES,
     CrcCheck,
@@ -48,6 +45,111 @@ from storage_core.records.reader import (
     scan_windows,
 )
 from storage_core.store.base import FileReader
+
+# Sets of offsets with their epochs, as ranges.
+
+Ranges = NDArray[np.int64]
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**63 - 1
+
+
+def no_ranges() -> Ranges:
+    """Return an empty set: int64[0, 3], first offset, last offset, epoch."""
+    return np.empty((0, 3), np.int64)
+
+
+def of_offsets(offsets: NDArray[np.int64], epochs: NDArray[np.int64]) -> Ranges:
+    """Return offsets, in any order, as ranges of one offset each."""
+    return np.column_stack([offsets, offsets, epochs])
+
+
+def union(parts: Iterable[Ranges]) -> Ranges:
+    """Unite sets of ranges, join neighbours, sort by epoch and offset."""
+    rows = np.concatenate([no_ranges(), *parts])
+    if len(rows) <= 1:
+        return rows
+    rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
+    # Up to a row, the largest last offset of its epoch: epochs are apart by more than any offset.
+    reach = np.empty(len(rows), np.int64)
+    starts = np.flatnonzero(np.diff(rows[:, 2], prepend=rows[0, 2] - 1))
+    for first, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        reach[first:end] = np.maximum.accumulate(rows[first:end, 1])
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = (rows[1:, 2] != rows[:-1, 2]) | (rows[1:, 0] > reach[:-1] + 1)
+    at = np.flatnonzero(begins)
+    ends = np.append(at[1:], len(rows)) - 1
+    joined: Ranges = np.column_stack([rows[at, 0], reach[ends], rows[at, 2]])
+    return joined[np.lexsort((joined[:, 2], joined[:, 0]))]
+
+
+def clip(ranges: Ranges, *, start: int | None = None, end: int | None = None) -> Ranges:
+    """Return the offsets at or above a start and below an end."""
+    rows = ranges.copy()
+    if start is not None:
+        rows[:, 0] = np.maximum(rows[:, 0], start)
+    if end is not None:
+        rows[:, 1] = np.minimum(rows[:, 1], end - 1)
+    return rows[rows[:, 0] <= rows[:, 1]]
+
+
+def count(ranges: Ranges) -> int:
+    """Return the number of offsets in ranges without overlaps in an epoch."""
+    return int((ranges[:, 1] - ranges[:, 0] + 1).sum())
+
+
+def subtract(ranges: Ranges, others: Ranges) -> Ranges:
+    """Return the offsets of the first set outside the second. Both sets are results of
+    ``union``."""
+    # Equal replicas are the rule: for these, the sets below took most of the time.
+    if not len(ranges) or not len(others):
+        return ranges
+    if np.array_equal(ranges, others):
+        return no_ranges()
+    parts = [ranges[~np.isin(ranges[:, 2], others[:, 2])]]
+    for epoch in np.intersect1d(ranges[:, 2], others[:, 2]).tolist():
+        own, other = (rows[rows[:, 2] == epoch] for rows in (ranges, others))
+        # Gaps of the second set: before, between and after its ranges.
+        first = np.concatenate([[_LEAST], other[:, 1] + 1])
+        last = np.concatenate([other[:, 0] - 1, [_MOST]])
+        begin = np.searchsorted(last, own[:, 0])
+        counts = np.maximum(np.searchsorted(first, own[:, 1], side="right") - begin, 0)
+        row = np.repeat(np.arange(len(own)), counts)
+        free = begin[row] + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        bounds = np.maximum(own[row, 0], first[free]), np.minimum(own[row, 1], last[free])
+        gaps = np.column_stack([*bounds, np.full(len(row), epoch)])
+        parts.append(gaps[gaps[:, 0] <= gaps[:, 1]])
+    return union(parts)
+
+
+def intersect(ranges: Ranges, others: Ranges) -> Ranges:
+    """Return what is in both sets; both are as ``union`` makes them."""
+    return subtract(ranges, subtract(ranges, others))
+
+
+def contain(
+    ranges: Ranges, offsets: NDArray[np.int64], epochs: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which offsets, with their epochs, are in a set."""
+    is_in = np.zeros(len(offsets), np.bool_)
+    for epoch in np.unique(ranges[:, 2]).tolist():
+        own = ranges[ranges[:, 2] == epoch]
+        rows = np.flatnonzero(epochs == epoch)
+        at = np.searchsorted(own[:, 0], offsets[rows], side="right") - 1
+        is_in[rows] = (at >= 0) & (offsets[rows] <= own[at, 1])
+    return is_in
+
+
+def is_within(offsets: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which offsets lie in spans, whatever their epochs.
+
+    Args:
+        offsets: int64[n].
+        spans: int64[m, 2 or more], first and last offset, rising and apart from each other.
+    """
+    at = np.searchsorted(spans[:, 1], offsets)
+    is_inside: NDArray[np.bool_] = np.append(spans[:, 0], _MOST)[at] <= offsets
+    return is_inside
+
 
 # Bytes of batches of each log whose records are in memory at once.
 MOST_BYTES: Final = 16 << 20
@@ -459,3 +561,67 @@ def _decode(window: Window, epoch: int) -> Iterator[pa.Table]:
             records.headers(),
         ]
         yield pa.table(columns, names=RECORDS.names).cast(RECORDS)
+
+
+# Digests of a replica, summed over fixed ranges of offsets.
+#
+# Ranges do not know of segments: replicas that rolled at other offsets have the same sums. Where
+# sums differ, batches do; where they are equal, the batches are, in whatever order.
+
+# For so many bytes of a log, sums take 1/4,096 of that, and little is read again for a difference.
+_RANGE_BYTES: Final = 64 << 10
+_MOST_RANGES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRanges:
+    """Ranges of offsets of the same length, one behind the other."""
+
+    first: int
+    count: int
+    shift: int  # each has ``2**shift`` offsets, from its number times that on
+
+    @classmethod
+    def of(cls, first_offset: int, end_offset: int, size_bytes: int) -> "OffsetRanges":
+        """Return the ranges for logs between two offsets."""
+        wanted = max(1, min(_MOST_RANGES, size_bytes // _RANGE_BYTES))
+        length = max(1, -(-(end_offset - first_offset) // wanted))
+        shift = (length - 1).bit_length()
+        first = first_offset >> shift
+        return cls(first, ((max(end_offset, 1) - 1) >> shift) - first + 1, shift)
+
+    def bounds(self, mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+        """Return first and end offset of the chosen ones, neighbours joined."""
+        numbers = np.flatnonzero(mask)
+        if not numbers.size:
+            return []
+        gaps = np.flatnonzero(np.diff(numbers) > 1)
+        starts = numbers[np.append(0, gaps + 1)] + self.first
+        ends = numbers[np.append(gaps, numbers.size - 1)] + self.first + 1
+        return [
+            (start << self.shift, end << self.shift)
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+
+
+def digest_log(log: RestingLog, ranges: OffsetRanges) -> tuple[NDArray[np.uint64], LogReader]:
+    """Return digest sums of a replica's ranges, uint64[count, 2], and its reader. The reader has
+    reached the log's end."""
+    sums = np.zeros((ranges.count, 2), np.uint64)
+    reader = LogReader(log.view, log.base_offsets, ReadDepth.SUMS)
+    while True:
+        reader.fill()
+        rows = reader.rows
+        if reader.is_at_end:
+            return sums, reader
+        columns = np.ascontiguousarray(rows.batches.columns)
+        fold_digests(columns, np.ascontiguousarray(rows.digests), ranges.first, ranges.shift, sums)
+        reader.rows = rows.take(np.zeros(len(rows), np.bool_))
+
+
+def find_unequal(sums: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
+    """Return in which ranges not all replicas have the same sum."""
+    unequal = np.zeros(len(sums[0]), np.bool_)
+    for each in sums[1:]:
+        unequal |= (each != sums[0]).any(axis=1)
+    return unequal

@@ -15,18 +15,16 @@ from typing import Final
 
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, Voter
 from storage_core.checkpoint.broker_files import MetaProperties, encode_quorum_state
-from storage_core.checkpoint.checkpoint_files import INT_MAX
+from storage_core.checkpoint.checkpoints import INT_MAX
 from storage_core.checkpoint.lock import LogDirectoryLock, require_stopped
 from storage_core.cluster.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
     VotersSource,
-    one_cluster,
-)
-from storage_core.cluster.metadata_directory import (
     has_at_most_format,
     log_is_there,
     missing_properties,
+    one_cluster,
     write_identity,
     write_metadata_log,
 )

@@ -10,6 +10,7 @@ say is not made up: it is listed. Two things are written that no file has:
   believed, above those alone that followers have to take from a leader.
 """
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,37 +28,53 @@ from storage_core.catalog.cluster_metadata import (
     Voter,
     read_quorum,
 )
-from storage_core.catalog.metadata_image import (
-    PartitionRecord,
-    RegisterBrokerRecord,
-    TopicMetadata,
-)
+from storage_core.catalog.metadata_image import PartitionRecord, RegisterBrokerRecord, TopicMetadata
 from storage_core.catalog.release_features import Release
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, TopicConfigSource
 from storage_core.checkpoint.broker_files import MetaProperties
-from storage_core.checkpoint.checkpoint_files import INT_MAX, LONG_MAX
-from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
+from storage_core.checkpoint.checkpoints import INT_MAX, LONG_MAX, UNASSIGNED_DIRECTORY
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.cluster.audit import Candidate, PartitionAudit
-from storage_core.cluster.metadata_directory import (
+from storage_core.cluster.log_batches import count
+from storage_core.cluster.metadata_copies import (
     has_at_most_format,
     log_is_there,
     missing_properties,
     write_identity,
     write_metadata_log,
 )
-from storage_core.cluster.offset_ranges import count
-from storage_core.cluster.truncation import HindranceKind
-from storage_core.cluster.unknown_part import UnknownPart
+from storage_core.cluster.replica import HindranceKind
 from storage_core.commit import WriteFile
 from storage_core.commit.scratch import remove_unfinished
 from storage_core.errors import ConfigError, PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TRANSACTION_STATE_TOPIC
 from storage_core.local_files import is_there
 from storage_core.maintenance.verification.observed_root import ObservedRoot, broker_epoch_of
-from storage_core.messages.field_writer import MAX_STRING_BYTES
+from storage_core.messages.fields import MAX_STRING_BYTES
 from storage_core.messages.metadata_records import METADATA_RECORDS
 from storage_core.wording import count_text
+
+# What of its metadata a rebuilt cluster lacks, by name alone.
+
+
+class UnknownPart(enum.StrEnum):
+    """What a rebuilt cluster lacks, or may have otherwise than before."""
+
+    ACCESS_CONTROL = "ACCESS_CONTROL"
+    CREDENTIALS = "CREDENTIALS"
+    QUOTAS = "QUOTAS"
+    BROKER_CONFIG = "BROKER_CONFIG"
+    GROUP_CONFIG = "GROUP_CONFIG"
+    CLIENT_METRICS = "CLIENT_METRICS"
+    TOPIC = "TOPIC"
+    TOPIC_CONFIG = "TOPIC_CONFIG"
+    TOPIC_ID = "TOPIC_ID"
+    REPLICA = "REPLICA"
+    REPLICA_ORDER = "REPLICA_ORDER"
+    ISR = "ISR"
+    EPOCH = "EPOCH"
+    STRAY = "STRAY"
+
 
 _NO_LEADER: Final = -1
 # A broker gets ids in blocks of so many, and may have given away all of a block.

@@ -25,7 +25,7 @@ from storage_core.cluster.log_batches import LogReader, ReadDepth
 from storage_core.cluster.resting_log import RestingLog
 from storage_core.errors import ConfigError, InvalidNameError, MalformedMessageError
 from storage_core.filenames import MAX_OFFSET, MAX_PARTITION, TopicPartition, validate_topic
-from storage_core.messages.field_reader import FieldReader
+from storage_core.messages.fields import FieldReader
 from storage_core.messages.schema import INT32, INT64, STRING, Field, Message, Struct
 
 COLUMNS: Final = ("topic", "partition", "upstream_offset", "downstream_offset")

@@ -7,14 +7,13 @@ from typing import Final
 
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     MAX_LEADER_EPOCH_BYTES,
     EpochEntry,
+    PartitionCheckpoints,
     parse_leader_epochs,
 )
-from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.cluster.partition_registration import PartitionRegistration
-from storage_core.cluster.places import ReplicaPlace
+from storage_core.cluster.places import PartitionRegistration, ReplicaPlace
 from storage_core.errors import BadBytesError, CheckpointError, PylogError, StorageError
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
@@ -27,14 +26,12 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.log.batch_search import ListedSegment, find_start_position
-from storage_core.log.believed_epochs import EpochRun
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.leader_epoch_cache import LeaderEpochCache
+from storage_core.log.leader_epoch_cache import EpochRun, LeaderEpochCache
 from storage_core.log.settled_store import settle
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import check_epochs
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import DirectoryContext
+from storage_core.maintenance.verification.findings import Code, DirectoryContext, Finding, Severity
 from storage_core.maintenance.verification.partition import check_checkpoints
 from storage_core.records.reader import scan_headers
 from storage_core.store import open_store

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from storage_core.commit.fingerprint import FINGERPRINTS, fingerprint_files
 from storage_core.commit.plan import (
+    FINGERPRINTS,
     CommitPlan,
     CopyRange,
     CreateDirectory,
@@ -23,6 +23,7 @@ from storage_core.commit.plan import (
     TruncateFile,
     WriteFile,
     WriteRecord,
+    fingerprint_files,
 )
 from storage_core.errors import StorageError
 from storage_core.store.base import DirectoryStore, LogStore

@@ -11,21 +11,24 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from storage_core.commit.fingerprint import FileVersion, Versions, observe_versions, version_of
 from storage_core.commit.plan import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
+    FileVersion,
     KeepFile,
     Operation,
     PromoteFile,
     RenameFile,
     SyncFile,
     TruncateFile,
+    Versions,
     WriteFile,
     changed_names,
     follow_step,
     independent_groups,
+    observe_versions,
+    version_of,
 )
 from storage_core.errors import ChangedWhileReadError
 from storage_core.store.local import LocalStore

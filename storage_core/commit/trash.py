@@ -30,7 +30,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
-from storage_core.commit.fingerprint import FINGERPRINTS, FileFingerprint
+from storage_core.commit.plan import FINGERPRINTS, FileFingerprint
 from storage_core.errors import (
     CheckpointError,
     GuardRefusedError,

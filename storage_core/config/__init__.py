@@ -8,13 +8,11 @@ from storage_core.config.cleaner_config import (
     OffsetMapHash,
 )
 from storage_core.config.compression import BrokerCompressionType, Recompression
-from storage_core.config.keys import BrokerName, ConfigKey, Origin, Scope
 from storage_core.config.log_config import (
     CleanupPolicy,
     LogConfig,
     MessageTimestampType,
 )
-from storage_core.config.releases import NEWEST_RELEASE
 from storage_core.config.settings import (
     DynamicSettings,
     EffectiveSetting,
@@ -33,6 +31,7 @@ from storage_core.config.settings import (
     split_settings,
     without_unknown_keys,
 )
+from storage_core.config.values import NEWEST_RELEASE, BrokerName, ConfigKey, Origin, Scope
 
 __all__ = [
     "KAFKA_DEDUPE_BUFFER_BYTES",

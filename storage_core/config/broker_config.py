@@ -10,9 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from storage_core.config.keys import ConfigKey, Scope, keys_of, parse_settings, setting
-from storage_core.config.releases import CORDONED_KEY, NEWEST_RELEASE, keys_of_release
-from storage_core.config.values import ValueType, int32, int64, string_list
+from storage_core.config.values import (
+    CORDONED_KEY,
+    NEWEST_RELEASE,
+    ConfigKey,
+    Scope,
+    ValueType,
+    int32,
+    int64,
+    keys_of,
+    keys_of_release,
+    parse_settings,
+    setting,
+    string_list,
+)
 from storage_core.errors import ConfigError
 
 ALL_DIRECTORIES: Final = "*"

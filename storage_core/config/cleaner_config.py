@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from storage_core.config.compression import AS_KAFKA, Recompression, recompression
-from storage_core.config.keys import ConfigKey, Scope, keys_of, parse_settings, setting
 from storage_core.config.values import (
     DOUBLE_MAX,
     INT_MAX,
+    ConfigKey,
+    Scope,
     ValueType,
     boolean,
     choice,
@@ -17,6 +18,9 @@ from storage_core.config.values import (
     folder,
     int32,
     int64,
+    keys_of,
+    parse_settings,
+    setting,
 )
 from storage_core.errors import ConfigError
 

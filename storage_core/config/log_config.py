@@ -14,19 +14,14 @@ from functools import cache
 from typing import Any, Final, Self
 
 from storage_core.config.compression import LEVELS, BrokerCompressionType
-from storage_core.config.keys import (
+from storage_core.config.values import (
+    INT_MAX,
+    LONG_MAX,
+    NEWEST_RELEASE,
     BrokerName,
     ConfigKey,
     ResolvedValue,
     Scope,
-    keys_of,
-    resolve,
-    setting,
-)
-from storage_core.config.releases import NEWEST_RELEASE, keys_of_release
-from storage_core.config.values import (
-    INT_MAX,
-    LONG_MAX,
     ValueType,
     boolean,
     choice,
@@ -35,7 +30,11 @@ from storage_core.config.values import (
     gzip_level,
     int32,
     int64,
+    keys_of,
+    keys_of_release,
+    resolve,
     retention_time,
+    setting,
     throttled_replicas,
 )
 from storage_core.errors import ConfigError

@@ -11,15 +11,26 @@ from typing import Any, Final
 
 from storage_core.config.broker_config import BROKER_KEYS, BrokerConfig
 from storage_core.config.cleaner_config import CLEANER_KEYS, CleanerConfig
-from storage_core.config.keys import ConfigKey, Origin, Scope, find_broker_default, unknown_key
 from storage_core.config.log_config import (
     TOPIC_KEY_OF_BROKER_KEY,
     TOPIC_KEYS,
     resolve_topic_settings,
     topic_keys,
 )
-from storage_core.config.releases import CORDONED_KEY, NEWEST_RELEASE, OTHER_TYPES
-from storage_core.config.values import ValueType, int32, int64, render
+from storage_core.config.values import (
+    CORDONED_KEY,
+    NEWEST_RELEASE,
+    OTHER_TYPES,
+    ConfigKey,
+    Origin,
+    Scope,
+    ValueType,
+    find_broker_default,
+    int32,
+    int64,
+    render,
+    unknown_key,
+)
 from storage_core.errors import CheckpointError, ConfigError
 
 _ALL_KEYS: Final[Mapping[str, ConfigKey]] = {**TOPIC_KEYS, **CLEANER_KEYS, **BROKER_KEYS}

@@ -5,12 +5,14 @@ no ``yes`` for a boolean, no ``10k`` for a number, no underscores, no empty item
 Source: ``org.apache.kafka.common.config.ConfigDef``, ``parseType`` and its validators.
 """
 
+import dataclasses
+import difflib
 import enum
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from storage_core.errors import ConfigError
 
@@ -237,3 +239,217 @@ def _range_text(at_least: float | None, at_most: float | None) -> str:
     if at_least is None:
         return f"<= {at_most}"
     return f"{at_least} .. {at_most}"
+
+
+# Configuration keys, declared as fields of a config class, and their precedence.
+#
+# A config class lists each setting once: a dataclass field whose value comes from ``setting``,
+# which keeps Kafka's key, its type, default, unit and meaning in the field's metadata. Everything
+# else (parsing, ``known_keys``, the nearest name to a misspelled one) is read from there.
+
+_METADATA_KEY: Final = "storage_core.config"
+
+
+class Scope(enum.StrEnum):
+    """The owner of a key: topic, broker, cleaner or this program."""
+
+    TOPIC = "topic"
+    CLEANER = "cleaner"
+    BROKER = "broker"
+    PYLOG = "pylog"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerName:
+    """A broker-wide key that gives a topic key its default."""
+
+    name: str
+    type: ValueType  # its own type, which may differ from the topic key's
+    # One of its units in the topic key's unit; a negative value, which means no limit, is not
+    # multiplied.
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """A key, as ``pylog config show`` prints it."""
+
+    name: str  # Kafka's own name, or ours
+    attribute: str  # the field of the config class
+    scope: Scope  # the key's owner; PYLOG for a key that Kafka does not have
+    # Broker-wide keys behind a topic key, the one that wins first.
+    broker_names: tuple[BrokerName, ...]
+    default: str  # the default as text that parses to it; empty where nothing is set
+    type: ValueType
+    unit: str  # unit of the value; empty where it has none
+    doc: str  # one line for a person
+
+    @property
+    def valid(self) -> str:
+        """The allowed values, as a person reads them."""
+        return self.type.valid
+
+
+def setting(
+    name: str,
+    value_type: ValueType,
+    default: object,
+    *,
+    doc: str,
+    scope: Scope,
+    unit: str = "",
+    broker_names: tuple[BrokerName, ...] = (),
+) -> Any:
+    """Declare a field of a config class with its key table row."""
+    key = ConfigKey(
+        name=name,
+        attribute="",  # the class sets it
+        scope=scope,
+        broker_names=broker_names,
+        default=render(default),
+        type=value_type,
+        unit=unit,
+        doc=doc,
+    )
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: key})
+
+
+def keys_of(config_class: type[Any]) -> dict[str, ConfigKey]:
+    """Return the keys of a config class by name, in order."""
+    keys = {}
+    for field in dataclasses.fields(config_class):
+        key: ConfigKey = field.metadata[_METADATA_KEY]
+        keys[key.name] = dataclasses.replace(key, attribute=field.name)
+    return keys
+
+
+def parse_settings(
+    settings: Mapping[str, str], keys: Mapping[str, ConfigKey], *, names: Collection[str] = ()
+) -> dict[str, object]:
+    """Parse texts into the values of a config class's fields.
+
+    Args:
+        names: More names to suggest for a misspelled key.
+
+    Returns:
+        Values by field name, for the keys in settings only.
+    """
+    values = {}
+    for name, text in settings.items():
+        key = keys.get(name)
+        if key is None:
+            raise unknown_key(name, text, [*keys, *names])
+        values[key.attribute] = key.type.parse(name, text)
+    return values
+
+
+def unknown_key(name: str, value: object, names: Collection[str]) -> ConfigError:
+    """Return the error for an unknown key; it names the nearest key."""
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return ConfigError(name, value, f"unknown key{hint}")
+
+
+class Origin(enum.StrEnum):
+    """Where an effective value comes from."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedValue:
+    """A value that somebody set."""
+
+    value: Any  # the parsed value, of the key's own type
+    origin: Origin
+    source_key: str
+
+
+def resolve(
+    keys: Mapping[str, ConfigKey], overrides: Mapping[str, str], broker: Mapping[str, str]
+) -> dict[str, ResolvedValue]:
+    """Return the values by key; a topic's own wins over the broker's.
+
+    Args:
+        overrides: The topic's own settings, by topic key.
+        broker: Broker-wide settings, by broker key; other keys in it do not matter.
+    """
+    for name, text in overrides.items():
+        if name not in keys:
+            raise unknown_key(name, text, keys)
+    resolved = {}
+    for name, key in keys.items():
+        if name in overrides:
+            value = key.type.parse(name, overrides[name])
+            resolved[name] = ResolvedValue(value=value, origin=Origin.TOPIC, source_key=name)
+        elif (default := find_broker_default(key, broker)) is not None:
+            resolved[name] = default
+    return resolved
+
+
+def find_broker_default(key: ConfigKey, broker: Mapping[str, str]) -> ResolvedValue | None:
+    """Return a topic key's value from the broker's settings, else None. Of several units the
+    finest wins, and the value is in it."""
+    for broker_name in key.broker_names:
+        text = broker.get(broker_name.name)
+        if text is not None:
+            value = broker_name.type.parse(broker_name.name, text)
+            if isinstance(value, int) and broker_name.factor > 1 and value > 0:
+                value *= broker_name.factor
+            return ResolvedValue(value=value, origin=Origin.BROKER, source_key=broker_name.name)
+    return None
+
+
+# Releases of Kafka whose configs differ from those of the newest one.
+
+CORDONED_KEY: Final = "cordoned.log.dirs"
+# The release whose keys and types the config classes have.
+NEWEST_RELEASE: Final = "4.4"
+_NEW_IN_4_4: Final[Mapping[str, ValueType | None]] = dict.fromkeys(
+    (
+        *("errors.deadletterqueue.group.enable", "max.decompressed.message.bytes"),
+        *("remote.copy.lag.ms", "log.remote.copy.lag.ms"),
+        *("remote.copy.lag.bytes", "log.remote.copy.lag.bytes"),
+    )
+)
+_NEW_SINCE_4_3: Final[Mapping[str, ValueType | None]] = {**_NEW_IN_4_4, CORDONED_KEY: None}
+_OF_4_1: Final[Mapping[str, ValueType | None]] = {
+    **_NEW_SINCE_4_3,
+    **dict.fromkeys(("log.dirs", "log.dir"), string_list(has_gaps=True)),
+}
+_OF_4_0: Final[Mapping[str, ValueType | None]] = {
+    **_OF_4_1,
+    "internal.segment.bytes": None,
+    "segment.bytes": int32(at_least=14),
+}
+# By release, the types of keys that it has otherwise; None where it does not know a key and ignores
+# it. Keys that 4.0 removed are not among them: 3.9 checked their values when they were set.
+# Sources: ``LogConfig`` and ``KafkaConfig`` of 3.9.1 to 4.4.0.
+OTHER_TYPES: Final[Mapping[str, Mapping[str, ValueType | None]]] = {
+    "3.9": {**_OF_4_0, "log.segment.bytes": int32(at_least=14), "node.id": int32()},
+    "4.0": _OF_4_0,
+    "4.1": _OF_4_1,
+    "4.2": _NEW_SINCE_4_3,
+    "4.3": _NEW_IN_4_4,
+    NEWEST_RELEASE: {},
+}
+
+
+def keys_of_release(keys: Mapping[str, ConfigKey], release: str) -> Mapping[str, ConfigKey]:
+    """Return keys with a release's own types.
+
+    A key that the release does not know is as in the newest one.
+    """
+    types = OTHER_TYPES[release]
+    return {
+        key.name: replace(
+            key,
+            type=types.get(key.name) or key.type,
+            broker_names=tuple(
+                replace(name, type=types.get(name.name) or name.type) for name in key.broker_names
+            ),
+        )
+        for key in keys.values()
+    }

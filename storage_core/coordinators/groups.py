@@ -13,15 +13,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from storage_core.coordinators.coordinator_log import ReplayedRecord, TransactionEnd
-from storage_core.coordinators.undecoded import Undecoded, UndecodedRecords
+from storage_core.coordinators.coordinator_log import (
+    ReplayedRecord,
+    TransactionEnd,
+    Undecoded,
+    UndecodedRecords,
+)
 from storage_core.errors import MalformedMessageError
 from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from storage_core.messages import group_records as records
-from storage_core.messages.internal_records import decode_assignment, decode_subscription
+from storage_core.messages.internal_records import (
+    SHARE_SNAPSHOT,
+    SHARE_UPDATE,
+    decode_assignment,
+    decode_subscription,
+)
 from storage_core.messages.schema import NO_UUID, Fields
-from storage_core.messages.transaction_records import SHARE_SNAPSHOT, SHARE_UPDATE
 
 _CONSUMER_PROTOCOL: Final = "consumer"
 _STABLE_MEMBER: Final = 0

@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 from storage_core.coordinators.coordinator_log import (
     ReplayedRecord,
     TransactionEnd,
+    Undecoded,
+    UndecodedRecords,
     replay_partition,
 )
-from storage_core.coordinators.undecoded import Undecoded, UndecodedRecords
 from storage_core.filenames import TRANSACTION_STATE_TOPIC, TopicPartition
 from storage_core.formats.batch_v2 import NO_PRODUCER_ID
 from storage_core.log.open_transactions import OpenTransaction

@@ -28,7 +28,7 @@ from storage_core.formats.index_entries import (
     TXN_INDEX_ENTRY,
     TXN_INDEX_VERSION,
 )
-from storage_core.index.transaction_index import AbortedTxn
+from storage_core.index.segment_indexes import AbortedTxn
 
 
 class IndexFault(enum.Enum):

@@ -9,7 +9,7 @@ A broker that crashes leaves indexes of 10 MiB that are nearly all zeros. Who se
 entries that the search looks at; who needs all entries reads up to the last that is no zeros.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
@@ -17,10 +17,229 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import StorageError
+from storage_core.errors import (
+    BadBytesError,
+    CorruptIndexError,
+    IndexFullError,
+    IndexVersionError,
+    OffsetOverflowError,
+    StorageError,
+)
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
-from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.formats.index_entries import (
+    OFFSET_INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+    TXN_INDEX_ENTRY,
+    TXN_INDEX_VERSION,
+)
+from storage_core.kernels import index_build
+from storage_core.kernels.index_build import add_batches, new_state, offer_time_entry
 from storage_core.store.base import FileReader, LogStore, data_end_of
+
+# Offset and time index of a segment that is being written.
+
+
+class IndexBuilder:
+    """Collects the index entries of one segment, batch by batch."""
+
+    def __init__(
+        self, file: str, base_offset: int, *, interval_bytes: int, max_index_bytes: int
+    ) -> None:
+        self._file = file
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._state = new_state(base_offset, interval_bytes, max_index_bytes)
+        self._offset_parts: list[NDArray[np.int64]] = []
+        self._time_parts: list[NDArray[np.int64]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the batches so far."""
+        return int(self._state[index_build.STATE_POSITION])
+
+    def add(
+        self,
+        size: NDArray[np.int64],
+        last_offset: NDArray[np.int64],
+        max_timestamp: NDArray[np.int64],
+    ) -> None:
+        """Count batches, in file order."""
+        _, error = self.add_until(size, last_offset, max_timestamp)
+        if error is not None:
+            raise error
+
+    def add_until(
+        self,
+        size: NDArray[np.int64],
+        last_offset: NDArray[np.int64],
+        max_timestamp: NDArray[np.int64],
+    ) -> tuple[int, BadBytesError | None]:
+        """Count batches, in file order, up to the first that cannot be.
+
+        Returns:
+            How many were counted, and what `add` would raise for the next one, None if all were.
+        """
+        # Each entry but the first of a block has at least interval_bytes before it.
+        room = int(size.sum()) // max(1, self._interval_bytes) + 2
+        room = min(room, size.size + 1)
+        offsets = np.empty((room, 2), np.int64)
+        times = np.empty((room, 2), np.int64)
+        offset_count = int(self._state[index_build.STATE_OFFSET_ENTRIES])
+        time_count = int(self._state[index_build.STATE_TIME_ENTRIES])
+        row, status = add_batches(self._state, size, last_offset, max_timestamp, offsets, times)
+        self._offset_parts.append(
+            offsets[: self._state[index_build.STATE_OFFSET_ENTRIES] - offset_count]
+        )
+        self._time_parts.append(times[: self._state[index_build.STATE_TIME_ENTRIES] - time_count])
+        if status == index_build.DONE:
+            return row, None
+        return row, self._error(status, int(last_offset[row]))
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """Add the last time entry and return the bytes of (.index, .timeindex)."""
+        last = np.empty((1, 2), np.int64)
+        before = int(self._state[index_build.STATE_TIME_ENTRIES])
+        status = offer_time_entry(self._state, last, before, True)  # noqa: FBT003  # a kernel takes no keywords
+        if status != index_build.DONE:
+            raise self._error(status, int(self._state[index_build.STATE_MAX_TIMESTAMP_OFFSET]))
+        self._time_parts.append(last[: self._state[index_build.STATE_TIME_ENTRIES] - before])
+        return self.encode()
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """Return current bytes of (.index, .timeindex), without a last time entry."""
+        nothing = np.empty((0, 2), np.int64)
+        rows = np.concatenate([nothing, *self._offset_parts])
+        offsets = np.empty(len(rows), OFFSET_INDEX_ENTRY)
+        offsets["relative_offset"] = rows[:, 0] - self._base_offset
+        offsets["position"] = rows[:, 1]
+        rows = np.concatenate([nothing, *self._time_parts])
+        times = np.empty(len(rows), TIME_INDEX_ENTRY)
+        times["timestamp"] = rows[:, 0]
+        times["relative_offset"] = rows[:, 1] - self._base_offset
+        return offsets.tobytes(), times.tobytes()
+
+    def _error(self, status: int, offset: int) -> BadBytesError:
+        position = self.size_bytes
+        if status == index_build.OFFSET_INDEX_FULL:
+            entries = self._state[index_build.STATE_MAX_OFFSET_ENTRIES]
+            limit = f"{entries} entries of segment.index.bytes"
+            return IndexFullError(self._file, position, f"the offset index is full ({limit})")
+        if status == index_build.TIME_INDEX_FULL:
+            entries = self._state[index_build.STATE_MAX_TIME_ENTRIES]
+            limit = f"{entries} entries of segment.index.bytes, one kept for the end"
+            return IndexFullError(self._file, position, f"the time index is full ({limit})")
+        if status == index_build.OVERFLOW:
+            return OffsetOverflowError(
+                self._file,
+                position,
+                f"offset {offset} does not fit a segment with base offset {self._base_offset}",
+            )
+        return CorruptIndexError(
+            self._file, position, f"offset {offset} does not rise above the last index entry"
+        )
+
+
+# A segment's transaction index: transactions aborted by markers in that segment.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedTxn:
+    """One aborted transaction."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int  # the last stable offset when the marker was written
+
+
+def parse_transaction_index(file: str, base_offset: int, data: bytes) -> tuple[AbortedTxn, ...]:
+    """Read a ``.txnindex`` file, without a ragged tail."""
+    count = len(data) // TXN_INDEX_ENTRY.itemsize
+    if not count:  # as of nearly every segment
+        return ()
+    entries = np.frombuffer(data, TXN_INDEX_ENTRY, count)
+    return read_transactions(file, base_offset, entries, start=0)
+
+
+def read_transactions(
+    file: str, base_offset: int, entries: NDArray[np.void], *, start: int
+) -> tuple[AbortedTxn, ...]:
+    """Read some entries of a ``.txnindex`` file.
+
+    Args:
+        entries: TXN_INDEX_ENTRY[n].
+    """
+    is_unknown = entries["version"] != TXN_INDEX_VERSION
+    for row in np.flatnonzero(is_unknown | (entries["last_offset"] < base_offset)).tolist():
+        position = start + row * TXN_INDEX_ENTRY.itemsize
+        if is_unknown[row]:
+            raise IndexVersionError(
+                file,
+                position,
+                f"expected version {TXN_INDEX_VERSION}, found {entries['version'][row]}; "
+                "Kafka does not load such a log either: move the file away, so that recovery "
+                "rebuilds it",
+            )
+        raise CorruptIndexError(
+            file,
+            position,
+            f"expected a last offset of at least {base_offset}, "
+            f"found {entries['last_offset'][row]}",
+        )
+    names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+    columns = [entries[name].tolist() for name in names]
+    return tuple(
+        AbortedTxn(
+            producer_id=producer_id,
+            first_offset=first_offset,
+            last_offset=last_offset,
+            last_stable_offset=last_stable_offset,
+        )
+        for producer_id, first_offset, last_offset, last_stable_offset in zip(*columns, strict=True)
+    )
+
+
+def encode_transaction_index(transactions: Sequence[AbortedTxn]) -> bytes:
+    """Return the bytes of a file with these entries."""
+    entries = np.empty(len(transactions), TXN_INDEX_ENTRY)
+    entries["version"] = TXN_INDEX_VERSION
+    for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset"):
+        entries[name] = [getattr(transaction, name) for transaction in transactions]
+    return entries.tobytes()
+
+
+def collect_aborted(
+    indexes: Iterable[Sequence[AbortedTxn]], *, fetch_offset: int, upper_bound_offset: int
+) -> list[AbortedTxn]:
+    """Collect the aborted transactions that reach into [fetch_offset, upper_bound_offset).
+
+    Args:
+        indexes: Transaction indexes of consecutive segments, from the one that holds the first
+            offset of interest on.
+        fetch_offset: Transactions that ended before it do not count.
+        upper_bound_offset: Transactions that began at or above it do not count; the search ends
+            with the first whose last stable offset has reached it.
+    """
+    aborted = []
+    for index in indexes:
+        for transaction in index:
+            if (
+                transaction.last_offset >= fetch_offset
+                and transaction.first_offset < upper_bound_offset
+            ):
+                aborted.append(transaction)
+            if transaction.last_stable_offset >= upper_bound_offset:
+                return aborted
+    return aborted
+
+
+def truncate_aborted(aborted: Sequence[AbortedTxn], offset: int) -> tuple[AbortedTxn, ...]:
+    """Return the entries before the first with a last offset >= offset."""
+    count = next(
+        (row for row, entry in enumerate(aborted) if entry.last_offset >= offset), len(aborted)
+    )
+    return tuple(aborted[:count])
+
 
 WARM_BYTES: Final = 8192
 NO_SLOT: Final = -1

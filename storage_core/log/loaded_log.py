@@ -1,12 +1,119 @@
 """What loading a log results in."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
-from storage_core.checkpoint.checkpoint_files import EpochEntry
+from storage_core.checkpoint.checkpoints import EpochEntry
 from storage_core.commit import CommitPlan, Operation
+from storage_core.errors import CorruptRecordError
+from storage_core.filenames import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    log_file,
+    segment_file,
+)
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.index.segment_indexes import (
+    AbortedTxn,
+    TimeIndex,
+    parse_transaction_index,
+    read_last_entry,
+)
 from storage_core.json_values import Count, FileName, SystemText
-from storage_core.log.log_segment import SegmentState
+from storage_core.log.batch_search import MAX_INDEX_BYTES, first_batch_timestamp
+from storage_core.log.directory_view import DirectoryView
 from storage_core.log.producer_snapshot import ProducerEntry
+
+# One segment as a listing and its small files describe it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentState:
+    """What is known of a segment without its records."""
+
+    base_offset: int  # lower bound of its offsets; names its files
+    # Name of the file that holds its records now. After a crash inside a swap this may be a
+    # ``.swap`` file, which the load operations rename.
+    log_file: str
+    offset_index_file: str  # name of the file that holds its offset index now
+    size_bytes: int
+    modified_ms: int
+    offset_index_bytes: int  # length of the offset index, whole entries only
+    time_index_bytes: int  # length of the time index, whole entries only
+    max_timestamp: int  # timestamp of the last time index entry, NO_TIMESTAMP without one
+    # Largest timestamp of the first batch, NO_TIMESTAMP where there is none or it was not asked
+    # for.
+    first_batch_timestamp: int
+    aborted: tuple[AbortedTxn, ...]  # its transaction index
+    has_txn_index: bool  # whether it has a transaction index file, an empty one included
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Timestamp of the newest record, by time index, else by file."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
+
+
+def segments_from(base_offsets: Sequence[int], offset: int) -> Sequence[int]:
+    """Return the segments to search for an offset, as Kafka chooses.
+
+    Args:
+        offset: Below the first segment it means all of them.
+    """
+    return base_offsets[max(0, bisect_right(base_offsets, offset) - 1) :]
+
+
+def read_aborted(view: DirectoryView, base_offset: int) -> tuple[AbortedTxn, ...]:
+    """Return the transaction index of a segment."""
+    name = segment_file(base_offset, TXN_INDEX_SUFFIX)
+    data = view.read(name, limit_bytes=MAX_INDEX_BYTES) if name in view else b""
+    return parse_transaction_index(name, base_offset, data)
+
+
+def describe_segment(
+    view: DirectoryView, base_offset: int, *, needs_first_timestamp: bool
+) -> SegmentState:
+    """Return what a segment's listing and indexes say.
+
+    Args:
+        view: The partition directory; the segment has its indexes.
+    """
+    log_name = log_file(base_offset)
+    time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
+    with closing(view.open(time_name)) as reader:
+        last_time = read_last_entry(reader, TIME_INDEX_ENTRY)
+    times_bytes = view.source(time_name).size_bytes
+    log = view.source(log_name)
+    index = view.source(segment_file(base_offset, OFFSET_INDEX_SUFFIX))
+    entry_bytes = OFFSET_INDEX_ENTRY.itemsize
+    return SegmentState(
+        base_offset=base_offset,
+        log_file=log.name,
+        offset_index_file=index.name,
+        size_bytes=log.size_bytes,
+        modified_ms=log.modified_ms,
+        offset_index_bytes=index.size_bytes // entry_bytes * entry_bytes,
+        time_index_bytes=times_bytes - times_bytes % TIME_INDEX_ENTRY.itemsize,
+        max_timestamp=TimeIndex.parse(base_offset, last_time).last_timestamp,
+        first_batch_timestamp=(
+            _first_batch_timestamp(view, log_name) if needs_first_timestamp else NO_TIMESTAMP
+        ),
+        aborted=read_aborted(view, base_offset),
+        has_txn_index=segment_file(base_offset, TXN_INDEX_SUFFIX) in view,
+    )
+
+
+def _first_batch_timestamp(view: DirectoryView, log_name: str) -> int:
+    """Return a segment's first batch's largest timestamp, NO_TIMESTAMP without one. A segment
+    that begins with other bytes is loaded nevertheless: its timestamp may never be needed."""
+    with closing(view.open(log_name)) as reader:
+        try:
+            return first_batch_timestamp(reader)
+        except CorruptRecordError:
+            return NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

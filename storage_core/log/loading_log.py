@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import closing
 
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     MAX_LEADER_EPOCH_BYTES,
     encode_leader_epochs,
     parse_leader_epochs,
@@ -26,9 +26,8 @@ from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_EN
 from storage_core.log.batch_search import find_batch_base_offset, find_next_offset
 from storage_core.log.directory_view import DirectoryView, has_unsynced_names
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
-from storage_core.log.loaded_log import Cut, LoadedLog, LogRepairs
-from storage_core.log.log_segment import describe_segment
-from storage_core.log.producer_state_manager import ProducerStateManager
+from storage_core.log.loaded_log import Cut, LoadedLog, LogRepairs, describe_segment
+from storage_core.log.producer_state import ProducerStateManager
 from storage_core.records.reader import find_zeros
 from storage_core.store.base import LogStore
 

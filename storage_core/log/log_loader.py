@@ -7,7 +7,7 @@ a load whose operations nobody applies.
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
@@ -37,16 +37,15 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.log.leftovers import settle_leftovers
-from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.loaded_log import LoadedLog, read_aborted, segments_from
 from storage_core.log.loading_log import LoadingLog
-from storage_core.log.log_segment import read_aborted, segments_from
 from storage_core.log.segment_recovery import (
     OffsetOrderError,
     SegmentOverflowError,
     SegmentRecovery,
 )
 from storage_core.log.segment_scan import SegmentScan
+from storage_core.log.settled_store import settle_leftovers
 from storage_core.store.base import LogStore
 
 # A .log file's positions are 31-bit numbers; Kafka does not open a larger one.

@@ -13,7 +13,9 @@ differs is who appends (``AppendOrigin``), and how many batches of a producer ar
 """
 
 import enum
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import (
+    CorruptSnapshotError,
     InvalidAppendError,
     InvalidProducerEpochError,
     InvalidRecordError,
@@ -30,13 +33,126 @@ from storage_core.errors import (
     PylogError,
     TransactionCoordinatorFencedError,
 )
+from storage_core.filenames import OFFSET_INDEX_SUFFIX, log_file, segment_file, snapshot_file
 from storage_core.formats.batch_v2 import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
 from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
-from storage_core.index.transaction_index import AbortedTxn
-from storage_core.kernels.producer_scan import NOT_A_MARKER
+from storage_core.index.segment_indexes import AbortedTxn
+from storage_core.kernels.producer_scan import (
+    COLUMN_COUNT,
+    CONTROL_TYPE,
+    IS_TRANSACTIONAL,
+    LAST_OFFSET,
+    NOT_A_MARKER,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    list_events,
+)
+from storage_core.log.batch_search import find_position, read_offset_index
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.loaded_log import segments_from
 from storage_core.log.open_transactions import OpenTransactions
-from storage_core.log.producer_events import ProducerEvent, iterate_events
-from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
+from storage_core.log.producer_snapshot import (
+    MAX_SNAPSHOT_BYTES,
+    NO_OFFSET,
+    ProducerEntry,
+    encode_producer_snapshot,
+    parse_producer_snapshot,
+)
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.reader import Window, scan_headers
+
+# Reduce the batches of a segment to changes of producer state.
+#
+# A producer's batches between two of its markers, of one epoch and all in or all out of a
+# transaction, leave the same state as one event that has the first one's offset and the last one's
+# sequence. So a segment of a million batches becomes as many events as it has transactions and
+# producers.
+
+_FIRST_COLUMNS: Final = slice(PRODUCER_ID, LAST_OFFSET)
+
+
+class ProducerEvent(NamedTuple):
+    """One column of an event table, field by field; see ``kernels.producer_scan``."""
+
+    producer_id: int
+    producer_epoch: int
+    control_type: int
+    is_transactional: int
+    position: int
+    first_offset: int
+    last_offset: int
+    offset_delta: int
+    last_sequence: int
+    timestamp: int
+    coordinator_epoch: int
+
+    @property
+    def first_sequence(self) -> int:
+        """First sequence of the last batch; sequences wrap past MAX_SEQUENCE to 0."""
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+
+def iterate_events(table: NDArray[np.int64]) -> Iterator[ProducerEvent]:
+    """Yield the events of a table in their order."""
+    return map(ProducerEvent._make, table.T.tolist())
+
+
+def no_events() -> NDArray[np.int64]:
+    """Return a table without events."""
+    return np.empty((COLUMN_COUNT, 0), np.int64)
+
+
+def events_of(batches: BatchTable, file_position: int) -> NDArray[np.int64]:
+    """Return the reduced events of batches that stand side by side."""
+    return _collapse(batch_events(batches, file_position))
+
+
+def batch_events(batches: BatchTable, file_position: int = 0) -> NDArray[np.int64]:
+    """Return batches that stand side by side as one event each.
+
+    Args:
+        batches: In file order; legacy ones have no producer and count for nothing.
+
+    Returns:
+        int64[COLUMN_COUNT, n], columns as in ``kernels.producer_scan``.
+    """
+    events = np.empty((COLUMN_COUNT, len(batches)), np.int64)
+    count = list_events(np.ascontiguousarray(batches.columns), file_position, events)
+    return events[:, :count]
+
+
+def join_events(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the events of stretches of one file, in their order."""
+    return _collapse(np.concatenate([no_events(), *parts], axis=1))
+
+
+def events_of_windows(windows: Iterable[Window]) -> NDArray[np.int64]:
+    """Return the events of one file's windows."""
+    return join_events(events_of(window.batches, window.file_position) for window in windows)
+
+
+def _collapse(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Merge what belongs to one event; columns must be in file order."""
+    count = table.shape[1]
+    if count <= 1:
+        return table
+    order = np.argsort(table[PRODUCER_ID], kind="stable")
+    by_producer = table[:, order]
+    same = by_producer[:, 1:] == by_producer[:, :-1]
+    is_data = by_producer[CONTROL_TYPE] == NOT_A_MARKER
+    joins = (
+        same[PRODUCER_ID]
+        & same[PRODUCER_EPOCH]
+        & same[IS_TRANSACTIONAL]
+        & is_data[1:]
+        & is_data[:-1]
+    )
+    starts = np.flatnonzero(np.concatenate([[True], ~joins]))
+    ends = np.append(starts[1:], count) - 1
+    merged = by_producer[:, ends]
+    merged[_FIRST_COLUMNS] = by_producer[_FIRST_COLUMNS, starts]
+    return merged[:, np.argsort(order[starts], kind="stable")]
+
 
 REMEMBERED_BATCHES: Final = 5
 # A marker of an unknown transaction version is checked as one of version 0.
@@ -459,3 +575,162 @@ def _last_batch(entry: ProducerEntry) -> ProducerEvent:
         timestamp=entry.last_timestamp,
         coordinator_epoch=entry.coordinator_epoch,
     )
+
+
+# Producer snapshots of a directory and the state they give. The state follows from the newest
+# snapshot and the log behind it.
+#
+# The counterpart of Kafka's ProducerStateManager while a log is loaded, recovered or truncated.
+# All changes go to a directory view; nothing is written.
+
+_REPLAY_WINDOW_BYTES = 8 << 20
+
+
+class ProducerStateManager:
+    """Producers of one partition, and the snapshots on its disk.
+
+    Attributes:
+        snapshots: Offsets of the snapshots that this manager knows of, ascending.
+    """
+
+    def __init__(self, view: DirectoryView, *, now_ms: int, expiration_ms: int) -> None:
+        self._view = view
+        self._now_ms = now_ms
+        self._expiration_ms = expiration_ms
+        self._last_snapshot = 0
+        self.state = ProducerState()
+        self.map_end = 0
+        self.snapshots = view.snapshot_offsets()
+
+    def remove_strays(self, base_offsets: Sequence[int]) -> None:
+        """Keep the newest snapshot at no segment's base, unless buried."""
+        self.snapshots = self._view.snapshot_offsets()
+        strays = sorted(set(self.snapshots) - set(base_offsets))
+        for offset in strays[:-1]:
+            self._remove(offset, "stray: no segment begins here, and a newer one is there")
+        if strays and base_offsets and strays[-1] < base_offsets[-1]:
+            self._remove(strays[-1], "stray: no segment begins here")
+
+    def forget_segment(self, base_offset: int) -> None:
+        """Remove the snapshot of a segment that is removed."""
+        if self._knows(base_offset):
+            self._remove(base_offset, "its segment is removed")
+
+    def forget_swept(self, base_offsets: Collection[int]) -> None:
+        """Take note that the snapshots of some segments went with them."""
+        self.snapshots = [offset for offset in self.snapshots if offset not in base_offsets]
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Start over, without producers, at an offset."""
+        for snapshot in self.snapshots.copy():
+            self._remove(snapshot, f"the log starts over at {offset}")
+        self.state = ProducerState()
+        self._last_snapshot = 0
+        self.map_end = offset
+
+    def take_snapshot(self) -> None:
+        """Write the state down unless a snapshot reaches as far already."""
+        if self.map_end <= self._last_snapshot:
+            return
+        content = encode_producer_snapshot(self.state.producers.values())
+        self._view.write(snapshot_file(self.map_end), content, "producers as of this offset")
+        if not self._knows(self.map_end):
+            insort(self.snapshots, self.map_end)
+        self._last_snapshot = self.map_end
+
+    def rebuild(
+        self,
+        base_offsets: Sequence[int],
+        *,
+        log_start_offset: int,
+        end_offset: int,
+        after_clean_shutdown: bool,
+    ) -> None:
+        """Bring the state to an offset by newest snapshot and replay.
+
+        Args:
+            log_start_offset: Snapshots at or below it go.
+            end_offset: Where the state has to be complete; snapshots above it go.
+            after_clean_shutdown: Whether a log without any snapshot counts as one without
+                producers.
+        """
+        snapshot_at = [*base_offsets[-2:], end_offset]
+        if after_clean_shutdown and not self.snapshots:
+            for offset in snapshot_at:
+                self.map_end = offset
+                self.take_snapshot()
+            return
+        is_new_log = self.state.is_empty and self.map_end >= end_offset
+        self._truncate_and_reload(log_start_offset, end_offset)
+        if end_offset > self.map_end and not is_new_log:
+            self._replay(base_offsets, log_start_offset, end_offset, set(snapshot_at))
+        self.map_end = end_offset
+        self.take_snapshot()
+
+    def _truncate_and_reload(self, log_start_offset: int, end_offset: int) -> None:
+        kept_from = bisect_right(self.snapshots, log_start_offset)
+        kept_to = max(kept_from, bisect_right(self.snapshots, end_offset))
+        for offset in (*self.snapshots[:kept_from], *self.snapshots[kept_to:]):
+            self._remove(offset, f"outside of the log, which is {log_start_offset} to {end_offset}")
+        if end_offset != self.map_end:
+            self._load_newest(log_start_offset)
+        else:
+            self.state.transactions.advance_high_watermark(log_start_offset)
+            self.map_end = max(self.map_end, log_start_offset)
+            self._last_snapshot = self.snapshots[-1] if self.snapshots else log_start_offset
+
+    def _load_newest(self, log_start_offset: int) -> None:
+        self.state = ProducerState()
+        while self.snapshots:
+            offset = self.snapshots[-1]
+            name = snapshot_file(offset)
+            try:
+                data = self._view.read(name, limit_bytes=MAX_SNAPSHOT_BYTES)
+                entries = parse_producer_snapshot(name, data)
+            except CorruptSnapshotError as error:
+                self._remove(offset, str(error))
+                continue
+            self.state.load(entries, now_ms=self._now_ms, expiration_ms=self._expiration_ms)
+            self._last_snapshot = self.map_end = offset
+            return
+        self._last_snapshot = self.map_end = log_start_offset
+
+    def _remove(self, offset: int, reason: str) -> None:
+        if self._knows(offset):
+            del self.snapshots[bisect_left(self.snapshots, offset)]
+        if snapshot_file(offset) in self._view:
+            self._view.delete(snapshot_file(offset), reason)
+
+    def _knows(self, offset: int) -> bool:
+        place = bisect_left(self.snapshots, offset)
+        return place < len(self.snapshots) and self.snapshots[place] == offset
+
+    def _replay(
+        self,
+        base_offsets: Sequence[int],
+        log_start_offset: int,
+        end_offset: int,
+        snapshot_at: set[int],
+    ) -> None:
+        place = bisect_right(base_offsets, end_offset)
+        holder = base_offsets[place - 1] if place else None
+        for base in segments_from(base_offsets, self.map_end):
+            if base >= end_offset:
+                break
+            begin = max(base, self.map_end, log_start_offset)
+            self.map_end = begin
+            if base in snapshot_at:
+                self.take_snapshot()
+            name = log_file(base)
+            index = read_offset_index(self._view, base, segment_file(base, OFFSET_INDEX_SUFFIX))
+            position = find_position(self._view, name, begin, index.look_up(begin))
+            if position is None:
+                continue
+            stop = None
+            if base == holder:
+                stop = find_position(self._view, name, end_offset, index.look_up(end_offset))
+            with closing(self._view.open(name)) as reader:
+                windows = scan_headers(
+                    reader, start=position, end=stop, window_bytes=_REPLAY_WINDOW_BYTES
+                )
+                self.state.replay(name, events_of_windows(windows))

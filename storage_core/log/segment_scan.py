@@ -23,9 +23,9 @@ from storage_core.errors import (
     OffsetOverflowError,
 )
 from storage_core.formats.batch_v2 import MAGIC_V2
-from storage_core.index.index_builder import IndexBuilder
+from storage_core.index.segment_indexes import IndexBuilder
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
-from storage_core.log.producer_events import events_of, join_events
+from storage_core.log.producer_state import events_of, join_events
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.packing import pack_arrays, unpack_arrays

@@ -20,31 +20,30 @@ from storage_core.errors import (
 )
 from storage_core.formats.batch_v2 import MAGIC_V2, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
 from storage_core.kernels.append_stamp import stamp_batches
-from storage_core.log.append.analysis import (
+from storage_core.log.append.open_log import OpenLog
+from storage_core.log.append.segment import RollParams, choose_roll_offset, should_roll
+from storage_core.log.append.validator import (
     KEEPING_OFFSETS,
     AnalyzedAppend,
     LogAppendInfo,
     ProducerSettings,
+    ValidatedBatches,
+    ValidatorSettings,
     analyze_append,
     batch_settings,
     check_append_size,
     check_columns,
     check_sizes,
     is_append_time,
-)
-from storage_core.log.append.open_log import OpenLog
-from storage_core.log.append.roll import RollParams, choose_roll_offset, should_roll
-from storage_core.log.append.validator import (
-    ValidatedBatches,
-    ValidatorSettings,
     validate_and_assign_offsets,
 )
 from storage_core.log.batch_search import first_offset_of
-from storage_core.log.producer_events import batch_events, iterate_events
 from storage_core.log.producer_state import (
     UNKNOWN_TRANSACTION_VERSION,
     AppendOrigin,
     ProducerChanges,
+    batch_events,
+    iterate_events,
 )
 from storage_core.records.batch_builder import build_batches, end_txn_marker
 from storage_core.records.batch_table import BatchTable

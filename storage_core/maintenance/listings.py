@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.checkpoint.checkpoint_files import MAX_PARTITION_METADATA_BYTES
-from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.checkpoint.checkpoints import MAX_PARTITION_METADATA_BYTES, PartitionCheckpoints
 from storage_core.filenames import (
     DELETED_SUFFIX,
     LEADER_EPOCH_FILE,
@@ -33,8 +32,8 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.local_files import list_open, open_folder, open_in, read_limited
-from storage_core.log.clean_end import read_clean_end
 from storage_core.log.log_loader import MAX_LOG_BYTES
+from storage_core.log.log_truncation import read_clean_end
 
 _PLAIN_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TXN_INDEX = (

@@ -20,12 +20,10 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from storage_core.checkpoint.checkpoint_files import (
-    PartitionMetadata,
-    encode_partition_metadata,
-)
 from storage_core.checkpoint.checkpoints import (
     PartitionCheckpoints,
+    PartitionMetadata,
+    encode_partition_metadata,
 )
 from storage_core.errors import (
     GuardRefusedError,
@@ -56,9 +54,9 @@ from storage_core.local_files import (
     scan_folder,
 )
 from storage_core.store.base import FileInfo
+from storage_core.store.generations import validate_file_name
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import validate_file_name
 
 STATE_FILE: Final = "pylog-materialize.json"
 _MAX_STATE_BYTES: Final = 256 << 20

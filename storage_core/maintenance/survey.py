@@ -16,7 +16,7 @@ from storage_core.catalog.log_directories import SubDirectory
 from storage_core.config import LogConfig
 from storage_core.filenames import MAX_OFFSET, TopicPartition
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
-from storage_core.maintenance.compaction.candidates import (
+from storage_core.maintenance.compaction.plan import (
     CleanableRange,
     CleanRequest,
     choose_range,

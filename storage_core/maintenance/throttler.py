@@ -9,7 +9,7 @@ import time
 from typing import Final, Protocol
 
 from storage_core.errors import ConfigError
-from storage_core.turns import waiting
+from storage_core.threads import waiting
 
 WINDOW_NS: Final = 300 * 1_000_000
 UNLIMITED: Final = math.inf

@@ -25,17 +25,170 @@ from storage_core.filenames import (
     SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
-from storage_core.messages.control_records import CONTROL_RECORDS
-from storage_core.messages.field_reader import FieldReader
-from storage_core.messages.field_writer import FieldWriter
+from storage_core.formats.control import ControlType
+from storage_core.messages.fields import FieldReader, FieldWriter
 from storage_core.messages.group_records import (
     CONSUMER_ASSIGNMENT,
     CONSUMER_SUBSCRIPTION,
     GROUP_RECORDS,
 )
 from storage_core.messages.metadata_records import METADATA_RECORDS
-from storage_core.messages.schema import Fields, Message, RecordType
-from storage_core.messages.transaction_records import SHARE_STATE_RECORDS, TRANSACTION_RECORDS
+from storage_core.messages.schema import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UINT16,
+    UUID,
+    ArrayOf,
+    Field,
+    Fields,
+    Message,
+    RecordType,
+    Struct,
+)
+
+# The control records of ``__cluster_metadata`` and its snapshots, as in Kafka 4.4.
+#
+# Kafka's quorum writes them: who leads it, what a snapshot begins and ends with, who may vote.
+# Their key is that of every control record; the value is the message, whose first field is its
+# version. Sources: ``ControlRecordUtils``, ``org.apache.kafka.common.message``.
+
+_VERSION: Final = Field("version", INT16)
+_VOTER: Final = Struct(Field("voter_id", INT32), Field("voter_directory_id", UUID, since=1))
+_ENDPOINT: Final = Struct(Field("name", STRING), Field("host", STRING), Field("port", UINT16))
+_RANGE: Final = Struct(Field("min_supported_version", INT16), Field("max_supported_version", INT16))
+
+# By type of control record.
+CONTROL_RECORDS: Final[Mapping[int, RecordType]] = {
+    ControlType.LEADER_CHANGE: RecordType(
+        "LEADER_CHANGE",
+        Message(
+            fields=Struct(
+                _VERSION,
+                Field("leader_id", INT32),
+                Field("voters", ArrayOf(_VOTER)),
+                Field("granting_voters", ArrayOf(_VOTER)),
+            ),
+            newest=1,
+        ),
+    ),
+    ControlType.SNAPSHOT_HEADER: RecordType(
+        "SNAPSHOT_HEADER",
+        Message(fields=Struct(_VERSION, Field("last_contained_log_timestamp", INT64))),
+    ),
+    ControlType.SNAPSHOT_FOOTER: RecordType("SNAPSHOT_FOOTER", Message(fields=Struct(_VERSION))),
+    ControlType.KRAFT_VERSION: RecordType(
+        "KRAFT_VERSION", Message(fields=Struct(_VERSION, Field("kraft_version", INT16)))
+    ),
+    ControlType.KRAFT_VOTERS: RecordType(
+        "KRAFT_VOTERS",
+        Message(
+            fields=Struct(
+                _VERSION,
+                Field(
+                    "voters",
+                    ArrayOf(
+                        Struct(
+                            Field("voter_id", INT32),
+                            Field("voter_directory_id", UUID),
+                            Field("endpoints", ArrayOf(_ENDPOINT)),
+                            Field("kraft_version_feature", _RANGE),
+                        )
+                    ),
+                ),
+            )
+        ),
+    ),
+}
+
+
+# The records of ``__transaction_state`` and ``__share_group_state``, as Kafka 4.4 reads them.
+#
+# The version of a record's key is the record's type. Sources:
+# ``org.apache.kafka.coordinator.transaction.generated``,
+# ``org.apache.kafka.coordinator.share.generated`` (``CoordinatorRecordType`` has the numbers).
+
+TRANSACTION_LOG: Final = 0
+TRANSACTION_RECORDS: Final[Mapping[int, RecordType]] = {
+    TRANSACTION_LOG: RecordType(
+        "TRANSACTION_LOG",
+        Message(
+            newest=1,
+            flexible_since=1,
+            fields=Struct(
+                Field("producer_id", INT64),
+                Field("producer_epoch", INT16),
+                Field("transaction_timeout_ms", INT32),
+                Field("transaction_status", INT8),
+                Field(
+                    "transaction_partitions",
+                    ArrayOf(Struct(Field("topic", STRING), Field("partition_ids", ArrayOf(INT32)))),
+                    is_nullable=True,
+                ),
+                Field("transaction_last_update_timestamp_ms", INT64),
+                Field("transaction_start_timestamp_ms", INT64),
+                Field("previous_producer_id", INT64, since=1, tag=0, default=-1),
+                Field("next_producer_id", INT64, since=1, tag=1, default=-1),
+                Field("client_transaction_version", INT16, since=1, tag=2, default=0),
+                Field("next_producer_epoch", INT16, since=1, tag=3, default=-1),
+            ),
+        ),
+        Message(fields=Struct(Field("transactional_id", STRING)), flexible_since=None),
+    )
+}
+
+_SHARE_KEY: Final = Message(
+    fields=Struct(Field("group_id", STRING), Field("topic_id", UUID), Field("partition", INT32)),
+    flexible_since=None,
+)
+_STATE_BATCHES: Final = Field(
+    "state_batches",
+    ArrayOf(
+        Struct(
+            Field("first_offset", INT64),
+            Field("last_offset", INT64),
+            Field("delivery_state", INT8),
+            Field("delivery_count", INT16),
+        )
+    ),
+)
+SHARE_SNAPSHOT: Final = 0
+SHARE_UPDATE: Final = 1
+_COMPLETE_COUNT: Final = Field("delivery_complete_count", INT32, tag=0, default=-1)
+SHARE_STATE_RECORDS: Final[Mapping[int, RecordType]] = {
+    SHARE_SNAPSHOT: RecordType(
+        "SHARE_SNAPSHOT",
+        Message(
+            fields=Struct(
+                Field("snapshot_epoch", INT32),
+                Field("state_epoch", INT32),
+                Field("leader_epoch", INT32),
+                Field("start_offset", INT64),
+                Field("create_timestamp", INT64),
+                Field("write_timestamp", INT64),
+                _STATE_BATCHES,
+                _COMPLETE_COUNT,
+            )
+        ),
+        _SHARE_KEY,
+    ),
+    SHARE_UPDATE: RecordType(
+        "SHARE_UPDATE",
+        Message(
+            fields=Struct(
+                Field("snapshot_epoch", INT32),
+                Field("leader_epoch", INT32),
+                Field("start_offset", INT64),
+                _STATE_BATCHES,
+                _COMPLETE_COUNT,
+            )
+        ),
+        _SHARE_KEY,
+    ),
+}
+
 
 INTERNAL_RECORDS: Final[Mapping[str, Mapping[int, RecordType]]] = MappingProxyType(
     {

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, Union
 
-from storage_core.messages.field_reader import FieldReader
-from storage_core.messages.field_writer import FieldWriter
+from storage_core.messages.fields import FieldReader, FieldWriter
 
 # The values of a message or struct, by field; structs are such mappings, arrays are tuples.
 Fields = dict[str, Any]

@@ -53,11 +53,9 @@ from storage_core.log.batch_search import checked_start
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.settled_store import settle
-from storage_core.records.columns import decode_records
-from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.records.payload import DEFAULT_LIMITS, decode_records
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
-from storage_core.roots.observation import observe_root
-from storage_core.roots.open_root import find_root
+from storage_core.roots.open_root import find_root, observe_root
 from storage_core.roots.own_catalog import metadata_of, read_own_catalog
 from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.roots.root import Root

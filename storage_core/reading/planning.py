@@ -15,12 +15,10 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import Final, TypeVar
 
+import pyarrow as pa
+
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.checkpoint.checkpoints import (
-    Checkpoints,
-    PartitionCheckpoints,
-    read_checkpoints,
-)
+from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints, read_checkpoints
 from storage_core.errors import (
     ChangedWhileReadError,
     ConfigError,
@@ -41,13 +39,20 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
 )
-from storage_core.log.batch_search import ListedSegment, find_cut_offsets, find_end_offset
-from storage_core.log.committed_view import find_last_stable_offset, has_snapshots
-from storage_core.log.log_gaps import find_lost_logs
-from storage_core.log.offset_search import find_offset_for_time
+from storage_core.log.batch_search import (
+    ListedSegment,
+    find_cut_offsets,
+    find_end_offset,
+    find_lost_logs,
+)
+from storage_core.log.committed_view import (
+    find_last_stable_offset,
+    find_offset_for_time,
+    has_snapshots,
+)
 from storage_core.log.settled_store import SettledStore, settle
-from storage_core.reading.ranges import ReadRange, is_tiered_topic, report_gap
-from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
+from storage_core.reading.ranges import ReadRange, is_tiered_topic, read_on, report_gap
+from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest, TopicChoice
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root, map_over_root
 from storage_core.roots.partition_facts import manifest_checkpoints
@@ -626,3 +631,48 @@ def _find_cuts(
         # Bytes behind the last whole batch belong to the last piece alone.
         next_base_offset = find_end_offset(store, segment)
     return [cut for cut in cuts if next_base_offset is None or cut < next_base_offset]
+
+
+# Follow a range across replaced files, like a broker's consumer.
+#
+# A query wants the records of one moment, and refuses where files have changed. A stream wants
+# each offset once: what it has not read yet it takes from the files that are there then.
+
+# A sync, and a nightly, replace a file once.
+_MOST_CHANGES: Final = 5
+
+
+def follow_range(
+    wanted: ReadRange, request: ReadRequest, *, now_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield a range's records in offset order, across replaced files.
+
+    Args:
+        now_ms: The reader's clock, epoch milliseconds.
+    """
+    ranges = [wanted]
+    reached = wanted.start_offset
+    changes = 0
+    while ranges:
+        try:
+            for next_offset, batch in read_on(ranges[0]):
+                yield batch
+                reached = next_offset
+        except ChangedWhileReadError:
+            changes += 1
+            if changes > _MOST_CHANGES:
+                raise
+            ranges = plan_ranges(_rest(wanted, reached, request), now_ms=now_ms)
+        else:
+            reached = ranges.pop(0).end_offset or reached
+
+
+def _rest(wanted: ReadRange, reached: int, request: ReadRequest) -> ReadRequest:
+    """Return what is left to read of a range."""
+    partition, end = wanted.partition, wanted.end_offset
+    return replace(
+        request,
+        choice=TopicChoice(assigned=frozenset({partition}), option="assign"),
+        starting=Bound(offsets={partition: reached}, option="startingOffsets"),
+        ending=Bound() if end is None else Bound(offsets={partition: end}, option="endingOffsets"),
+    )

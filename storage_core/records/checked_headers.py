@@ -19,11 +19,20 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from storage_core.errors import PylogError, StorageError
+from storage_core.errors import BadBytesError, PylogError, StorageError
+from storage_core.formats.batch_v2 import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_AT,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC_AT,
+    MAGIC_V2,
+)
 from storage_core.kernels import batch_scan
+from storage_core.kernels.batch_scan import COLUMN_COUNT, scan_batches
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.header_search import guess_batch_start
 from storage_core.records.reader import (
     DEFAULT_WINDOW_BYTES,
     CrcCheck,
@@ -34,6 +43,153 @@ from storage_core.records.reader import (
 )
 from storage_core.store.base import FileReader, SharedReader
 from storage_core.threads import in_order
+
+# Guess where a v2 batch begins in the middle of a segment. Nobody has read the segment's
+# beginning.
+#
+# Only whoever goes from batch to batch knows where the next one begins; what looks like a header
+# may lie in a record's value. So what is found here is a guess, and who uses it has to prove it.
+
+# Three batches of a producer's default size fit in the first look, in the second those of the
+# largest that a broker takes by default.
+_LOOKS_BYTES: Final = (1 << 16, 4 << 20)
+# Tries in one look: bytes may be made to look like headers, one beside the other.
+_MOST_TRIES: Final = 64
+# So many that follow each other are hardly chance.
+_IN_A_ROW: Final = 2
+
+
+def possible_headers(data: NDArray[np.uint8], remaining_bytes: int) -> NDArray[np.int64]:
+    """Return where headers may begin whose fields make sense, in order.
+
+    Args:
+        data: uint8[n], bytes of a segment.
+        remaining_bytes: How many bytes the segment has from ``data[0]`` on; a batch has to end
+            within them.
+
+    Returns:
+        int64[m], positions in data, with a whole header behind each.
+    """
+    starts = max(0, data.size - HEADER_BYTES + 1)
+    magics = data[MAGIC_AT : MAGIC_AT + starts]
+    # Only the low byte of the attributes is in use.
+    unused = data[ATTRIBUTES_AT : ATTRIBUTES_AT + starts]
+    places = np.flatnonzero((magics == MAGIC_V2) & (unused == 0))
+    sizes = read_numbers(data, places + BATCH_LENGTH_AT, 4) + LENGTH_OVERHEAD
+    is_sane = (sizes >= HEADER_BYTES) & (sizes <= remaining_bytes - places)
+    return places[is_sane]
+
+
+def read_numbers(
+    data: NDArray[np.uint8], places: NDArray[np.int64], width: int
+) -> NDArray[np.int64]:
+    """Return the signed big-endian numbers of width bytes at the places."""
+    sign = data[places].astype(np.int8).astype(np.int64)
+    number = sign
+    for step in range(1, width):
+        number = (number << 8) | data[places + step]
+    return number
+
+
+def guess_batch_start(reader: FileReader, position: int, stop: int) -> int | None:
+    """Return the likely start of a batch near a position. It is at the position or a little behind
+    it.
+
+    Args:
+        stop: Nothing counts that does not end before.
+
+    Returns:
+        A position from which whole batches with rising offsets follow each other; None where none
+        was found near by, as among batches of old formats or of many megabytes.
+    """
+    table = np.empty((COLUMN_COUNT, _IN_A_ROW), np.int64)
+    for look_bytes in _LOOKS_BYTES:
+        data = np.empty(min(look_bytes, stop - position), np.uint8)
+        data = data[: reader.read_into(position, data)]
+        places = possible_headers(data, data.size)
+        tries: list[int] = places[:_MOST_TRIES].tolist()
+        for place in tries:
+            count, _, _ = scan_batches(data, place, data.size, table)
+            batches = BatchTable(table)
+            is_next = batches.base_offset[1:] > batches.last_offset[:-1]
+            if count == _IN_A_ROW and is_next.all() and (batches.magic == MAGIC_V2).all():
+                return position + place
+        if data.size < look_bytes:
+            break
+    return None
+
+
+# Find the next batch behind bytes that are none.
+#
+# What is found is sure: its checksum is right, and its offsets are in order. A batch in a record's
+# value has these, too: so where a length leads to the next batch, that is to be believed first.
+
+_LOOK_BYTES: Final = 1 << 20
+# What looks like headers may claim to be long: so often as much as there is is read for them.
+_MOST_READS: Final = 4
+
+
+class BatchFinder:
+    """Searches a segment for v2 batches, byte by byte.
+
+    Args:
+        stop: Nothing counts that does not end before.
+    """
+
+    def __init__(self, reader: FileReader, stop: int) -> None:
+        self._reader = reader
+        self._stop = stop
+        self._budget = _MOST_READS * stop
+        self._data = np.empty(min(_LOOK_BYTES, stop), np.uint8)
+
+    def find(self, position: int, first_offset: int, end_offset: int) -> int | None:
+        """Return where the next batch begins, None without one.
+
+        Args:
+            end_offset: Nor is it this, or above.
+        """
+        while position + HEADER_BYTES <= self._stop:
+            rest = self._stop - position
+            look = self._data[: min(self._data.size, rest)]
+            look = look[: self._reader.read_into(position, look)]
+            if look.size < HEADER_BYTES:  # the file was longer when it was opened
+                return None
+            places = possible_headers(look, rest)
+            bases = read_numbers(look, places, 8)
+            places = places[(bases >= first_offset) & (bases < end_offset)]
+            sizes = read_numbers(look, places + BATCH_LENGTH_AT, 4) + LENGTH_OVERHEAD
+            for place, size in zip(places.tolist(), sizes.tolist(), strict=True):
+                self._budget -= size
+                if self._budget < 0:
+                    return None
+                start: int = position + place
+                if self.is_batch(start, start + size):
+                    return start
+            # A header may lie across the end of what was looked at.
+            position += look.size - HEADER_BYTES + 1
+        return None
+
+    def is_batch(self, start: int, end: int | None = None) -> bool:
+        """Tell whether a batch with a right checksum begins at a position.
+
+        Args:
+            end: Where it ends at most; None for the finder's own end.
+        """
+        try:
+            windows = scan_windows(
+                self._reader,
+                start=start,
+                end=self._stop if end is None else end,
+                window_bytes=HEADER_BYTES,
+                crc=CrcCheck.NOTE,
+                tail=Tail.STOP,
+                large=Large.HEADER,
+            )
+            window = next(windows, None)
+            return window is not None and int(window.batches.crc_ok[0]) == 1
+        except BadBytesError:
+            return False
+
 
 # About the second-level cache of a core. Measured with `bench_verify`: of pieces of 8 MiB a core
 # checks two thirds as many bytes a second, and with 128 KiB the calls begin to count. Objects are

@@ -26,8 +26,12 @@ from storage_core.checkpoint.broker_files import (
     encode_clean_shutdown,
     read_clean_shutdown,
 )
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
-from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, merge_entries, read_checkpoints
+from storage_core.checkpoint.checkpoints import (
+    CHECKPOINT_FILES,
+    encode_offset_checkpoint,
+    merge_entries,
+    read_checkpoints,
+)
 from storage_core.checkpoint.lock import LockProof, LockShare, LogDirectoryLock, share_lock
 from storage_core.commit.claim import (
     CommitClaim,
@@ -36,7 +40,6 @@ from storage_core.commit.claim import (
     revoke_claim,
     set_aside_claim,
 )
-from storage_core.commit.keep import with_trash
 from storage_core.commit.scratch import (
     REMEMBERED_MARKER,
     claim_path,
@@ -48,6 +51,7 @@ from storage_core.commit.scratch import (
     sweep_scratch,
 )
 from storage_core.commit.trash import drop_raised, write_raised
+from storage_core.commit.undo import with_trash
 from storage_core.errors import (
     ConfigError,
     GuardRefusedError,
@@ -72,8 +76,7 @@ from storage_core.roots.killed_runs import (
     observe_partitions,
     resume_killed_runs,
 )
-from storage_core.roots.purge import PurgeRequest
-from storage_core.roots.root import TOUCHED, HeldRoot, Prepare
+from storage_core.roots.root import TOUCHED, HeldRoot, Prepare, PurgeRequest
 from storage_core.store import LocalStore, LogStore
 from storage_core.store.gaps import CopiedRange
 from storage_core.store.local import is_without_room, storage_errors

@@ -21,7 +21,7 @@ from storage_core.config import LogConfig
 from storage_core.errors import GuardRefusedError, PylogError
 from storage_core.filenames import TopicPartition
 from storage_core.local_files import folder_names
-from storage_core.roots.purge import PartitionPurge, PurgeRequest, Stretch
+from storage_core.roots.root import PartitionPurge, PurgeRequest, Stretch
 
 if TYPE_CHECKING:
     from storage_core.roots.root import HeldRoot

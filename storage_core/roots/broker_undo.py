@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
-from storage_core.checkpoint.small_files import SmallFiles
+from storage_core.checkpoint.checkpoints import Checkpoints, SmallFiles, read_checkpoints
 from storage_core.commit.trash import (
     TrashedRoot,
     list_commits,
@@ -46,9 +45,9 @@ from storage_core.filenames import (
 )
 from storage_core.json_values import OMITTED, ONE_LINE, JsonFile, Word
 from storage_core.local_files import read_small
-from storage_core.log.leftovers import plan_settling
+from storage_core.log.settled_store import plan_settling
 from storage_core.roots.killed_runs import changed_partitions, observe_partitions
-from storage_core.roots.undo import PartitionUndo, Undone
+from storage_core.roots.root import PartitionUndo, Undone
 from storage_core.store import LocalStore
 from storage_core.store.local import storage_errors, write_record
 

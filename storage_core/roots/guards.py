@@ -9,11 +9,7 @@ from storage_core.catalog.off_switch import OFF_SWITCH_FILE, first_line, read_of
 from storage_core.errors import GuardRefusedError, ObjectNotFoundError
 from storage_core.filenames import REMOTE_INDEX_CACHE_DIRECTORY
 from storage_core.store import open_object_store
-from storage_core.store.filesystems import (
-    FilesystemKind,
-    classify_filesystem,
-    find_filesystem,
-)
+from storage_core.store.filesystems import FilesystemKind, classify_filesystem, find_filesystem
 from storage_core.store.local import storage_errors
 
 _ROOT_USER: Final = 0

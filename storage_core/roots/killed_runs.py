@@ -19,7 +19,7 @@ from typing import Annotated, Final
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.commit.claim import current_boot, resume_claim, revoke_claim
-from storage_core.commit.fingerprint import digest_versions
+from storage_core.commit.plan import digest_versions
 from storage_core.commit.scratch import (
     claim_path,
     find_claims,

@@ -1,25 +1,38 @@
 """Open the root of a path or URL, or of a partition's. A person names it."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shlex import quote
 from threading import Thread
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
-from storage_core.catalog.roles import Role, guess_role, local_path
-from storage_core.checkpoint.checkpoints import (
-    UPKEEP_FILES,
-    Checkpoints,
-    read_checkpoints,
+from storage_core.catalog.log_directories import (
+    DirectoryKind,
+    LogDirectoryState,
+    SubDirectory,
+    classify_directory,
+    read_topic_id,
 )
+from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.checkpoint.broker_files import (
+    MAX_META_PROPERTIES_BYTES,
+    CleanShutdown,
+    parse_meta_properties,
+    read_clean_shutdown,
+)
+from storage_core.checkpoint.checkpoints import UPKEEP_FILES, Checkpoints, read_checkpoints
 from storage_core.commit.trash import read_run
 from storage_core.errors import (
     ConfigError,
+    GuardRefusedError,
     InvalidNameError,
+    ObjectNotFoundError,
+    PylogError,
+    StorageError,
 )
 from storage_core.filenames import (
     MANAGED_ROOT_FILE,
@@ -33,13 +46,72 @@ from storage_core.filenames import (
 from storage_core.local_files import entry_names, folder_names
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.managed import ManagedRoot
-from storage_core.roots.mirror import MirrorRoot
-from storage_core.roots.root import Root
-from storage_core.store import open_object_store
+from storage_core.roots.root import HeldRoot, PurgeRequest, Root
+from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.generations import unpinned
 from storage_core.store.local import storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest
-from storage_core.store.open_store import split_location
+from storage_core.store.open_store import join_location, split_location
+
+# A read-only copy of a log directory on an object store.
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRoot:
+    """A copy of a log directory on an object store."""
+
+    store: ObjectStore
+
+    @property
+    def location(self) -> str:
+        """Its URL."""
+        return self.store.url
+
+    @property
+    def has_manifests(self) -> bool:
+        """Whether its partitions have manifests: they do not."""
+        return False
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether looks are requests to a store: they are."""
+        return True
+
+    def directories(self) -> list[str]:
+        """Return the names of its folders, sorted."""
+        return sorted(self.store.list_folders())
+
+    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
+        """Return a small object, None if it is not there."""
+        try:
+            return self.store.get(name, limit_bytes=limit_bytes)
+        except ObjectNotFoundError:
+            return None
+
+    def locate(self, directory: str) -> str:
+        """Return the URL of a folder."""
+        return join_location(self.location, directory)
+
+    def newest_write_ms(self) -> int:
+        """Return 0: times of copied objects say nothing of our clock."""
+        return 0
+
+    def purge_of(self, request: PurgeRequest, held: HeldRoot | None) -> NoReturn:
+        """Refuse as ``hold``: its sync owns what was put aside, too."""
+        del request, held
+        self._refuse()
+
+    def hold(
+        self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
+    ) -> HeldRoot:
+        """Refuse: somebody else's sync owns its objects."""
+        del run_id, mark_clean, is_alone, trash
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        why = f"{self.location} is a mirror, which is only read: its sync owns the files"
+        raise GuardRefusedError("ROLE_IS_READ_ONLY", why)
+
 
 _LOOKS_AT_ONCE: Final = 16
 # So many log directories are named where the folder above them was given.
@@ -248,3 +320,47 @@ def _find_partition(name: str) -> TopicPartition | None:
         return renamed[0] if renamed is not None else parse_partition_directory(name)
     except InvalidNameError:
         return None
+
+
+# Look at roots without writing: their contents and their owners.
+
+
+def observe_root(root: Root, names: Sequence[str]) -> LogDirectoryState:
+    """Read what lies in a root, wherever it is."""
+    meta = root.read(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
+    file = f"{root.location}/{META_PROPERTIES_FILE}"
+    return LogDirectoryState(
+        path=root.location,
+        meta_properties=None if meta is None else parse_meta_properties(meta, file=file),
+        clean_shutdown=read_marker(root),
+        entries=tuple(
+            map_over_root(root, lambda name: _observe_entry(root.locate(name), name), names)
+        ),
+    )
+
+
+def _observe_entry(location: str, name: str) -> SubDirectory:
+    kind, partition = classify_directory(name)
+    if kind is DirectoryKind.FOREIGN:
+        reason = "expected <topic>-<partition>, perhaps with Kafka's mark of a renamed directory"
+        return SubDirectory(path=location, kind=kind, problem=reason)
+    topic_id, problem = None, ""
+    if kind is not DirectoryKind.CACHE:
+        try:
+            topic_id = read_topic_id(location)
+        except (PylogError, OSError) as error:
+            problem = str(error)
+    return SubDirectory(
+        path=location, kind=kind, topic_partition=partition, topic_id=topic_id, problem=problem
+    )
+
+
+def read_marker(root: Root) -> CleanShutdown | None:
+    """Return what the marker of a clean shutdown says, None without one.
+
+    One that cannot be read is a marker all the same: Kafka asks only whether the file is there.
+    """
+    try:
+        return read_clean_shutdown(root)
+    except StorageError:
+        return CleanShutdown()

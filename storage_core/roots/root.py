@@ -16,23 +16,161 @@ killed amid its commit; so an attempt that cannot look into the claim, for whate
 say that nothing was touched.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
-from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.checkpoint.small_files import SmallFiles
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints, SmallFiles
 from storage_core.commit import CommitPlan
+from storage_core.commit.purge import Purged
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
-from storage_core.roots.purge import PurgeRequest, RootPurge
-from storage_core.roots.undo import RootUndo
 from storage_core.store import LogStore
 from storage_core.store.gaps import CopiedRange
 from storage_core.store.generations import unpinned
 from storage_core.store.open_objects import MANAGED_PREFIX
+
+# The protocol of undoing a run in one root, partition by partition.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionUndo:
+    """A partition in which a run is to be undone; pickles."""
+
+    location: str
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """The undo of a run in one partition, done or foretold."""
+
+    is_needed: bool  # whether anything was left to undo
+    # The applied operations, described; none of one foretold.
+    steps: Sequence[Mapping[str, Any]] = ()
+    # Bytes of its ``.log`` files before the undo; None if nobody has looked.
+    bytes_before: int | None = None
+    bytes_after: int | None = None  # the same afterwards
+    segments_before: int | None = None
+    segments_after: int | None = None
+
+
+UndoT = TypeVar("UndoT", bound=PartitionUndo)
+# Done in a task; None where the run has changed nothing. A refusal says why a partition stays as it
+# is: where the store itself refuses, that is a failure.
+UndoWork = Callable[[UndoT], Undone | None]
+
+
+class RootUndo(Protocol[UndoT]):
+    """The undo of a run in one root.
+
+    The root is held when anything is changed; in a dry run it is only looked at.
+    """
+
+    @property
+    def moves_files(self) -> bool:
+        """Whether files of log directories are put back, and checkpoints before them. Then all
+        partitions are compared before the first of them is touched."""
+        ...
+
+    @property
+    def check(self) -> UndoWork[UndoT]:
+        """What tasks do to foretell the undo of a partition."""
+        ...
+
+    @property
+    def apply(self) -> UndoWork[UndoT]:
+        """What tasks do to undo a partition; from ``begin`` on."""
+        ...
+
+    def parts(self, topics: TopicFilter) -> Iterator[Sequence[UndoT]]:
+        """Yield the partitions that the run may have changed, in order. What was done to one
+        part is on record before the next one is begun."""
+        ...
+
+    def begin(self, part: Sequence[UndoT], due: Sequence[UndoT]) -> None:
+        """Get ready to undo a part of the partitions."""
+        ...
+
+    def settle(self, due: Sequence[UndoT], done: Sequence[UndoT]) -> None:
+        """Take note which partitions of a part were undone."""
+        ...
+
+    def end(self) -> Sequence[str]:
+        """Forget what a second attempt would need; return notes for the report. The root was
+        given back before: it has its marker again, if it may have it."""
+        ...
+
+
+# The protocol of purging one root of what nobody needs any more.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeRequest:
+    """What a purge is asked to remove from a root."""
+
+    topics: TopicFilter
+    catalog: TopicCatalog
+    now_ms: int
+    grace_ms: int  # how long former generations stay
+    # Sub-directories of a log directory in which there may be something; None to list it.
+    names: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPurge:
+    """A directory to search for files to purge. The object pickles where tasks do the purge."""
+
+    location: str
+    partition: TopicPartition | None  # whose it is, None for nobody's
+
+
+PurgeT = TypeVar("PurgeT", bound=PartitionPurge)
+# Partitions that are looked at together, for one listing tells of all.
+Stretch = Sequence[PurgeT]
+
+
+class RootPurge(Protocol[PurgeT]):
+    """The purge of one root. A purge writes only if the root is held."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the files to purge lie on this host's disks. Such files are purged from here."""
+        ...
+
+    @property
+    def find_due(self) -> Callable[[Stretch[PurgeT]], Stretch[PurgeT]]:
+        """Filter of a stretch: its directories with something to purge. The filter runs in a
+        task."""
+        ...
+
+    @property
+    def apply(self) -> Callable[[PurgeT], Purged]:
+        """The purge of one directory, to run in a task. It removes what goes, or only looks
+        where the root is not held."""
+        ...
+
+    def begin(self) -> None:
+        """Get ready for removals."""
+        ...
+
+    def parts(self) -> Iterator[Sequence[Stretch[PurgeT]]]:
+        """Yield what is to be looked at. What was done in one part is on record before the next
+        one is begun."""
+        ...
+
+    def end(self, *, is_whole: bool, now_ms: int) -> Sequence[str]:
+        """Remove what belongs to no partition; return remarks.
+
+        Args:
+            is_whole: Whether all partitions that were looked at are purged.
+        """
+        ...
+
 
 TOUCHED: Final = "touched"
 

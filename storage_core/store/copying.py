@@ -73,8 +73,11 @@ def _copy_on_s3(
 ) -> str:
     """Copy an object by one CopyObject request. Kafka's segments have at most 2 GiB; one request
     copies up to 5."""
-    from storage_core.store.s3_objects import S3ObjectStore  # noqa: PLC0415  # of an extra
-    from storage_core.store.s3_transfer import error_code, tag_of  # noqa: PLC0415  # likewise
+    from storage_core.store.s3_objects import (  # noqa: PLC0415  # likewise
+        S3ObjectStore,  # of an extra
+        error_code,
+        tag_of,
+    )
 
     if not isinstance(source, S3ObjectStore) or not isinstance(target, S3ObjectStore):
         raise TypeError("expected two stores on S3")

@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from storage_core.store.copying import is_server_side
-from storage_core.store.manifest import FileEntry
+from storage_core.store.generations import FileEntry
 from storage_core.store.object_store import ObjectStore
+
+# Copy an object to another key, by the store itself if possible. It is possible if both keys are
+# on the same store.
+#
+# A copy is of the version that was planned, or it is refused: S3 is told to compare the tag as it
+# copies. Not every server obeys; where the copy's own tag does not show that it has the same
+# bytes, and on other stores, the original is asked once more.
+
 
 # A gap saves at least one read and one write request: it costs no more than no gap.
 LEAST_GAP_BYTES: Final = 16 << 20
@@ -45,3 +53,11 @@ def may_be_gap(objects: ObjectStore, size_bytes: int) -> bool:
     """Tell whether a range is worth a copy by the store itself. Some stores copy no parts of
     objects."""
     return size_bytes >= LEAST_GAP_BYTES and is_server_side(objects, objects)
+
+
+# Upload files with gaps to S3; S3 copies the missing ranges. The upload names the object and bytes
+# for each gap.
+#
+# The object is put together of parts, of which some are sent and some copied. A part has at least
+# 5 MiB, but for the last one: where fewer bytes lie before a gap, some of it are fetched and sent.
+# A store that refuses to copy parts is sent every byte, fetched from it before.

@@ -59,7 +59,7 @@ from storage_core.store.base import (
     OwnedFiles,
     UnsharedStore,
 )
-from storage_core.turns import sync, waiting
+from storage_core.threads import sync, waiting
 
 _SECTOR_BYTES: Final = 512
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

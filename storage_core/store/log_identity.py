@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from storage_core.checkpoint.broker_files import MAX_META_PROPERTIES_BYTES, parse_meta_properties
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from storage_core.errors import ObjectNotFoundError, PartitionNotFoundError, StorageError
 from storage_core.filenames import COMPANIONS_SUFFIX
 from storage_core.store.base import FileInfo, FileReader, ReadOnlyStore
-from storage_core.store.manifest import URL_MARK, FileEntry, split_adopted
+from storage_core.store.generations import URL_MARK, FileEntry, split_adopted
 from storage_core.store.object_store import ObjectInfo, ObjectStore
 from storage_core.store.open_objects import open_object_store
 

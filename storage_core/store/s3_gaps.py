@@ -21,8 +21,7 @@ from storage_core.store.gaps import CopiedRange
 from storage_core.store.local import storage_errors
 from storage_core.store.object_files import BLOCK_BYTES, EntryReader
 from storage_core.store.object_store import ObjectStore
-from storage_core.store.s3_objects import S3ObjectStore
-from storage_core.store.s3_transfer import Part, cut_into_parts, error_status, quoted
+from storage_core.store.s3_objects import Part, S3ObjectStore, cut_into_parts, error_status, quoted
 
 # S3's minimum for every part but the last.
 LEAST_PART_BYTES: Final = 5 << 20

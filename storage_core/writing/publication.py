@@ -23,11 +23,11 @@ from typing import Final
 
 import numpy as np
 
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
+    CHECKPOINT_FILES,
     PartitionMetadata,
     encode_partition_metadata,
 )
-from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock, ManualClock
 from storage_core.commit import (
     CommitPlan,
@@ -51,8 +51,7 @@ from storage_core.filenames import (
     parse_partition_directory,
     segment_file,
 )
-from storage_core.json_text import parse_json
-from storage_core.json_values import read_value, to_json
+from storage_core.json_values import parse_json, read_value, to_json
 from storage_core.local_files import facts_in, folder_names, is_there, open_folder
 from storage_core.log.log_loader import load_log
 from storage_core.log.unified_log import UnifiedLog
@@ -64,11 +63,13 @@ from storage_core.store.local import (
     storage_errors,
     write_record,
 )
-from storage_core.writing.request import StagedRecords, WriteRequest, WriteRun
 from storage_core.writing.staging import (
     DESTINATION,
     POSITION,
     SIZE,
+    StagedRecords,
+    WriteRequest,
+    WriteRun,
     read_extents,
     superseded,
 )

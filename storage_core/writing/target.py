@@ -26,8 +26,7 @@ from storage_core.filenames import (
     STAGING_PREFIX,
     TEMPORARY_SUFFIX,
 )
-from storage_core.json_text import parse_json
-from storage_core.json_values import read_value, to_json
+from storage_core.json_values import parse_json, read_value, to_json
 from storage_core.local_files import is_there, open_folder, require_ours, scan_folder
 from storage_core.roots.guards import check_off_switch
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors

@@ -16,13 +16,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pylog_spark.cluster.differences.driver import DifferenceReport, list_differences
+from pylog_spark.cluster.differences import DifferenceReport, list_differences
 from pylog_spark.engines.choice import Local
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import Level
 from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.cluster.log_batches import OffsetRanges, digest_log
 from storage_core.cluster.places import ReplicaPlace
-from storage_core.cluster.range_digests import OffsetRanges, digest_log
 from storage_core.cluster.resting_log import observe_log
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.maintenance.verification.files import sort_files

@@ -27,9 +27,8 @@ from pylog_spark.operations.retain.task import RetentionContext, SweepWork, comm
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import row_reader
 from pylog_spark.run.plan_table import read_planned
-from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.listing import directory_row, list_partitions
-from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.observe import Step, observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -39,8 +38,8 @@ from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import ManagedStore, open_objects
-from storage_core.store.managed_root import create_root
-from storage_core.store.uploads import upload_file
+from storage_core.store.generations import create_root
+from storage_core.store.managed_store import upload_file
 from tests.bench.bench_compaction import CACHE
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition

@@ -30,7 +30,7 @@ import numpy as np
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAX_BATCH_BYTES, Codec
-from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.records.codecs import (
     Arena,
     Blocks,

@@ -25,10 +25,10 @@ from typing import Final, TypeVar
 from storage_core.catalog.roles import Role
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.segment_scan import scan_segment
-from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import CleanResult
+from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.maintenance.verification.files import sort_files
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.segment import verify_segment
 from storage_core.store import LocalStore
 from storage_core.threads import count_processors

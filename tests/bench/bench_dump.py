@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.jars import Library, fetch_jars
-from pylog_spark.java import find_java
+from pylog_spark.java import Library, fetch_jars, find_java
 from tests.bench.bench_compaction import CACHE
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import Size, generated_partition

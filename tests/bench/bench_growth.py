@@ -26,9 +26,9 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.kafka_log import open_logs
-from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.maintenance.recovery.partition import plan_recovery
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
 from storage_core.store import LocalStore
 from tests.bench.figures import DOCS, FOLDER, keep
 from tests.bench.generated_columns import NOW_MS, Topic, write_partition

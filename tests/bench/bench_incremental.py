@@ -20,8 +20,8 @@ from typing import Final
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.formats.batch_v2 import Codec
-from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import CleanResult
+from storage_core.maintenance.compaction.plan import CleanRequest
 from tests.bench.bench_compaction import (
     CACHE,
     COMPARED,

@@ -14,9 +14,9 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
-from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.runner import RowLines
 from pylog_spark.cli.transfer import transfer_lines
-from pylog_spark.operations.survey.driver import survey
+from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.session import build_session

@@ -24,7 +24,7 @@ import numpy as np
 from storage_core.catalog.roles import Role
 from storage_core.formats.batch_v2 import CRC_START
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import verify_segments
 from storage_core.records.reader import scan_windows
 from storage_core.store import LocalStore

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.clock import ManualClock
 from storage_core.config import LogConfig
 from storage_core.filenames import (

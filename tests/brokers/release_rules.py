@@ -11,7 +11,7 @@ import jpype
 
 from pylog_spark.java import find_java
 from storage_core.config import known_keys
-from storage_core.config.releases import OTHER_TYPES
+from storage_core.config.values import OTHER_TYPES
 from tests.oracle.jars import jars_of
 from tests.oracle.jvm import JVM_OPTIONS, LIBJVM, QUICK, java
 from tests.oracle.test_config_against_kafka import TEXTS

@@ -12,7 +12,7 @@ from storage_core.config import (
     refused_file_settings,
     refused_topic_settings,
 )
-from storage_core.config.releases import OTHER_TYPES
+from storage_core.config.values import OTHER_TYPES
 from tests.brokers.release_rules import keys, texts_of
 
 pytestmark = [pytest.mark.brokers]

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from storage_core.checkpoint.broker_files import encode_clean_shutdown
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.config import LogConfig
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,

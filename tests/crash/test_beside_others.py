@@ -12,8 +12,7 @@ import pytest
 
 from storage_core.clock import ManualClock
 from storage_core.errors import ConditionFailedError, LeaseLostError
-from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
-from storage_core.maintenance.ingest.partition import observe_and_plan
+from storage_core.maintenance.ingest.partition import Commitment, commit_ingest, observe_and_plan
 from storage_core.store import ManagedStore, ObjectStore
 from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import acquire_lease, require_lease

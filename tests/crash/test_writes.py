@@ -10,7 +10,7 @@ from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from storage_core.log.log_loader import LogLoader, load_log
 from storage_core.store.local import LocalStore
 from storage_core.writing import target
-from storage_core.writing.request import WriteTransaction
+from storage_core.writing.staging import WriteTransaction
 from tests.crash.interruptions import ALL
 from tests.kit.builders import SOME_TIME_MS
 from tests.kit.compare import read_tree

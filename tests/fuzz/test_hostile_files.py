@@ -31,18 +31,18 @@ from storage_core.checkpoint.broker_files import (
     parse_clean_shutdown,
     parse_meta_properties,
 )
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
+    PartitionCheckpoints,
     parse_leader_epochs,
     parse_offset_checkpoint,
     parse_partition_metadata,
 )
-from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import SNAPSHOT_SUFFIX
 from storage_core.maintenance.recovery.partition import RecoverResult
+from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.log_directories import verify_log_directories
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.store.local import LocalStore
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.test_hostile_partitions import read_everything

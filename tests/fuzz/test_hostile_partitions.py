@@ -16,8 +16,7 @@ import pytest
 from storage_core.errors import PylogError
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.committed_view import load_committed_view
-from storage_core.records.columns import decode_records
-from storage_core.records.payload import Limits
+from storage_core.records.payload import Limits, decode_records
 from storage_core.records.reader import CrcCheck, Tail, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore

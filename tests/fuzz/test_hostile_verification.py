@@ -15,13 +15,17 @@ import pytest
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification.files import sort_files
-from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.partition import (
     fold_partition,
     verify_segments,
 )
-from storage_core.maintenance.verification.segment_facts import SegmentFacts
+from storage_core.maintenance.verification.segment_scan import SegmentFacts
 from storage_core.store.local import LocalStore
 from tests.fuzz.mutations import Mutator
 from tests.kit.compare import read_tree

@@ -15,21 +15,19 @@ from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.json_values import from_json, to_json
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
-from storage_core.log.transaction_tracker import TransactionTracker
-from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
+from storage_core.log.open_transactions import TransactionTracker
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
-from storage_core.maintenance.compaction.exchanged_index import (
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.key_exchange import FOLD, KeyBucket, send_segment
+from storage_core.maintenance.compaction.key_sidecar import SidecarFolder
+from storage_core.maintenance.compaction.merged import (
     ExchangedGroup,
+    MergedIndex,
     decode_start,
     encode_start,
     facts_for_pass_two,
     fold_facts,
     group_of_segment,
-)
-from storage_core.maintenance.compaction.index import IndexStats
-from storage_core.maintenance.compaction.key_exchange import FOLD, KeyBucket, send_segment
-from storage_core.maintenance.compaction.merged import (
-    MergedIndex,
     merge_files,
     merge_indexes,
 )
@@ -40,12 +38,13 @@ from storage_core.maintenance.compaction.partial import (
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import (
+    CleanRequest,
     CompactionPlan,
+    choose_range,
     group_segments,
     plan_compaction,
 )
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_groups
-from storage_core.maintenance.compaction.sidecar_folder import SidecarFolder
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore

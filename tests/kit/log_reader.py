@@ -19,17 +19,15 @@ from numpy.typing import NDArray
 
 from storage_core.errors import InvalidFetchSizeError, OffsetOutOfRangeError
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, log_file, segment_file
-from storage_core.index.segment_indexes import OffsetIndex, TimeIndex
-from storage_core.index.transaction_index import AbortedTxn, collect_aborted
+from storage_core.index.segment_indexes import AbortedTxn, OffsetIndex, TimeIndex, collect_aborted
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
     BatchPlace,
     checked_start,
     find_batch_for_offset,
 )
-from storage_core.log.loaded_log import LoadedLog
-from storage_core.log.log_segment import SegmentState
-from storage_core.log.transaction_tracker import TransactionTracker
+from storage_core.log.loaded_log import LoadedLog, SegmentState
+from storage_core.log.open_transactions import TransactionTracker
 from storage_core.records.reader import DEFAULT_WINDOW_BYTES, Tail, Window, scan_windows
 from storage_core.store.base import FileReader, LogStore
 

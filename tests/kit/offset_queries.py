@@ -9,9 +9,8 @@ from storage_core.errors import OffsetNotAvailableError
 from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, NO_TIMESTAMP
 from storage_core.formats.legacy import MAGIC_V0
 from storage_core.log.batch_search import checked_start
-from storage_core.log.offset_search import TimedOffset, find_record_from
-from storage_core.records.columns import decode_records
-from storage_core.records.payload import Limits
+from storage_core.log.committed_view import TimedOffset, find_record_from
+from storage_core.records.payload import Limits, decode_records
 from storage_core.records.reader import read_whole, scan_headers
 from tests.kit.log_reader import Isolation, LogReader
 

@@ -9,25 +9,28 @@ from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.maintenance.compaction.partition import CleanResult, clean_and_load
-from storage_core.maintenance.recovery.partition import RecoverResult, plan_recovery
-from storage_core.maintenance.retention.observe import SweepRequest
+from storage_core.maintenance.recovery.partition import (
+    RecoverResult,
+    TruncateResult,
+    plan_recovery,
+    plan_truncation,
+)
 from storage_core.maintenance.retention.partition import (
     RetainResult,
     Sweep,
+    SweepRequest,
     plan_retain,
     plan_sweep,
 )
-from storage_core.maintenance.truncation import TruncateResult, plan_truncation
 from storage_core.maintenance.verification.files import sort_files
-from storage_core.maintenance.verification.findings import Finding
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import DirectoryContext, Finding, VerifyOptions
 from storage_core.maintenance.verification.partition import (
     PartitionFacts,
     fold_partition,
     verify_segments,
 )
 from storage_core.roots.broker import BrokerRoot
-from storage_core.roots.observation import observe_root
+from storage_core.roots.open_root import observe_root
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from storage_core.threads import count_processors

@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Final
 
-from pylog_spark.engines.local_pool import modules_of_tasks
+from pylog_spark.engines.local_engine import modules_of_tasks
 from pylog_spark.engines.local_worker import serve_forks
 
 # Of a message: the environment, and paths.

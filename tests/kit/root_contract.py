@@ -20,9 +20,16 @@ from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import TopicPartition, log_file
 from storage_core.roots.open_root import open_root
-from storage_core.roots.purge import PurgeRequest
-from storage_core.roots.root import TOUCHED, HeldRoot, Prepared, Root, RootAccess, root_of
-from storage_core.roots.undo import RootUndo
+from storage_core.roots.root import (
+    TOUCHED,
+    HeldRoot,
+    Prepared,
+    PurgeRequest,
+    Root,
+    RootAccess,
+    RootUndo,
+    root_of,
+)
 from storage_core.store import LogStore, open_store
 from storage_core.store.local import write_record
 

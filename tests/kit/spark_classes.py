@@ -1,6 +1,6 @@
 """Archives of Spark's Java classes for the JVMs that tests start, with and without Delta.
 
-They are those of jobs (``pylog_spark.java_classes``), but they lie in the folder of the Python that
+They are those of jobs (``pylog_spark.java``), but they lie in the folder of the Python that
 has this pyspark. They are made by ``python -m tests.kit.spark_classes``, else by the first session
 that wants one; a Java that makes none does without.
 """
@@ -14,9 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.cli.warmup_java import record_classes
-from pylog_spark.java import find_java
-from pylog_spark.java_classes import ARCHIVE_SUFFIX, classes_digest, options_to_use
+from pylog_spark.cli.warmup import record_classes
+from pylog_spark.java import ARCHIVE_SUFFIX, classes_digest, find_java, options_to_use
 from pylog_spark.session import delta_jars
 from tests.kit.environment import settled_environment
 

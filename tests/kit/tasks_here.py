@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.engines.local_engine import LocalEngine
-from pylog_spark.engines.local_tasks import Piece, Stage
+from pylog_spark.engines.local_worker import Piece, Stage
 
 
 def _do(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pylog_spark.user_cache import cache_folder
+from pylog_spark.java import cache_folder
 from storage_core.store.filesystems import FilesystemKind, classify_filesystem, find_filesystem
 
 

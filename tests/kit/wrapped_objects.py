@@ -20,8 +20,8 @@ from storage_core.filenames import (
     MANIFEST_FILE,
     PURGED_FILE,
 )
+from storage_core.store.managed_store import is_log
 from storage_core.store.object_store import DEFAULT_LIMIT_BYTES, ObjectInfo, ObjectStore
-from storage_core.store.uploads import is_log
 from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
 
 T = TypeVar("T")

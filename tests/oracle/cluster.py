@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
-from pylog_spark.java_classes import options_to_make, options_to_use
+from pylog_spark.java import options_to_make, options_to_use
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.filenames import LOG_SUFFIX
 from storage_core.temporary_folder import temporary_folder

@@ -13,7 +13,7 @@ import jpype
 
 from storage_core.catalog.metadata_image import RegisterBrokerRecord
 from storage_core.cluster.elections import ELR_FEATURE, StartingBroker
-from storage_core.cluster.partition_registration import PartitionRegistration
+from storage_core.cluster.places import PartitionRegistration
 from tests.oracle.jvm import java
 
 _CONTROLLER: Final = "org.apache.kafka.controller."

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.jars import Exclusion, Library, fetch_jars
+from pylog_spark.java import Exclusion, Library, fetch_jars
 
 JARS_VARIABLE: Final = "PYLOG_KAFKA_JARS"
 _GROUP: Final = "org.apache.kafka"

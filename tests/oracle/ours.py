@@ -4,8 +4,8 @@ from pathlib import Path
 
 from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
-from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import clean_and_load
+from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.maintenance.retention.partition import RetainResult, plan_retain_loaded
 from storage_core.store.local import LocalStore
 from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS

@@ -16,7 +16,7 @@ from storage_core.formats.batch_v2 import (
     Codec,
 )
 from storage_core.formats.control import ControlType
-from storage_core.log.append.analysis import ProducerSettings
+from storage_core.log.append.validator import ProducerSettings
 from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.new_records import NewRecords
 from tests.kit.builders import (

@@ -12,7 +12,7 @@ from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
 from storage_core.catalog.roles import Role
 from storage_core.cluster.elections import NO_LEADER, StartingBroker
-from storage_core.cluster.partition_registration import states_of
+from storage_core.cluster.places import states_of
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from tests.kit.cluster_truth import Cluster
 from tests.oracle.controller import Change, KafkaController

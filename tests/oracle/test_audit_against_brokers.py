@@ -17,11 +17,12 @@ from typing import Any, Final
 
 import pytest
 
-from pylog_spark.cluster.audit.driver import Audit, audit
-from pylog_spark.cluster.audit.election_files import (
+from pylog_spark.cluster.audit.driver import (
     ELECTION_FILE,
     REASSIGNMENT_FILE,
     RESTORE_FILE,
+    Audit,
+    audit,
 )
 from pylog_spark.engines.choice import Local
 from pylog_spark.java import find_java

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.roles import Role
-from storage_core.cluster.partition_registration import ANY_INDEX_BYTES
-from storage_core.cluster.places import ReplicaPlace, find_places
+from storage_core.cluster.places import ANY_INDEX_BYTES, ReplicaPlace, find_places
 from storage_core.cluster.replica import open_replica
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from tests.kit.cluster_truth import CLUSTERS, Cluster

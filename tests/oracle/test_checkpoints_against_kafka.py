@@ -22,7 +22,7 @@ from storage_core.checkpoint import (
     parse_partition_metadata,
     validate_one_broker,
 )
-from storage_core.checkpoint.kafka_uuid import encode_uuid
+from storage_core.checkpoint.checkpoints import encode_uuid
 from storage_core.errors import CheckpointError, PylogError
 from storage_core.filenames import TopicPartition
 from tests.oracle.jvm import java, java_file

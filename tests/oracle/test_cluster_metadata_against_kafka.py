@@ -13,7 +13,6 @@ from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     read_cluster_metadata,
 )
-from storage_core.catalog.metadata_decoder import decode_metadata_record
 from storage_core.catalog.metadata_image import (
     BrokerRegistrationChangeRecord,
     ClearElrRecord,
@@ -32,6 +31,7 @@ from storage_core.catalog.metadata_image import (
     TransactionMark,
     TransactionRecord,
     UnregisterBrokerRecord,
+    decode_metadata_record,
 )
 from tests.kit.golden_data import Golden
 from tests.oracle.jvm import java, python_bytes

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from storage_core.catalog.metadata_image import RegisterBrokerRecord
-from storage_core.checkpoint.kafka_uuid import (
+from storage_core.checkpoint.checkpoints import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     UNASSIGNED_DIRECTORY,
@@ -24,7 +24,7 @@ from storage_core.cluster.elections import (
     order_of_sessions,
     predict_election,
 )
-from storage_core.cluster.partition_registration import PartitionRegistration
+from storage_core.cluster.places import PartitionRegistration
 from tests.oracle.controller import Change, KafkaController
 from tests.oracle.jvm import kafka_failures
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from storage_core.catalog.roles import Role
 from storage_core.cluster.audit import FollowerCut, audit_partition
-from storage_core.cluster.partition_registration import (
+from storage_core.cluster.places import (
     ANY_INDEX_BYTES,
+    find_places,
     parse_states,
 )
-from storage_core.cluster.places import find_places
 from storage_core.cluster.replica import open_replica
 from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig

@@ -14,19 +14,18 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from storage_core.catalog.release_features import FEATURE_LEVELS
-from storage_core.checkpoint.kafka_uuid import encode_uuid
+from storage_core.checkpoint.checkpoints import encode_uuid
 from storage_core.config import NEWEST_RELEASE
 from storage_core.errors import MalformedMessageError
 from storage_core.formats.control import ControlType
-from storage_core.messages.control_records import CONTROL_RECORDS
-from storage_core.messages.field_reader import FieldReader
-from storage_core.messages.field_writer import FieldWriter
+from storage_core.messages.fields import FieldReader, FieldWriter
 from storage_core.messages.group_records import (
     CONSUMER_ASSIGNMENT,
     CONSUMER_SUBSCRIPTION,
     LEGACY_OFFSET_COMMIT,
 )
 from storage_core.messages.internal_records import (
+    CONTROL_RECORDS,
     INTERNAL_RECORDS,
     Problem,
     decode_assignment,

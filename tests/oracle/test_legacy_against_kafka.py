@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from storage_core.errors import BadBytesError, DecompressionError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.records.codecs import compress, decompress
-from storage_core.records.columns import decode_records
-from storage_core.records.payload import Limits
+from storage_core.records.payload import Limits, decode_records
 from storage_core.records.reader import CrcCheck, Tail, Window
 from tests.kit.builders import segment_bytes
 from tests.kit.compare import Exactness

@@ -14,7 +14,7 @@ from storage_core.cluster.offset_map import (
     read_offset_syncs,
 )
 from storage_core.filenames import TopicPartition
-from storage_core.messages.field_reader import FieldReader
+from storage_core.messages.fields import FieldReader
 from tests.cluster.storage.test_differences import rest
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition

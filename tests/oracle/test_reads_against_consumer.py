@@ -14,8 +14,7 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.log_loader import load_log
-from storage_core.records.columns import decode_records
-from storage_core.records.payload import Limits
+from storage_core.records.payload import Limits, decode_records
 from storage_core.store.local import LocalStore
 from tests.kit.log_reader import Isolation, LogReader, consume
 from tests.kit.offset_queries import OffsetTarget, list_offset

@@ -11,8 +11,8 @@ from typing import Any
 import jpype
 import pytest
 
-from storage_core.checkpoint.checkpoint_files import EpochEntry, encode_leader_epochs
-from storage_core.cluster.truncation import Leader, LogSpan, find_truncation
+from storage_core.checkpoint.checkpoints import EpochEntry, encode_leader_epochs
+from storage_core.cluster.replica import Leader, LogSpan, find_truncation
 from tests.oracle.jvm import java, kafka_failures
 
 pytestmark = pytest.mark.oracle

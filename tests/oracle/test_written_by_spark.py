@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from pylog_spark.source import register
-from storage_core.checkpoint.checkpoint_files import parse_partition_metadata
+from storage_core.checkpoint.checkpoints import parse_partition_metadata
 from tests.oracle.broker import UNTOUCHED, Broker
 from tests.oracle.broker_clients import Message, Producer, Topic, consume_topics, create_topics
 from tests.oracle.test_recovery_of_killed_broker import METADATA, REPAIRS

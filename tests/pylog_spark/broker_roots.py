@@ -14,7 +14,7 @@ from typing import Any
 from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     encode_offset_checkpoint,
     parse_offset_checkpoint,
 )
@@ -26,7 +26,7 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.compaction.plan import CleanRequest
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_data import Golden, Side
 from tests.storage_core.catalog import metadata_bytes as md

@@ -8,8 +8,7 @@ from typing import Any
 
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
-from storage_core.checkpoint.checkpoints import RECOVERY_FILES
+from storage_core.checkpoint.checkpoints import RECOVERY_FILES, encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,

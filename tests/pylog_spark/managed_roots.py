@@ -9,9 +9,9 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.filenames import LOG_SUFFIX, TopicPartition
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
-from storage_core.store.managed_root import create_root
+from storage_core.store.generations import create_root
+from storage_core.store.managed_store import upload_file
 from storage_core.store.open_objects import MANAGED_PREFIX
-from storage_core.store.uploads import upload_file
 from tests.pylog_spark.broker_roots import BrokerDirectory
 
 CREATED_MS = 1_700_000_000_000

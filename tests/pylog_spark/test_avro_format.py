@@ -14,7 +14,7 @@ from fastavro.utils import generate_one
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylog_spark.avro_format import AvroFormat, read_schema
+from pylog_spark.record_text import AvroFormat, read_schema
 from storage_core.errors import ConfigError
 
 NODE: Final = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pylog_spark.held_signals import held_signals
+from pylog_spark.session import held_signals
 
 
 @pytest.fixture(autouse=True)

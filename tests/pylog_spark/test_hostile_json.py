@@ -19,10 +19,10 @@ from pylog_spark.options.choices import BytesFormat
 from pylog_spark.record_text import json_of
 from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.source.options import parse_options
-from pylog_spark.tasks.inventory_files import InventoryPart, find_parts, read_tables
+from pylog_spark.tasks.inventory import InventoryPart, find_parts, read_tables
 from storage_core.catalog.topic_dump import parse_topic_dump
 from storage_core.checkpoint import CleanShutdown, parse_clean_shutdown
-from storage_core.cluster.partition_registration import parse_states
+from storage_core.cluster.places import parse_states
 from storage_core.commit.claim import hold_claim
 from storage_core.commit.trash import (
     LEFT_FILE,
@@ -36,16 +36,21 @@ from storage_core.commit.trash import (
 )
 from storage_core.errors import PylogError
 from storage_core.filenames import PURGED_FILE, TopicPartition
-from storage_core.maintenance.compaction.key_files import map_set, write_set
+from storage_core.maintenance.compaction.partial import map_set, write_set
 from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
 from storage_core.roots.broker_undo import remember_marker
 from storage_core.roots.killed_runs import _read_marker
-from storage_core.store.generations import read_head, read_history
+from storage_core.store.garbage import read_purged
+from storage_core.store.generations import (
+    MANAGED_ROOT_FILE,
+    find_root,
+    history_key,
+    manifest_key,
+    read_head,
+    read_history,
+)
 from storage_core.store.lease import LEASE_FILE, read_lease
-from storage_core.store.managed_root import MANAGED_ROOT_FILE, find_root
-from storage_core.store.manifest import history_key, manifest_key
-from storage_core.store.purged import read_purged
-from storage_core.store.uploads import UPLOADED_PREFIX, parse_location
+from storage_core.store.managed_store import UPLOADED_PREFIX, parse_location
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 
 PARTITION = TopicPartition("t", 0)
@@ -219,26 +224,22 @@ def test_json_of_any_depth_or_width_is_refused_in_a_thread_with_a_small_stack(
 def test_every_reader_is_named_above():
     """A new use of Python's parser stands here, or reads what this program alone has written."""
     ours = {
-        "pylog_spark/avro_format.py",  # a schema, written anew after it was checked
+        "pylog_spark/record_text.py",  # a schema, written anew after it was checked
         "pylog_spark/cli/doctor.py",  # findings of this run, from a file of its own
         "pylog_spark/cli/jobs.py",  # rows of this run
-        "pylog_spark/cli/row_lines.py",  # a text that was just written
+        "pylog_spark/cli/runner.py",  # a text that was just written
         "pylog_spark/cluster/audit/driver.py",  # from task to driver
-        "pylog_spark/operations/compact/cleaned_logs.py",
+        "pylog_spark/operations/compact/driver.py",
         "pylog_spark/tasks/message.py",  # from task to driver
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",
         "pylog_spark/operations/recover/recovered_logs.py",
         "pylog_spark/run/saved_plans.py",
         "pylog_spark/operations/compact/pass_task.py",  # from task to task
-        "pylog_spark/cluster/differences/task.py",  # from task to task
-        "pylog_spark/operations/compact/exchange_task.py",
-        "pylog_spark/tasks/failures.py",  # the task's own row
-        "pylog_spark/tasks/fingerprints.py",
+        "pylog_spark/cluster/differences_task.py",  # from task to task
         "pylog_spark/operations/verify/task.py",
         "storage_core/checkpoint/lock.py",  # a process of this one's
-        "storage_core/json_text.py",
-        "storage_core/json_values.py",  # from task to task
+        "storage_core/json_values.py",
         "storage_core/maintenance/compaction/statistics.py",
         "storage_core/records/packing.py",
     }

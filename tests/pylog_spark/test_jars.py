@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark import jars
-from pylog_spark.jars import Exclusion, JarsUnavailableError, Library, fetch_jars
-from pylog_spark.java import Java
+from pylog_spark import java as jars
+from pylog_spark.java import Exclusion, JarsUnavailableError, Java, Library, fetch_jars
 
 LIBRARY = Library(group="org.example", artifact="lib", version="1.0")
 

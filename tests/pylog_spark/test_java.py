@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark import java
-from pylog_spark.java import JavaNotFoundError, find_java
-from pylog_spark.user_cache import CACHE_VARIABLE
+from pylog_spark.java import CACHE_VARIABLE, JavaNotFoundError, find_java
 
 # Answers the questions that find_java asks, and prints its arguments to all others.
 FAKE_JAVA = """\

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli import warmup_java
-from pylog_spark.cli.warmup_java import keep_java_classes
-from pylog_spark.java import Java, JavaNotFoundError, find_java
-from pylog_spark.java_classes import class_archive, classes_digest, options_to_use
+from pylog_spark.cli import warmup as warmup_java
+from pylog_spark.cli.warmup import keep_java_classes
+from pylog_spark.java import (
+    Java,
+    JavaNotFoundError,
+    class_archive,
+    classes_digest,
+    find_java,
+    options_to_use,
+)
 from pylog_spark.session import session_conf
 
 

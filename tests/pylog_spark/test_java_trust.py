@@ -2,7 +2,7 @@ import hashlib
 import ssl
 import struct
 
-from pylog_spark.java_trust import TRUST_STORE_PASSWORD, write_trust_store
+from pylog_spark.java import TRUST_STORE_PASSWORD, write_trust_store
 
 
 def read_store(data: bytes) -> list[bytes]:

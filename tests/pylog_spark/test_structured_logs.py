@@ -19,12 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pylog_spark.cluster import copies_task as copies
+from pylog_spark.cluster import differences_task as differences
 from pylog_spark.cluster.audit import task as audits
 from pylog_spark.cluster.audit.task import audit_partitions
-from pylog_spark.cluster.copies import task as copies
-from pylog_spark.cluster.copies.task import CopyTarget, compare_copies
-from pylog_spark.cluster.differences import task as differences
-from pylog_spark.cluster.differences.task import (
+from pylog_spark.cluster.copies_task import CopyTarget, compare_copies
+from pylog_spark.cluster.differences_task import (
     DigestTarget,
     compare_partitions,
     digest_replicas,
@@ -32,16 +32,16 @@ from pylog_spark.cluster.differences.task import (
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.engines.local_engine import LocalEngine
 from pylog_spark.engines.spark_engine import SparkEngine
+from pylog_spark.operations import ingest_task as ingestion
+from pylog_spark.operations import materialize_task as materialization
 from pylog_spark.operations.doctor import task as forecasts
 from pylog_spark.operations.doctor.task import forecast_partition
-from pylog_spark.operations.ingest import task as ingestion
-from pylog_spark.operations.ingest.task import IngestContext, compare_with_manifests
-from pylog_spark.operations.materialize import task as materialization
-from pylog_spark.operations.materialize.task import MaterializeContext, write_partitions
-from pylog_spark.operations.purge.task import purge_stretches
+from pylog_spark.operations.ingest_task import IngestContext, compare_with_manifests
+from pylog_spark.operations.materialize_task import MaterializeContext, write_partitions
+from pylog_spark.operations.purge_task import purge_stretches
 from pylog_spark.operations.recover import task as recovery
 from pylog_spark.operations.recover.task import observe_recovery
-from pylog_spark.operations.undo.task import undo_partitions
+from pylog_spark.operations.undo_task import undo_partitions
 from pylog_spark.operations.verify import task as verification
 from pylog_spark.operations.verify.task import Stretch, Target, verify_stretch
 from pylog_spark.options import HighWatermarkSource
@@ -57,16 +57,15 @@ from pylog_spark.structured_logs import (
 )
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.message import PartitionCommit, TaskMessage, attempt
-from pylog_spark.tasks.partition_ref import PartitionRef
+from pylog_spark.tasks.run_context import PartitionRef
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.cluster.places import PartitionPlaces
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
-from storage_core.maintenance.verification.options import DirectoryContext
-from storage_core.roots.purge import PartitionPurge
-from storage_core.roots.undo import PartitionUndo
+from storage_core.maintenance.verification.findings import DirectoryContext
+from storage_core.roots.root import PartitionPurge, PartitionUndo
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 LINE = pa.schema([pa.field("pid", pa.int64()), pa.field("line", pa.string())])

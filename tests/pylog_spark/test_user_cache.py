@@ -3,7 +3,7 @@ import tempfile
 
 import pytest
 
-from pylog_spark.user_cache import CACHE_VARIABLE, cache_folder
+from pylog_spark.java import CACHE_VARIABLE, cache_folder
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 from moto.server import ThreadedMotoServer
 
-from pylog_spark.user_cache import cache_folder
+from pylog_spark.java import cache_folder
 from tests.kit.ports import free_ports
 
 ACCESS_KEY: Final = "testing-access"

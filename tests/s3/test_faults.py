@@ -15,10 +15,11 @@ from storage_core.errors import (
     LeaseLostError,
     StorageError,
 )
-from storage_core.store import ManagedStore, ObjectDirectory, s3_transfer
+from storage_core.store import ManagedStore, ObjectDirectory
+from storage_core.store import s3_objects as s3_transfer
 from storage_core.store.garbage import find_garbage
+from storage_core.store.generations import manifest_key
 from storage_core.store.lease import acquire_lease, read_lease
-from storage_core.store.manifest import manifest_key
 from storage_core.store.object_files import ObjectFileReader
 from tests.s3.fault_proxy import Fault, FaultKind
 from tests.storage_core.store.managed_homes import (

@@ -7,7 +7,7 @@ import pytest
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.options import RunLimits
 from pylog_spark.source.registration import register
-from storage_core.store.managed_root import list_partitions
+from storage_core.store.generations import list_partitions
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory

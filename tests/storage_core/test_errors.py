@@ -15,8 +15,7 @@ from storage_core.errors import PylogError, facts_of, kafka_code_of
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import LENGTH_OVERHEAD, Codec
 from storage_core.formats.error_codes import KafkaErrorCode, kafka_error_name
-from storage_core.index.index_builder import IndexBuilder
-from storage_core.index.transaction_index import parse_transaction_index
+from storage_core.index.segment_indexes import IndexBuilder, parse_transaction_index
 from storage_core.log.log_loader import load_log
 from storage_core.log.producer_snapshot import parse_producer_snapshot
 from storage_core.maintenance.compaction import partition as compaction_partition

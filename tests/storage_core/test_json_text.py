@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.json_text import (
+from storage_core.json_values import (
     MAX_JSON_DEPTH,
     MAX_NUMBER_DIGITS,
     parse_json,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.turns import in_turns, sync, waiting
+from storage_core.threads import in_turns, sync, waiting
 
 THREADS = 8
 SECONDS = 20

@@ -2,7 +2,7 @@
 
 import os
 
-from storage_core.write_behind import WriteBehind
+from storage_core.threads import WriteBehind
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
-from pylog_spark.engines import local_pool
+from pylog_spark.engines import local_engine as local_pool
 from tests.kit.ready_templates import ReadyTemplates
 
 

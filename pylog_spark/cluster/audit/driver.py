@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.cluster.audit.election_files import find_manual_leaders, write_election_files
 from pylog_spark.cluster.audit.elections import (
     Starts,
+    Surroundings,
     add_elections,
     controller_of,
+    find_remarks,
     find_starting,
+    own_replicas,
 )
-from pylog_spark.cluster.audit.remarks import Surroundings, find_remarks, own_replicas
 from pylog_spark.cluster.audit.task import audit_partitions
-from pylog_spark.cluster.differences.task import PlacesSize, measure_places
+from pylog_spark.cluster.differences_task import PlacesSize, measure_places
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.options import JobOptions
@@ -37,6 +38,8 @@ from pylog_spark.run.run import Run
 from pylog_spark.schemas import AUDIT, Action, AuditRow
 from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
+    PartitionVersion,
+    list_partition_versions,
     read_broker_metadata,
     read_cluster_metadata,
 )
@@ -45,14 +48,15 @@ from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import CleanShutdown, validate_one_cluster
 from storage_core.checkpoint.lock import query_lock
-from storage_core.cluster.partition_registration import (
+from storage_core.cluster.places import (
     MAX_STATE_BYTES,
+    PartitionPlaces,
     PartitionRegistration,
     TopicIdPartition,
+    find_places,
     parse_states,
     states_of,
 )
-from storage_core.cluster.places import PartitionPlaces, find_places
 from storage_core.config import merge_broker_layers
 from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.maintenance.verification.log_directories import observe_each
@@ -61,6 +65,80 @@ from storage_core.wording import count_text, time_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+# Write election files for Kafka's commands. By them the best candidate of each partition leads.
+
+# What kafka-reassign-partitions.sh and kafka-leader-election.sh take.
+REASSIGNMENT_FILE: Final = "reassignment.json"
+ELECTION_FILE: Final = "election.json"
+# What kafka-reassign-partitions.sh takes once the brokers are back that were left out before.
+RESTORE_FILE: Final = "restore.json"
+
+_Row = dict[str, Any]
+
+
+def find_manual_leaders(answers: Sequence[_Row]) -> dict[TopicIdPartition, int]:
+    """Return whom to elect by hand, by partition."""
+    return {
+        (answer["topic"], answer["partition"], answer["topic_id"]): elections["manual"]
+        for answer in answers
+        if (elections := answer.get("elections")) and elections["manual"] is not None
+    }
+
+
+def write_election_files(
+    folder: Path,
+    leaders: Mapping[TopicIdPartition, int],
+    states: Mapping[TopicIdPartition, PartitionRegistration],
+    live: Sequence[int],
+) -> list[str]:
+    """Write files of elections to hold and replica orders for them. Each leader-to-be is first in
+    its order.
+
+    An unclean election takes the first live replica in that order. The command refuses brokers that
+    are away: they are left out, and come back by a file of their own.
+
+    Args:
+        leaders: Node id of each partition's leader-to-be.
+        live: Node ids of the brokers that run, the leaders among them.
+
+    Returns:
+        The names of the files: the first two only where they are needed.
+    """
+    reassigned, restored, elected = [], [], []
+    for key, leader in sorted(leaders.items()):
+        name = {"topic": key[0], "partition": key[1]}
+        elected.append(name)
+        replicas = states[key].replicas
+        present = [broker for broker in replicas if broker in live]
+        if present[0] != leader:
+            order = [leader, *(broker for broker in present if broker != leader)]
+            away = [broker for broker in replicas if broker not in present]
+            reassigned.append(_replicas(name, order))
+            if away:
+                restored.append(_replicas(name, [*order, *away]))
+    contents: dict[str, _Row] = {
+        REASSIGNMENT_FILE: {"version": 1, "partitions": reassigned},
+        RESTORE_FILE: {"version": 1, "partitions": restored},
+        ELECTION_FILE: {"partitions": elected},
+    }
+    contents = {name: content for name, content in contents.items() if content["partitions"]}
+    try:
+        folder.mkdir()
+        for file, content in contents.items():
+            with (folder / file).open("x", encoding="utf-8") as writer:
+                json.dump(content, writer, indent=1)
+                writer.write("\n")
+    except OSError as error:
+        reason = f"expected a folder that is not there yet: {error.strerror or error}"
+        raise ConfigError("--election-out", str(folder), reason) from error
+    return list(contents)
+
+
+def _replicas(name: _Row, order: Sequence[int]) -> _Row:
+    return {**name, "replicas": list(order), "log_dirs": ["any"] * len(order)}
+
 
 _TITLE: Final = "pylog audit"
 # Of a row for programs. The last lists are null where a partition could not be compared.
@@ -505,3 +583,59 @@ def _find_metadata(
         except PylogError as error:
             broken.append(f"{error}: ISR, epochs and assignment may be others by now")
     return max(copies, key=lambda copy: copy.metadata.end_offset, default=None), broken
+
+
+# Tell leaders, ISR and ELR of partitions over time. The cluster's metadata log says them.
+
+# Of a row for programs.
+TIMELINE_KEYS: Final = (
+    *("topic", "partition", "topic_id", "offset", "timestamp_ms", "leader", "leader_epoch"),
+    *("partition_epoch", "isr", "elr", "last_known_elr", "replicas"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The versions of partitions."""
+
+    versions: Sequence[PartitionVersion]  # by partition, then in the order of the log
+    belief: str  # whose metadata they are, and how old
+    notes: Sequence[str] = ()  # what else a person should know of the log directories
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield each version under ``TIMELINE_KEYS``."""
+        for version in self.versions:
+            state = version.state
+            yield {
+                "topic": version.topic,
+                "partition": state.partition,
+                "topic_id": state.topic_id,
+                "offset": version.offset,
+                "timestamp_ms": version.timestamp_ms,
+                "leader": state.leader,
+                "leader_epoch": state.leader_epoch,
+                "partition_epoch": state.partition_epoch,
+                "isr": list(state.isr),
+                "elr": list(state.eligible_leader_replicas),
+                "last_known_elr": list(state.last_known_eligible_leader_replicas),
+                "replicas": list(state.replicas),
+            }
+
+
+def read_timeline(roots: Sequence[str | Path], options: JobOptions) -> Timeline:
+    """Return the versions of the chosen partitions from the cluster's metadata. The newest
+    metadata of the roots are read."""
+    job, _, _, cluster = open_places(roots, options, None)
+    if cluster.metadata is None:
+        reasons = "; ".join([cluster.belief, *cluster.notes])
+        raise ConfigError("--timeline", None, f"expected metadata of the cluster: {reasons}")
+    versions = [
+        version
+        for version in list_partition_versions(Path(cluster.directory))
+        if job.topics.admits(version.topic)
+    ]
+    versions.sort(key=lambda each: (each.topic, each.state.topic_id, each.state.partition))
+    return Timeline(
+        versions=versions, belief=cluster.belief, notes=cluster.notes, unread=cluster.unread
+    )

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from pylog_spark.cluster.differences.task import log_name
+from pylog_spark.cluster.differences_task import log_name
 from pylog_spark.schemas import AuditRow
 from pylog_spark.tasks.message import attempt
 from storage_core.catalog.log_directories import DirectoryKind
@@ -17,12 +17,10 @@ from storage_core.cluster.audit import (
     PartitionAudit,
     audit_partition,
 )
-from storage_core.cluster.offset_ranges import Ranges, count
-from storage_core.cluster.partition_registration import ANY_INDEX_BYTES
-from storage_core.cluster.places import PartitionPlaces, ReplicaPlace
-from storage_core.cluster.replica import Damage, Replica, open_replica
-from storage_core.cluster.truncation import Hindrance
-from storage_core.log.believed_epochs import DoubtfulRun
+from storage_core.cluster.log_batches import Ranges, count
+from storage_core.cluster.places import ANY_INDEX_BYTES, PartitionPlaces, ReplicaPlace
+from storage_core.cluster.replica import Damage, Hindrance, Replica, open_replica
+from storage_core.log.leader_epoch_cache import DoubtfulRun
 
 Row = dict[str, Any]
 

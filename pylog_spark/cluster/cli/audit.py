@@ -8,22 +8,30 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
-from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.jobs import role_notes, view_run
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options, topic_notes
 from pylog_spark.cluster.attest import ATTESTED_KEYS, Attestation, attest
-from pylog_spark.cluster.audit.driver import ANSWER_KEYS, Audit, audit
-from pylog_spark.cluster.audit.election_files import (
+from pylog_spark.cluster.audit.driver import (
+    ANSWER_KEYS,
     ELECTION_FILE,
     REASSIGNMENT_FILE,
     RESTORE_FILE,
+    TIMELINE_KEYS,
+    Audit,
+    Timeline,
+    audit,
+    read_timeline,
 )
-from pylog_spark.cluster.audit.elections import Starts, describe_start, rank_of
-from pylog_spark.cluster.audit.remarks import Remark, own_replicas
-from pylog_spark.cluster.audit.timeline import TIMELINE_KEYS, Timeline, read_timeline
+from pylog_spark.cluster.audit.elections import (
+    Remark,
+    Starts,
+    describe_start,
+    own_replicas,
+    rank_of,
+)
 from pylog_spark.cluster.cli.differences import view_copies, view_differences
-from pylog_spark.cluster.copies.driver import CopyReport, list_copy_differences
-from pylog_spark.cluster.differences.driver import DifferenceReport, list_differences
+from pylog_spark.cluster.copies import CopyReport, list_copy_differences
+from pylog_spark.cluster.differences import DifferenceReport, list_differences
 from pylog_spark.cluster.truncate import plan_followers
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -48,7 +56,7 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.report import PARTITION, number_column, size_text
-from pylog_spark.run.exit_rule import is_as_bad
+from pylog_spark.run.run import is_as_bad
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.text import readable_bytes
 from pylog_spark.view import (

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from pylog_spark.cli.command import (
@@ -14,8 +15,49 @@ from pylog_spark.cli.command import (
     Command,
     CommandGroup,
 )
-from pylog_spark.cluster import options
 from pylog_spark.options import declared
+from pylog_spark.options.declared import consent
+from pylog_spark.options.option import FILE, FILES, SWITCH, TOPIC_NAMES, Option
+
+# Options of ``pylog transplant``: the target, and what it is to know.
+
+TARGETS: Final = Option[tuple[Path, ...]](
+    name="targets",
+    flag="--to",
+    kind=FILES,
+    default=(),
+    metavar="DST",
+    help="Log directory of the target. Name one of each broker that has a replica, and the one "
+    "with __cluster_metadata.",
+    is_required=True,
+)
+NEW_NAMES: Final = Option[dict[str, str]](
+    name="new_names",
+    flag="--map",
+    kind=TOPIC_NAMES,
+    default={},
+    metavar="OLD=NEW",
+    help="New name of a topic in the target; may be repeated.",
+)
+KEEP_PRODUCERS: Final = Option[bool](
+    name="keep_producers",
+    flag="--keep-producers",
+    kind=SWITCH,
+    default=False,
+    help="Copy the producers' state, so that they continue in the target. Default: do not.",
+)
+ALLOW_ABORT: Final = consent(
+    "allow_abort", text="Also abort open transactions that were committed or may have been."
+)
+OFFSETS_OUT: Final = Option[Path | None](
+    name="offsets_out",
+    flag="--offsets-out",
+    kind=FILE,
+    default=None,
+    metavar="FILE",
+    help="Write the groups' commits to this file: CSV for kafka-consumer-groups.sh --from-file.",
+)
+
 
 # Of an audit that plans cuts.
 _ALLOW_COMMITTED_LOSS: Final = replace(
@@ -128,13 +170,13 @@ _TRANSPLANT: Final = Command(
             metavar="SRC",
             help="Log directories of the source, with the partitions to move.",
         ),
-        options.TARGETS,
+        TARGETS,
         replace(declared.TOPICS, is_required=True, help="Only these topics; may be repeated."),
         declared.EXCLUDE,
-        options.NEW_NAMES,
-        options.KEEP_PRODUCERS,
-        options.ALLOW_ABORT,
-        options.OFFSETS_OUT,
+        NEW_NAMES,
+        KEEP_PRODUCERS,
+        ALLOW_ABORT,
+        OFFSETS_OUT,
         declared.DRY_RUN,
         replace(declared.TRASH, help="Record the changes in this folder, for `pylog undo`."),
         GUESSED_ROLE,

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pylog_spark.cli.runner import Call
-from pylog_spark.cluster.copies.driver import CopyReport
-from pylog_spark.cluster.differences.driver import (
+from pylog_spark.cluster.copies import CopyReport
+from pylog_spark.cluster.differences import (
     DIFFERENCE_KEYS,
     ComparisonReport,
     DifferenceReport,
 )
-from pylog_spark.cluster.differences.task import FINDING, UNREADABLE
+from pylog_spark.cluster.differences_task import FINDING, UNREADABLE
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.report import PARTITION, error_text, number_column, size_text, text_column
 from pylog_spark.view import (
@@ -24,7 +24,7 @@ from pylog_spark.view import (
     TableKind,
     View,
 )
-from storage_core.cluster.difference import DifferenceKind
+from storage_core.cluster.differences import DifferenceKind
 from storage_core.wording import count_text, time_text
 
 _NOTHING_TO_COMPARE: Final = Sentence("No partition is there to be compared.", "bold yellow")

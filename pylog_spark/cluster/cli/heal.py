@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pylog_spark.cli.chosen_topics import topic_notes
 from pylog_spark.cli.jobs import role_notes, view_run
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options
-from pylog_spark.cluster.heal.driver import HealReport, plan_heal
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options, topic_notes
+from pylog_spark.cluster.heal import HealReport, plan_heal
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.options.declared import DONORS, QUORUM, ROOTS
 from pylog_spark.options.option import CommandLine
@@ -25,7 +24,7 @@ from pylog_spark.view import (
     View,
     lines_of,
 )
-from storage_core.cluster.damage_state import DamageState
+from storage_core.cluster.healing import DamageState
 from storage_core.wording import count_text
 
 

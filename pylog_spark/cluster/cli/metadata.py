@@ -38,8 +38,8 @@ from storage_core.cluster.metadata_copies import (
     ComparedCopies,
     MetadataCopy,
     VotersSource,
+    has_only_metadata,
 )
-from storage_core.cluster.metadata_directory import has_only_metadata
 from storage_core.cluster.metadata_promotion import Promotion
 from storage_core.cluster.stray_adoption import StrayDirectory
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.cluster.cli.metadata import way_back
-from pylog_spark.cluster.metadata_rebuild.driver import Rebuild, rebuild_metadata
+from pylog_spark.cluster.metadata_rebuild import Rebuild, rebuild_metadata
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.declared import (
@@ -23,8 +23,8 @@ from pylog_spark.report import STATUS, number_column, text_column
 from pylog_spark.schemas import Status
 from pylog_spark.view import NOTHING, Block, OutputLine, Row, Sentence, Table, TableKind, View
 from storage_core.catalog.cluster_metadata import Voter
-from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id, parse_uuid
-from storage_core.cluster.metadata_directory import has_only_metadata
+from storage_core.checkpoint.checkpoints import is_reserved_directory_id, parse_uuid
+from storage_core.cluster.metadata_copies import has_only_metadata
 from storage_core.errors import ConfigError
 from storage_core.wording import count_text
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pylog_spark.cli.runner import Call, Tasks, Work, check_file_place, prepare_roots
 from pylog_spark.cli.transfer import closing_lines
-from pylog_spark.cluster.options import (
+from pylog_spark.cluster.cli.commands import (
     ALLOW_ABORT,
     KEEP_PRODUCERS,
     NEW_NAMES,
@@ -17,7 +17,7 @@ from pylog_spark.cluster.options import (
     TARGETS,
 )
 from pylog_spark.cluster.refusals import GUARDS
-from pylog_spark.cluster.transplant.driver import (
+from pylog_spark.cluster.transplant import (
     NewTopic,
     TransplantOptions,
     TransplantReport,

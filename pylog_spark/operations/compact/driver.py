@@ -1,8 +1,9 @@
 """Compact the partitions of log directories: observe, plan, commit, record."""
 
+import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,27 +12,245 @@ import pyarrow.compute as pc
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.compact.cleaned_logs import CleanedLogs
-from pylog_spark.operations.compact.due_compactions import CompactionLimits, find_due_compactions
-from pylog_spark.operations.compact.exact import EXACT_NOTE, measure_plans
+from pylog_spark.operations.compact.pass_stages import CompactionLimits, find_due_compactions
+from pylog_spark.operations.compact.task import RoundMeasurement, measure_partitions
 from pylog_spark.operations.compact.waves import CompactionStages
-from pylog_spark.operations.observation.driver import Observation
+from pylog_spark.operations.observation import Observation
 from pylog_spark.operations.retain.driver import retain_step
 from pylog_spark.options import JobOptions, Strategy
+from pylog_spark.rows import table_of
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import SavedPlan
-from pylog_spark.run.plan_table import offsets_by_root, only_planned, sort_plans
+from pylog_spark.run.plan_table import (
+    Outcome,
+    RowKey,
+    offsets_by_root,
+    only_planned,
+    result_rows,
+    row_keys,
+    sort_plans,
+)
+from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport, merge_steps
 from pylog_spark.run.saved_plans import settle_plans
-from pylog_spark.run.store_costs import compaction_notes
-from pylog_spark.run.upkeep import open_upkeep
+from pylog_spark.run.upkeep import compaction_notes, open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
-from pylog_spark.schemas import Action, Reason, Status
+from pylog_spark.schemas import Action, CleaningRow, Failure, PartitionName, Reason, Status
 from pylog_spark.structured_logs import log_fields
-from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.observe import Step
 from storage_core.clock import Clock
+from storage_core.errors import KeylessRecordsError
+from storage_core.maintenance.compaction.partition import refuse_keyless
+from storage_core.maintenance.compaction.statistics import CleanedLog, CleanerStats, total_of
+
+# Collect each log's outcome in a compaction, as rows and totals. They are collected round by
+# round.
+
+_ACTION = Action.COMPACT.value
+
+
+class CleanedLogs:
+    """The partitions that a run compacts, and what became of each.
+
+    Args:
+        run: The run; its record is told of what has ended.
+        plans: Rows of ``schemas.PLAN``; their numbers are the ordinals.
+        outcomes: What became of them, by their number, where nothing is cleaned.
+    """
+
+    def __init__(self, run: Run, plans: pa.Table, outcomes: Outcomes | None = None) -> None:
+        self._run = run
+        self.plans = plans
+        self.outcomes: Outcomes = outcomes or {}
+
+    def record(self, plans: pa.Table, outcomes: Outcomes) -> None:
+        """Tell the ledger what became of partitions in a wave.
+
+        Args:
+            plans: Rows of ``schemas.PLAN``, of the round.
+        """
+        self._run.recorder.outcomes(plans, outcomes, action=_ACTION)
+        for outcome in outcomes.values():
+            # Of no use any more, and for many partitions too much to keep.
+            outcome.columns.pop("operations", None)
+        rows = _cleanings(plans, outcomes, run_id=self._run.job.run_id)
+        self._run.recorder.cleanings(rows)
+
+    def record_others(self) -> None:
+        """Tell the ledger of the partitions that no round was about."""
+        numbers = range(self.plans.num_rows)
+        self.record(self.plans, {n: Outcome() for n in numbers if n not in self.outcomes})
+
+    def end_round(self, plans: pa.Table, ended: Outcomes) -> set[RowKey]:
+        """Record a round's outcomes; return the partitions due for another round.
+
+        These are the partitions of which a segment was split in place of the round, and, where a
+        run goes on until all is clean, those whose offset map was full before.
+
+        Args:
+            plans: Rows of ``schemas.PLAN``, of the round.
+        """
+        numbers = {key: number for number, key in enumerate(row_keys(self.plans))}
+        keys = row_keys(plans)
+        ends = plans["first_uncleanable_offset"]
+        again = set()
+        for ordinal, outcome in ended.items():
+            number = numbers[keys[ordinal]]
+            self.outcomes[number] = outcome.after(self.outcomes.get(number))
+            point = outcome.next_offset
+            is_split = outcome.columns.get("reason") == Reason.SEGMENT_SPLIT.value
+            is_unfinished = (
+                self._run.job.options.until_clean
+                and point is not None
+                and plans["first_dirty_offset"][ordinal].as_py() < point < ends[ordinal].as_py()
+            )
+            if is_split or is_unfinished:
+                again.add(keys[ordinal])
+        return again
+
+    def results(self) -> pa.Table:
+        """Return the rows of ``schemas.RESULT``, in the order of the plans."""
+        run_id = self._run.job.run_id
+        return result_rows(self.plans, self.outcomes, run_id=run_id, action=_ACTION)
+
+    def cleanings(self) -> pa.Table:
+        """Return the rows of ``schemas.CLEANING``: what each round on each partition did."""
+        return _cleanings(self.plans, self.outcomes, run_id=self._run.job.run_id)
+
+    def totals(self) -> dict[str, int]:
+        """Return the totals of all due partitions by Kafka's gauge names."""
+        return _gauges(log for _, log in self._due())
+
+    def root_totals(self) -> dict[str, dict[str, int]]:
+        """Return the same of each root of the run."""
+        logs: dict[str, list[CleanedLog]] = {root.location: [] for root in self._run.job.roots}
+        for root, log in self._due():
+            logs[root].append(log)
+        return {root: _gauges(those) for root, those in logs.items()}
+
+    def _due(self) -> Iterator[tuple[str, CleanedLog]]:
+        """Yield root and numbers of each partition that was due."""
+        names = ["root", "status", "cleanable_ratio", "cleanable_bytes", "compaction_delay_ms"]
+        for number, row in enumerate(self.plans.select(names).to_pylist()):
+            if row["status"] != Status.PLANNED:
+                continue
+            outcome = self.outcomes.get(number, Outcome())
+            yield (
+                row["root"],
+                CleanedLog(
+                    cleanable_ratio=row["cleanable_ratio"],
+                    cleanable_bytes=row["cleanable_bytes"],
+                    compaction_delay_ms=row["compaction_delay_ms"] or 0,
+                    has_failed=outcome.columns.get("status") == Status.FAILED.value
+                    or outcome.columns.get("reason") == Reason.NEGATIVE_TIMESTAMP.value,
+                    stats=CleanerStats.from_json(outcome.rounds[-1]) if outcome.rounds else None,
+                ),
+            )
+
+
+def _gauges(logs: Iterable[CleanedLog]) -> dict[str, int]:
+    """Return the totals of some partitions by Kafka's gauge names."""
+    return {name.replace("_", "-"): value for name, value in asdict(total_of(logs)).items()}
+
+
+def _cleanings(plans: pa.Table, outcomes: Mapping[int, Outcome], *, run_id: str) -> pa.Table:
+    """Return a row for each round on each partition.
+
+    Args:
+        plans: Rows of ``schemas.PLAN``.
+    """
+    rows = []
+    for number, outcome in sorted(outcomes.items()):
+        if not outcome.rounds:
+            continue
+        of_plan = ("root", "topic", "partition", "cleanable_ratio", "compaction_delay_ms")
+        root, topic, partition, ratio, delay_ms = (plans[name][number].as_py() for name in of_plan)
+        rows += [
+            CleaningRow(
+                run_id=run_id,
+                name=PartitionName(root=root, topic=topic, partition=partition),
+                round=index,
+                cleanable_ratio=ratio,
+                compaction_delay_ms=delay_ms,
+                **json.loads(text),
+            )
+            for index, text in enumerate(outcome.rounds, 1)
+        ]
+    return table_of(CleaningRow, rows)
+
+
+# ``--dry-run=exact``: what compaction would make of each planned partition, to the byte.
+#
+# Both passes are made as in a run, over all executors, one partition a task; nothing is written.
+
+EXACT_NOTE: Final = "what is planned was read and filtered: its figures are exact, no bounds"
+
+
+def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcome]]:
+    """Measure the planned rows of a table of plans.
+
+    Args:
+        plans: Rows of ``schemas.PLAN``.
+
+    Returns:
+        (plans, outcomes): the plans with exact bytes afterwards, and the columns of each result.
+    """
+    statuses = plans["status"].to_pylist()
+    planned = [n for n, status in enumerate(statuses) if status == Status.PLANNED.value]
+    if not planned:
+        return plans, {}
+    # The longest first: it must not be what everything waits for.
+    items = (
+        WorkItem(
+            value=(number, plans["plan"][number].as_py()),
+            size_bytes=sum(plans["segment_bytes"][number].as_py()),
+            disk=run.disks.of(plans["root"][number].as_py()),
+        )
+        for number in planned
+    )
+    units = [unit.values for unit in pack_units(items, unit_bytes=0, per_disk=run.disks.per_disk)]
+    title = f"{run.job.title}: measure what {len(planned)} partitions would become"
+    outcomes = {}
+    exact: dict[str, int] = {}
+    sizes = plans["bytes_after"].to_pylist()
+    for row in run.engine.ask(units, measure_partitions, RoundMeasurement, title):
+        outcome = outcomes[row.ordinal] = Outcome(duration_ms=row.duration_ms)
+        if row.failure:
+            outcome.fail(row.failure)
+            continue
+        try:
+            if Reason.RECORDS_WITHOUT_KEY not in run.job.options.limits.overrides:
+                refuse_keyless(
+                    plans["directory"][row.ordinal].as_py(),
+                    keyless=row.records_without_key,
+                    records=row.messages_read,
+                )
+        except KeylessRecordsError as error:
+            outcome.fail(Failure.of(error))
+            outcome.columns["records_without_key"] = row.records_without_key
+            continue
+        outcome.columns = {
+            "status": Status.PLANNED.value,
+            "bytes_after": row.bytes_after,
+            "segments_after": row.segments_after,
+            "records_before": row.records_before,
+            "records_after": row.records_after,
+            "records_without_key": row.records_without_key or None,
+        }
+        sizes[row.ordinal] = row.bytes_after
+        exact[plans["directory"][row.ordinal].as_py()] = row.bytes_after
+    run.planned[:] = [
+        replace(noted, figures={**noted.figures, "bytes_after": exact[noted.directory]})
+        if noted.action == Action.COMPACT.value and noted.directory in exact
+        else noted
+        for noted in run.planned
+    ]
+    place = plans.column_names.index("bytes_after")
+    column = pa.array(sizes, pa.int64())
+    return plans.set_column(place, plans.schema.field("bytes_after"), column), outcomes
+
 
 _log: Final = logging.getLogger(__name__)
 

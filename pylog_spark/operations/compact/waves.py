@@ -14,13 +14,13 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
-from pylog_spark.operations.compact.due_compactions import (
+from pylog_spark.operations.compact.pass_stages import (
     CompactionLimits,
     DueCompaction,
+    PassStages,
     name_partitions,
 )
-from pylog_spark.operations.compact.key_folder import remove_wave
-from pylog_spark.operations.compact.pass_stages import PassStages
+from pylog_spark.operations.compact.pass_task import remove_wave
 from pylog_spark.operations.compact.task import (
     CompactionCommit,
     CompactionWork,
@@ -28,13 +28,13 @@ from pylog_spark.operations.compact.task import (
     commit_partitions,
 )
 from pylog_spark.options import Strategy
-from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, cut_beside
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import Reason
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core.maintenance.compaction.passes import CleanedPartition
+from storage_core.maintenance.compaction.partition import CleanedPartition
 from storage_core.roots.root import HeldRoot
 
 _log: Final = logging.getLogger(__name__)

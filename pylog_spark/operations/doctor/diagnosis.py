@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.operations.doctor.task import ForecastRow, to_forecast
+from pylog_spark.operations.verify.driver import VerifiedRoots
 from pylog_spark.operations.verify.task import Target
-from pylog_spark.operations.verify.verified_roots import VerifiedRoots
 from pylog_spark.rows import schema_of
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.topic_catalog import TopicCatalog

@@ -2,40 +2,42 @@
 forecast of the start for every partition."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.house import additions
 from pylog_spark.operations.doctor.diagnosis import Diagnosis, Threads, put_together, to_foretell
-from pylog_spark.operations.doctor.several_brokers import SeveralBrokers
 from pylog_spark.operations.doctor.task import ForecastRow, forecast_partitions
 from pylog_spark.operations.salvage import look_at_salvage
 from pylog_spark.operations.verify.driver import (
+    ORDERED_FINDINGS,
     OnFindings,
     Verification,
+    VerifiedRoots,
+    VerifyRequest,
     observe_targets,
     tell_findings,
     verify_step,
 )
-from pylog_spark.operations.verify.report import ORDERED_FINDINGS, VerifyRequest
 from pylog_spark.operations.verify.task import Target
-from pylog_spark.operations.verify.verified_roots import VerifiedRoots
 from pylog_spark.options import JobOptions
-from pylog_spark.options.broker import broker_config
 from pylog_spark.options.declared import STARTED_RELEASE
+from pylog_spark.options.load import broker_config
 from pylog_spark.rows import schema_of
 from pylog_spark.run.catalogs import build_catalogs, require_known
-from pylog_spark.run.guards import check_roots
+from pylog_spark.run.guards import UnreadBroker, check_roots
 from pylog_spark.run.job import new_job, unclean_roots
 from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import Action
+from pylog_spark.view import Block
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.release_features import FEATURE_LEVELS
 from storage_core.catalog.roles import Role
@@ -46,8 +48,66 @@ from storage_core.checkpoint.lock import query_lock
 from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, salvage_folder
 from storage_core.maintenance.verification.findings import Code
-from storage_core.maintenance.verification.verdict import Waiting
+from storage_core.maintenance.verification.verdict import Verdict, Waiting
 from storage_core.roots.open_root import LogRoot, root_checkpoints
+
+# What a house above says of more than one broker.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralDiagnoses(ABC):
+    """What the doctor says of several brokers."""
+
+    verdict: Verdict
+    brokers: Mapping[int, Diagnosis]  # the diagnosis of each, by node id
+    unread: Sequence[UnreadBroker]
+
+    @property
+    @abstractmethod
+    def is_part(self) -> bool:
+        """Whether something could not be read or compared."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return what a program is told beside the verdict; its list ``partitions`` is empty."""
+
+    @abstractmethod
+    def partitions(self) -> Iterator[Mapping[str, Any]]:
+        """Yield what a program is told of each partition."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """Yield what a person is told of partitions."""
+
+
+class SeveralBrokers(Protocol):
+    """The doctor's word on more than one broker."""
+
+    def find_absent_voters(self, roots: Sequence[str | Path], options: JobOptions) -> list[str]:
+        """Return which controllers have to run beside those in log directories, a sentence for
+        each cluster of which no majority of the voters is there."""
+
+    def diagnose(
+        self,
+        place: Place,
+        brokers: Mapping[int, Sequence[LogRoot]],
+        unread: Sequence[UnreadBroker],
+        options: JobOptions,
+        diagnose_one: Callable[[int, Sequence[str]], Diagnosis],
+        needs: Sequence[str],
+    ) -> SeveralDiagnoses:
+        """Diagnose brokers one after another, and compare their replicas; nothing is written.
+
+        A broker of which something cannot be read gets no diagnosis and does not start in the
+        comparison; what can be read of it is compared with the others.
+
+        Args:
+            place: Where it runs: a Spark session, or this machine (``Local``).
+            brokers: Their log directories, by node id.
+            diagnose_one: Diagnoses the log directories of one broker, by its node id.
+            needs: What a start needs besides them, a sentence each.
+        """
+
 
 _TITLE: Final = "pylog doctor"
 

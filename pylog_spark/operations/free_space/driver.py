@@ -18,12 +18,12 @@ import numpy as np
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.compact.exact import EXACT_NOTE
+from pylog_spark.operations.compact.driver import EXACT_NOTE
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.purge.set_aside import describe_set_aside
-from pylog_spark.operations.survey.driver import survey
+from pylog_spark.operations.purge import describe_set_aside
+from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
-from pylog_spark.options.broker import broker_config
+from pylog_spark.options.load import broker_config
 from pylog_spark.report import size_text
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.progress import OnProgress

@@ -17,13 +17,11 @@ from pylog_spark.operations.recover.task import observe_recovery
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import problem_notes
-from pylog_spark.run.exit_rule import is_as_bad
-from pylog_spark.run.guards import check_recovery
+from pylog_spark.run.guards import check_recovery, find_missing_directories
 from pylog_spark.run.job import new_job, run_context
-from pylog_spark.run.missing_directories import find_missing_directories
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress, ProgressMeter
-from pylog_spark.run.run import Run
+from pylog_spark.run.run import Run, is_as_bad
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.upkeep import open_upkeep

@@ -27,8 +27,6 @@ from pylog_spark.tasks.ahead import (
     map_in_turns,
     map_partitions,
 )
-from pylog_spark.tasks.failures import attempt_directory
-from pylog_spark.tasks.fingerprints import digest_operations
 from pylog_spark.tasks.listing import (
     REASON_OF_OTHER_KIND,
     left_alone,
@@ -36,9 +34,14 @@ from pylog_spark.tasks.listing import (
     reason_to_leave,
     rows_of,
 )
-from pylog_spark.tasks.message import TaskMessage, attempt, fill
-from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.message import (
+    TaskMessage,
+    attempt,
+    attempt_directory,
+    digest_operations,
+    fill,
+)
+from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
 from storage_core.commit import CommitPlan, Operation
@@ -56,12 +59,10 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.json_values import to_json
-from storage_core.log.believed_epochs import find_last_epoch, read_epoch_runs
-from storage_core.log.leader_epoch_cache import LeaderEpochCache
-from storage_core.log.loaded_log import FollowerEnd, LoadedLog
+from storage_core.log.leader_epoch_cache import LeaderEpochCache, find_last_epoch, read_epoch_runs
+from storage_core.log.loaded_log import FollowerEnd, LoadedLog, segments_from
 from storage_core.log.loading_log import read_epochs
 from storage_core.log.log_loader import find_former_end
-from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts

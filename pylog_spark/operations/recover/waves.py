@@ -19,8 +19,7 @@ from pylog_spark.operations.recover.task import (
 )
 from pylog_spark.report import size_text
 from pylog_spark.rows import row_writer
-from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.plan_table import read_planned
+from pylog_spark.run.plan_table import Outcome, read_planned
 from pylog_spark.run.planning import (
     LOOK_TASKS_PER_SLOT,
     Demand,
@@ -32,9 +31,8 @@ from pylog_spark.run.progress import ProgressMeter, progress_text
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import Status
-from pylog_spark.tasks.cells import PART
-from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.run_context import RunContext
+from pylog_spark.tasks.message import PART
+from pylog_spark.tasks.run_context import PartitionRef, RunContext
 from storage_core.checkpoint.checkpoints import log_start_entry
 from storage_core.filenames import LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE
 from storage_core.roots.root import HeldRoot

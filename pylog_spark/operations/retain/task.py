@@ -15,9 +15,7 @@ import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import NEWEST_RECORD, Action, Reason, Status
-from pylog_spark.tasks.admission import Admitted, Step, observe_alone
 from pylog_spark.tasks.ahead import map_partitions
-from pylog_spark.tasks.failures import attempt_directory
 from pylog_spark.tasks.listing import (
     REASON_OF_OTHER_KIND,
     OpenStore,
@@ -25,19 +23,20 @@ from pylog_spark.tasks.listing import (
     reason_to_leave,
     rows_of,
 )
-from pylog_spark.tasks.message import PartitionCommit, attempt, fill
-from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.message import PartitionCommit, attempt, attempt_directory, fill
+from pylog_spark.tasks.observe import Admitted, Step, observe_alone
+from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
-from storage_core.maintenance.retention.observe import (
+from storage_core.maintenance.retention.partition import (
+    Sweep,
     SweepRequest,
     newest_record_ms,
     newest_timestamp,
+    plan_sweep,
 )
-from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.partition_facts import manifest_timestamps
 from storage_core.roots.root import Prepared

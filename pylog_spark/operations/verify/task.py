@@ -25,13 +25,18 @@ from storage_core.errors import PartitionNotFoundError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
 from storage_core.maintenance.verification.finding_kinds import describe_fix, severity_of
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Finding,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.partition import (
     fold_partition,
     verify_segments,
 )
-from storage_core.maintenance.verification.segment_facts import SegmentFacts
+from storage_core.maintenance.verification.segment_scan import SegmentFacts
 from storage_core.roots.partition_facts import manifest_checkpoints
 from storage_core.store import LogStore, ManagedStore, open_store
 from storage_core.store.generations import require_no_remains, unpinned

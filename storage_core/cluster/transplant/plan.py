@@ -5,6 +5,7 @@ The offsets stay. Every batch gets the partition's leader epoch as the metadata 
 leader of a stopped cluster has a later one.
 """
 
+import enum
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,8 @@ from typing import Final, NamedTuple
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.log_directories import read_topic_id
 from storage_core.catalog.metadata_image import PartitionRecord, TopicMetadata
-from storage_core.catalog.topic_catalog import (
-    INTERNAL_TOPICS,
-    TopicCatalog,
-    build_topic_catalog,
-)
-from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id
+from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, build_topic_catalog
+from storage_core.checkpoint.checkpoints import is_reserved_directory_id
 from storage_core.cluster.transplant.replica import NewLog, is_empty, is_written
 from storage_core.cluster.transplant.source import (
     BatchFacts,
@@ -32,23 +29,40 @@ from storage_core.cluster.transplant.source import (
     open_source,
     read_facts,
 )
-from storage_core.cluster.transplant.transplant_reason import TransplantReason
 from storage_core.config import LogConfig
 from storage_core.coordinators.transactions import (
     DecidedTransaction,
     TransactionCoordinators,
     TransactionOutcome,
 )
-from storage_core.errors import (
-    ConfigError,
-    InconsistentTopicIdError,
-    PylogError,
-)
+from storage_core.errors import ConfigError, InconsistentTopicIdError, PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 from storage_core.local_files import is_there
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.store.local import storage_errors
 from storage_core.wording import count_text
+
+# Why a partition is not given to another cluster.
+
+
+class TransplantReason(enum.StrEnum):
+    """Why a partition stays where it is."""
+
+    INTERNAL_TOPIC = "INTERNAL_TOPIC"
+    SCHEMA_TOPIC = "SCHEMA_TOPIC"
+    TARGET_TOPIC_MISSING = "TARGET_TOPIC_MISSING"
+    PARTITION_COUNT_DIFFERS = "PARTITION_COUNT_DIFFERS"
+    REPLICA_NOT_GIVEN = "REPLICA_NOT_GIVEN"
+    TARGET_ID_DIFFERS = "TARGET_ID_DIFFERS"
+    TARGET_HAS_RECORDS = "TARGET_HAS_RECORDS"
+    SOURCE_TOPICS_DIFFER = "SOURCE_TOPICS_DIFFER"
+    SOURCE_DAMAGED = "SOURCE_DAMAGED"
+    TRANSACTION_UNDECIDED = "TRANSACTION_UNDECIDED"
+    LEGACY_FORMAT = "LEGACY_FORMAT"
+    BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
+    PRODUCER_ID_TAKEN = "PRODUCER_ID_TAKEN"
+    TARGET_FULL = "TARGET_FULL"
+
 
 # The topic of Confluent's Schema Registry: a registry has one, and its ids are in the records.
 SCHEMA_TOPICS: Final = frozenset({"_schemas"})

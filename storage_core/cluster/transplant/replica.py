@@ -25,17 +25,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     MAX_LEADER_EPOCH_BYTES,
     PartitionMetadata,
     encode_partition_metadata,
+    log_start_entry,
     parse_leader_epochs,
 )
-from storage_core.checkpoint.checkpoints import log_start_entry
 from storage_core.cluster.transplant.source import SourceLog
 from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
-from storage_core.commit.keep import keep_replaced
 from storage_core.commit.scratch import TRANSPLANTED, remove_unfinished, unfinished_name
+from storage_core.commit.undo import keep_replaced
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CorruptRecordError,
@@ -71,8 +71,7 @@ from storage_core.records.batch_builder import end_txn_marker
 from storage_core.records.reader import scan_windows
 from storage_core.roots.root import HeldRoot
 from storage_core.store.local import LocalStore, make_folder_like, storage_errors
-from storage_core.turns import sync
-from storage_core.write_behind import WriteBehind
+from storage_core.threads import WriteBehind, sync
 
 _FORMER: Final = "former"
 _ACTION: Final = "transplant"

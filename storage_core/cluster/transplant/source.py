@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.checkpoint.checkpoint_files import EpochEntry
-from storage_core.checkpoint.checkpoints import PartitionCheckpoints, read_checkpoints
-from storage_core.cluster.partition_registration import ANY_INDEX_BYTES
+from storage_core.checkpoint.checkpoints import EpochEntry, PartitionCheckpoints, read_checkpoints
+from storage_core.cluster.places import ANY_INDEX_BYTES
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.coordinators.coordinator_log import (
     ReplayedRecord,
@@ -44,7 +43,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
 from storage_core.local_files import folder_names
-from storage_core.log.believed_epochs import find_last_epoch, read_epoch_runs
+from storage_core.log.leader_epoch_cache import find_last_epoch, read_epoch_runs
 from storage_core.log.loading_log import read_epochs
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
@@ -52,7 +51,7 @@ from storage_core.log.settled_store import PlannedStore
 from storage_core.maintenance.recovery.salvage import measure_cuts
 from storage_core.records.reader import scan_windows
 from storage_core.roots.broker import BrokerRoot
-from storage_core.roots.observation import observe_root
+from storage_core.roots.open_root import observe_root
 from storage_core.store import FileInfo
 from storage_core.store.local import LocalStore, storage_errors
 from storage_core.wording import count_text, time_text

@@ -41,9 +41,9 @@ from storage_core.filenames import (
     snapshot_file,
 )
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.leftovers import settle_leftovers
 from storage_core.log.loaded_log import LoadedLog
-from storage_core.log.segment_split import SegmentSplit, find_parts, plan_parts
+from storage_core.log.segment_recovery import SegmentSplit, find_parts, plan_parts
+from storage_core.log.settled_store import settle_leftovers
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.store.base import LogStore

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels.offset_table import ORDINAL_BITS, ORDINAL_MASK
-from storage_core.log.transaction_tracker import TransactionRows
+from storage_core.log.open_transactions import TransactionRows
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import (
     CHUNK_KEYS,

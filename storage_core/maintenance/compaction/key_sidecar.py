@@ -18,18 +18,27 @@ since, of another secret, or one that somebody has changed, is none.
 """
 
 import hashlib
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.filenames import LOG_SUFFIX, segment_file
 from storage_core.formats.batch_v2 import HEADER_BYTES as BATCH_HEADER_BYTES
 from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.kernels.batch_scan import (
     COLUMN_COUNT,
+    CRC_OK,
     DONE,
     POSITION,
     read_control_types,
@@ -38,8 +47,21 @@ from storage_core.kernels.batch_scan import (
 from storage_core.kernels.batch_write import GONE
 from storage_core.kernels.record_scan import HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.kernels.survivors import NOWHERE, pick_hashes
+from storage_core.local_files import (
+    create_in,
+    is_there,
+    open_folder_below,
+    open_own_folder,
+    open_own_in,
+    read_limited,
+    require_ours,
+    scan_open,
+)
+from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import Payload
+from storage_core.records.reader import Window
+from storage_core.store.base import FileReader, LogStore, version_of
 
 MAGIC: Final = b"pylgkeys"
 VERSION: Final = 1
@@ -281,3 +303,313 @@ class SidecarBuilder:
             low=np.concatenate([part.low for part in self._parts]),
             high=np.concatenate([part.high for part in self._parts]),
         )
+
+
+# Judge a clean segment by its sidecar, to read only changed batches. A batch is read only where
+# something happens to it.
+#
+# The sidecar stands in for pass one, which has not read the segment: the keys that the round's map
+# does not hold are those whose records stay, a bit each.
+
+# Shorter stretches of batches to which nothing happens are read with their neighbours.
+LEAST_RUN_BYTES: Final = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRun:
+    """Consecutive batches of a segment."""
+
+    first_row: int
+    end_row: int
+    is_read: bool  # whether they are read and judged; otherwise what becomes of them is known
+    stays: bool  # of those that are not read, whether they stay, every byte of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foresight:
+    """The fate of a segment's batches before any is read."""
+
+    is_settled: NDArray[np.bool_]  # bool[batches], whether it is known what becomes of them
+    stays: NDArray[np.bool_]  # bool[batches], whether they stay as they are
+    # bool[batches], whether Kafka's cleaner would look at their records.
+    was_read: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSegment:
+    """A segment with a sidecar, asked by a round."""
+
+    file: str
+    sidecar: KeySidecar
+    # uint8[batches], what pass one would have noted of them; but that a batch has tombstones is
+    # left out where nothing happens to them.
+    flags: NDArray[np.uint8]
+    keeps_all_tombstones: NDArray[np.bool_]  # bool[batches], where that is
+    words: NDArray[np.uint64]  # uint64[], the survivors' bitmap
+
+    @classmethod
+    def ask(
+        cls, file: str, sidecar: KeySidecar, index: CompactionIndex, now_ms: int
+    ) -> "KnownSegment":
+        """Look up all keys of a segment in a round's map. The segment lies before the round's
+        dirty part."""
+        batches = sidecar.batches
+        counts = sidecar.key_count
+        words, absent = index.offset_map.mark_absent(sidecar.low, sidecar.high, counts)
+        has_time = batches.has_delete_horizon & (batches.base_timestamp > now_ms)
+        has_tombstone = (sidecar.flags & HAS_TOMBSTONE) != 0
+        keeps_all = has_tombstone & has_time & (absent == counts)
+        flags = sidecar.flags.copy()
+        flags[keeps_all] &= ~np.uint8(HAS_TOMBSTONE)
+        return cls(
+            file=file, sidecar=sidecar, flags=flags, keeps_all_tombstones=keeps_all, words=words
+        )
+
+    def window(self) -> Window:
+        """Return all batches as a window without their bytes."""
+        nothing = np.empty(0, np.uint8)
+        return Window(self.file, 0, nothing, self.sidecar.batches, is_whole=False)
+
+    def rows_of(self, window: Window) -> slice:
+        """Return which batches of the sidecar a window has that was read."""
+        table = self.sidecar.batches
+        first = int(np.searchsorted(table.position, window.file_position))
+        here = slice(first, first + len(window.batches))
+        expected, actual = table.columns[:, here], window.batches.columns
+        if expected.shape == actual.shape:
+            is_other = expected != actual
+            # The position counts from the window, and whether the CRC is right is another matter.
+            is_other[POSITION] = window.file_position + actual[POSITION] != expected[POSITION]
+            is_other[CRC_OK] = False
+            if not is_other.any():
+                return here
+        raise ChangedWhileReadError(
+            self.file, "the batches that its key sidecar tells of", "others, after that was written"
+        )
+
+
+def find_stretches(size: NDArray[np.int64], foreseen: Foresight) -> list[BatchRun]:
+    """Cut a segment into stretches that are read, stay, or go.
+
+    Args:
+        size: int64[batches], bytes of each.
+    """
+    kind = np.where(foreseen.is_settled, np.where(foreseen.stays, 1, 2), 0)
+    bounds = _bounds(kind)
+    run_bytes = np.add.reduceat(size, bounds[:-1]) if size.size else size
+    is_short = (run_bytes < LEAST_RUN_BYTES) & (len(bounds) > 2)  # noqa: PLR2004  # one run is whole
+    kind[np.repeat(is_short, np.diff(bounds))] = 0
+    bounds = _bounds(kind)
+    return [
+        BatchRun(
+            first_row=first,
+            end_row=end,
+            is_read=bool(kind[first] == 0),
+            stays=bool(kind[first] == 1),
+        )
+        for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    ]
+
+
+def _bounds(kind: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the start of each run of one kind, and the end."""
+    inner = np.flatnonzero(np.diff(kind)) + 1
+    return np.concatenate([[0], inner, [kind.size]]) if kind.size else np.zeros(1, np.int64)
+
+
+# The folder of key sidecars, never inside a log directory. It is a folder of their own.
+#
+# It holds a secret and a folder a partition with a file a segment. Everything in it may be deleted
+# at any time: the next round costs what it would without, and begins anew. That is also how a
+# secret is changed. Nothing in it is synced, since what a lost power leaves of a sidecar is none.
+#
+# A sidecar says which records are superseded: whoever can forge one has newest values removed. So
+# the folder, the secret and every sidecar are ours, and nobody else may write them; no link is
+# followed.
+
+SECRET_BYTES: Final = 16
+SIDECAR_SUFFIX: Final = ".keys"
+_STAGED_SUFFIX: Final = ".part"
+_SECRET: Final = "secret"  # noqa: S105  # the name of its file
+_NAME_CHARACTERS: Final = 160
+_FOLDER_MODE: Final = 0o700
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSidecar:
+    """A sidecar of a segment that is not in its place yet."""
+
+    base_offset: int
+    name: str
+    sidecar: KeySidecar
+
+
+class SidecarFolder:
+    """A folder of key sidecars.
+
+    Args:
+        folder: Its path; it is made when it is needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def of(self, location: str) -> "PartitionSidecars | None":
+        """Return a partition's sidecars; None if the folder is unusable.
+
+        Args:
+            location: Of the partition as it is now, without a generation.
+        """
+        digest = hashlib.blake2b(location.encode(), digest_size=8).hexdigest()
+        name = Path(location).name[-_NAME_CHARACTERS:]
+        try:
+            self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            with open_own_folder(self.folder) as folder:
+                secret = _read_secret(folder)
+        except OSError as error:
+            _log.warning("no key sidecars in %s: %s", self.folder, error.strerror or error)
+            return None
+        return PartitionSidecars(self.folder, f"{name}.{digest}", secret)
+
+
+def check_sidecar_folder(folder: Path) -> None:
+    """Refuse a foreign folder for key sidecars. A folder that is not there yet will be ours."""
+    if not is_there(folder):
+        return
+    with open_own_folder(folder) as opened, suppress(FileNotFoundError):
+        os.close(open_own_in(opened, _SECRET))
+
+
+def _read_secret(folder: int) -> bytes:
+    """Return the secret of an open folder; make it if absent."""
+    with suppress(FileNotFoundError):
+        secret = _secret_in(folder)
+        if len(secret) == SECRET_BYTES:
+            return secret
+    # Of several who make one at the same time, one's counts: a link is never replaced.
+    scratch_name = f"{_SECRET}-{secrets.token_hex(8)}"
+    with os.fdopen(create_in(folder, scratch_name), "wb") as file:
+        file.write(secrets.token_bytes(SECRET_BYTES))
+    try:
+        with suppress(FileExistsError):
+            os.link(scratch_name, _SECRET, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.unlink(scratch_name, dir_fd=folder)
+    secret = _secret_in(folder)
+    if len(secret) != SECRET_BYTES:
+        raise OSError(None, f"{_SECRET} has {len(secret)} bytes, expected {SECRET_BYTES}")
+    return secret
+
+
+def _secret_in(folder: int) -> bytes:
+    with os.fdopen(open_own_in(folder, _SECRET), "rb") as file:
+        return read_limited(file.fileno(), SECRET_BYTES)
+
+
+class PartitionSidecars:
+    """The key sidecars of one partition.
+
+    Args:
+        name: Of the partition's own folder in there.
+        secret: Of the folder, 16 bytes; the key of all hashes.
+    """
+
+    def __init__(self, folder: Path, name: str, secret: bytes) -> None:
+        self.secret = secret
+        self._folder = folder
+        self._name = name
+        self._attempt = secrets.token_hex(8)
+        self._staged: list[StagedSidecar] = []
+
+    def read(self, reader: FileReader, base_offset: int) -> KeySidecar | None:
+        """Return a segment's sidecar, None without a trustworthy one."""
+        of = _version_of(reader, base_offset)
+        if of is None:
+            return None
+        try:
+            with self._open() as folder:
+                content = _read(folder, segment_file(base_offset, SIDECAR_SUFFIX))
+            return decode_sidecar(content, of, self.secret)
+        except FileNotFoundError:
+            return None
+        except (OSError, BadSidecarError) as error:
+            _log.info("%s is read as if it had no key sidecar: %s", reader.name, error)
+            return None
+
+    def stage(self, base_offset: int, sidecar: KeySidecar) -> None:
+        """Write the sidecar of a segment not yet in its place. Where that fails, there is none."""
+        name = f"{segment_file(base_offset, SIDECAR_SUFFIX)}-{self._attempt}{_STAGED_SUFFIX}"
+        try:
+            with open_own_folder(self._folder) as home, suppress(FileExistsError):
+                os.mkdir(self._name, mode=_FOLDER_MODE, dir_fd=home)
+            with self._open() as folder, os.fdopen(create_in(folder, name), "wb") as file:
+                file.write(bytes(HEADER_BYTES))
+                for part in sidecar.body():
+                    file.write(part.data)
+        except OSError as error:
+            _log.info("no key sidecar of %d: %s", base_offset, error.strerror or error)
+            return
+        self._staged.append(StagedSidecar(base_offset=base_offset, name=name, sidecar=sidecar))
+
+    def publish(self, store: LogStore, base_offsets: Iterable[int]) -> None:
+        """Publish the staged sidecars, and remove those without a segment.
+
+        Args:
+            store: The partition; its segments are in their places.
+        """
+        wanted = {segment_file(base, SIDECAR_SUFFIX) for base in base_offsets}
+        try:
+            with self._open() as folder:
+                for staged in self._staged:
+                    self._publish(folder, store, staged)
+                self._staged.clear()
+                for entry in scan_open(folder):
+                    if entry.name not in wanted:
+                        os.unlink(entry.name, dir_fd=folder)
+        except FileNotFoundError:
+            return  # nothing was ever staged
+        except (OSError, StorageError) as error:
+            _log.info("no key sidecars in %s: %s", self._folder / self._name, error)
+
+    def _publish(self, folder: int, store: LogStore, staged: StagedSidecar) -> None:
+        with closing(store.open_file(segment_file(staged.base_offset, LOG_SUFFIX))) as reader:
+            of = _version_of(reader, staged.base_offset)
+        columns = staged.sidecar.batches
+        if of is None or of.size_bytes != int(columns.position[-1] + columns.size[-1]):
+            return
+        with os.fdopen(open_own_in(folder, staged.name, os.O_RDWR), "r+b") as file:
+            file.write(staged.sidecar.header(of, self.secret))
+        name = segment_file(staged.base_offset, SIDECAR_SUFFIX)
+        os.replace(staged.name, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    @contextmanager
+    def _open(self) -> Iterator[int]:
+        """Open the partition's own folder for the time of a block. The folder has to be ours."""
+        with (
+            open_own_folder(self._folder) as home,
+            open_folder_below(home, (self._name,)) as folder,
+        ):
+            require_ours(os.fstat(folder))
+            yield folder
+
+
+def _read(folder: int, name: str) -> NDArray[np.uint8]:
+    """Return a sidecar's bytes."""
+    with os.fdopen(open_own_in(folder, name), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_SIDECAR_BYTES:
+            raise BadSidecarError(f"{size} bytes, expected at most {MAX_SIDECAR_BYTES}")
+        content = np.empty(size, np.uint8)
+        if file.readinto(content.data) != size:
+            raise BadSidecarError("the file ends while it is read")
+    return content
+
+
+def _version_of(reader: FileReader, base_offset: int) -> SegmentVersion | None:
+    """Return the open segment's version, None if its store has none."""
+    version = version_of(reader)
+    if not version:
+        return None
+    return SegmentVersion(base_offset=base_offset, size_bytes=reader.size_bytes, version=version)

@@ -1,35 +1,235 @@
 """One round of compaction on one partition directory, in process."""
 
 import secrets
-from contextlib import nullcontext
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_core.commit import commit
-from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import BadBytesError, OffsetOverflowError, located
+from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
+from storage_core.errors import (
+    BadBytesError,
+    KeylessRecordsError,
+    NegativeTimestampError,
+    OffsetOverflowError,
+    located,
+)
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
-from storage_core.maintenance.compaction.candidates import (
-    CleanRequest,
-    choose_range,
-)
+from storage_core.log.open_transactions import TransactionTracker
 from storage_core.maintenance.compaction.commit import (
     find_split,
     plan_commit,
     plan_found_split,
     verify_inputs,
 )
-from storage_core.maintenance.compaction.guards import refuse_before_lag, refuse_keyless
-from storage_core.maintenance.compaction.passes import CleanedPartition, run_passes
-from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
-from storage_core.maintenance.partition_state import PartitionState
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.key_sidecar import PartitionSidecars, SidecarFolder
+from storage_core.maintenance.compaction.pass_one import index_round
+from storage_core.maintenance.compaction.plan import (
+    CleanableRange,
+    CleanRequest,
+    CompactionPlan,
+    choose_range,
+    group_segments,
+    plan_compaction,
+)
+from storage_core.maintenance.compaction.rewrite import (
+    CleanedGroup,
+    RewriteStats,
+    clean_groups,
+    measure_groups,
+)
+from storage_core.maintenance.partition_state import PartitionState, check_segment_ages
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
-from storage_core.store.base import LogStore
+from storage_core.records.reader import scan_headers
+from storage_core.store.base import LogStore, version_of
+from storage_core.store.generations import current_location
 from storage_core.store.local import LocalStore
 from storage_core.threads import count_processors
+
+# Run both passes of compaction over one partition.
+#
+# Tasks of jobs and `pylog partition` do it here. Nothing in the directory is replaced: what was
+# cleaned lies in scratch files.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedPartition:
+    """The result of both passes over a partition."""
+
+    end_offset: int
+    groups: tuple[CleanedGroup, ...]
+    index: IndexStats  # what pass one read and found
+    spent_secs: float  # time spent on the passes, summed over tasks
+    index_secs: float | None = None  # on pass one, None where that was not told apart
+    sidecars: PartitionSidecars | None = None  # of the partition, staged; None for none
+
+    @property
+    def stats(self) -> RewriteStats:
+        """Numbers of pass two."""
+        return sum((group.stats for group in self.groups), RewriteStats())
+
+    def publish_sidecars(self, store: LogStore, plan: CompactionPlan) -> None:
+        """Publish the staged sidecars, if any, after the commit.
+
+        Args:
+            store: The partition as the commit left it.
+        """
+        if self.sidecars is None:
+            return
+        bases = {segment.base_offset for segment in plan.segments}
+        for group in self.groups:
+            bases.difference_update(group.base_offsets[1:])
+        self.sidecars.publish(store, bases)
+
+
+def run_passes(
+    store: LogStore,
+    plan: CompactionPlan,
+    *,
+    sidecar_folder: str,
+    scratch: Callable[[], AbstractContextManager[Path]],
+    attempt: str,
+    keep: Callable[[CleanedGroup], CleanedGroup],
+    throttler: Throttler,
+    threads: int,
+) -> CleanedPartition:
+    """Run both passes over a whole partition in this process.
+
+    Args:
+        store: The partition; it is only read.
+        sidecar_folder: Where key sidecars lie; empty for none.
+        scratch: As `clean_groups`.
+        keep: Takes the files of a group out of its scratch folder, if they cannot stay there.
+        throttler: Slows reading and writing down.
+        threads: How many threads to use; the result is the same.
+    """
+    started = time.perf_counter()
+    plan, sidecars = _with_sidecars(store, plan, sidecar_folder)
+    index = index_round(
+        store, plan, throttler=throttler, keeps_hashes=sidecars is not None, threads=threads
+    )
+    indexed = time.perf_counter()
+    cleaning = clean_groups(
+        store,
+        plan,
+        index,
+        group_segments(plan, index.end_offset),
+        TransactionTracker(),
+        scratch=scratch,
+        attempt=attempt,
+        throttler=throttler,
+        sidecars=sidecars,
+        threads=threads,
+    )
+    with closing(cleaning):
+        groups = tuple(map(keep, cleaning))
+    return CleanedPartition(
+        end_offset=index.end_offset,
+        groups=groups,
+        index=index.stats,
+        spent_secs=time.perf_counter() - started,
+        index_secs=indexed - started,
+        sidecars=sidecars,
+    )
+
+
+def _with_sidecars(
+    store: LogStore, plan: CompactionPlan, folder: str
+) -> tuple[CompactionPlan, PartitionSidecars | None]:
+    """Return a round with a folder's secret, and its partition's sidecars. The round knows keys by
+    that secret.
+
+    Args:
+        folder: Where sidecars lie; empty for none, and then the plan is as it was. So it is where
+            the folder cannot be used, keys are known by MD5, or the store does not tell one version
+            of a file from another.
+    """
+    if not folder or plan.offset_map_hash is not OffsetMapHash.SIPHASH:
+        return plan, None
+    with closing(store.open_file(plan.segments[0].log_file)) as reader:
+        if not version_of(reader):
+            return plan, None
+    sidecars = SidecarFolder(Path(folder)).of(current_location(plan.location))
+    if sidecars is None:
+        return plan, None
+    return replace(plan, hash_key=sidecars.secret.hex()), sidecars
+
+
+# Rounds that are refused: before their lag, of records without keys, of negative timestamps.
+#
+# Kafka's cleaner makes the first two. It gives a log up where a batch with a timestamp below -1
+# loses other records, for it cannot write such a batch anew. Only a round tells; so one is made
+# without output where the first batch of a segment shows such a timestamp, and nowhere else.
+
+
+def refuse_before_lag(
+    store: LogStore,
+    state: PartitionState,
+    cleanable: CleanableRange,
+    config: LogConfig,
+    *,
+    now_ms: int,
+) -> None:
+    """Refuse segments that are old enough only by an age that their records contradict. Records
+    younger than ``min.compaction.lag.ms`` stay, whatever a time index says of them."""
+    if config.min_compaction_lag_ms > 0:
+        first, end = cleanable.first_dirty_offset, cleanable.first_uncleanable_offset
+        check_segment_ages(
+            store,
+            {file.name for file in store.list_files()},
+            [each for each in state.segments if first <= each.base_offset < end],
+            limit_ms=now_ms - config.min_compaction_lag_ms + 1,
+        )
+
+
+def refuse_keyless(location: str, *, keyless: int, records: int) -> None:
+    """Refuse a round that would drop most records for lacking a key.
+
+    Kafka drops records without a key. A log that was written under the policy delete consists of
+    them.
+
+    Args:
+        keyless: Records without a key that the round drops.
+        records: Records that the round reads.
+    """
+    if 2 * keyless > records:
+        raise KeylessRecordsError(location, keyless, records)
+
+
+def refuse_negative_timestamps(store: LogStore, plan: CompactionPlan) -> None:
+    """Refuse a round with a negative timestamp, if cheaply visible. The round would end at it."""
+    sources = plan.segments_below(plan.first_uncleanable_offset)
+    if plan.keeps_negative_timestamps or not any(
+        _begins_negative(store, segment.log_file) for segment in sources
+    ):
+        return
+    try:
+        index = index_round(store, plan)
+        groups = group_segments(plan, index.end_offset)
+        with closing(measure_groups(store, plan, index, groups, TransactionTracker())) as measured:
+            for _ in measured:
+                pass
+    except NegativeTimestampError:
+        raise
+    except BadBytesError:
+        return  # the round itself tells of it
+
+
+def _begins_negative(store: LogStore, name: str) -> bool:
+    """Whether the header of a segment's first batch shows a negative timestamp."""
+    with closing(store.open_file(name)) as reader:
+        try:
+            first = next(scan_headers(reader, window_bytes=1), None)
+        except BadBytesError:
+            return False
+        return first is not None and bool(first.batches.has_negative_timestamp[0])
+
 
 HASH_KEY_BYTES = 16
 # Names the scratch files of a round in process.

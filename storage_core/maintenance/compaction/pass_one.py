@@ -36,19 +36,23 @@ from storage_core.kernels.record_scan import (
 from storage_core.kernels.survivors import mark_survivors
 from storage_core.log.batch_search import read_offset_index
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.log_segment import SegmentState
-from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
-from storage_core.maintenance.compaction.buffers import RoundBuffers, WindowBuffers
+from storage_core.log.loaded_log import SegmentState
+from storage_core.log.open_transactions import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import (
+    KEPT_BYTES,
+    KEPT_HASHES,
+    KEPT_RATIO,
     NO_OFFSET,
     CompactionIndex,
     IndexedSegment,
     IndexStats,
+    KeptHashes,
+    KeptRecords,
+    RoundBuffers,
+    WindowBuffers,
     bitmap_bounds,
     rank_of,
 )
-from storage_core.maintenance.compaction.kept_hashes import KEPT_HASHES, KeptHashes
-from storage_core.maintenance.compaction.kept_records import KEPT_BYTES, KEPT_RATIO, KeptRecords
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler

@@ -27,8 +27,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.batch_v2 import CODEC_MASK, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
-from storage_core.index.index_builder import IndexBuilder
-from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
+from storage_core.index.segment_indexes import AbortedTxn, IndexBuilder, encode_transaction_index
 from storage_core.kernels.batch_notes import IS_LOOKED_UP
 from storage_core.kernels.batch_write import (
     GONE,
@@ -41,24 +40,21 @@ from storage_core.kernels.batch_write import (
 )
 from storage_core.kernels.record_scan import DONE
 from storage_core.local_files import create_file
-from storage_core.log.log_segment import SegmentState
-from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
-from storage_core.maintenance.compaction.buffers import RoundBuffers, WindowBuffers
-from storage_core.maintenance.compaction.index import CompactionIndex
+from storage_core.log.loaded_log import SegmentState
+from storage_core.log.open_transactions import TransactionRows, TransactionTracker
+from storage_core.maintenance.compaction.index import CompactionIndex, RoundBuffers, WindowBuffers
 from storage_core.maintenance.compaction.key_sidecar import (
-    KeySidecar,
-    SidecarBuilder,
-    sidecar_of_block,
-)
-from storage_core.maintenance.compaction.known_segment import (
     BatchRun,
     Foresight,
+    KeySidecar,
     KnownSegment,
+    PartitionSidecars,
+    SidecarBuilder,
     find_stretches,
+    sidecar_of_block,
 )
 from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.compaction.sidecar_folder import PartitionSidecars
 from storage_core.maintenance.compaction.survival import (
     ProducerLookup,
     SegmentFilter,
@@ -77,9 +73,7 @@ from storage_core.store.base import (
     version_of,
 )
 from storage_core.store.gaps import LEAST_GAP_BYTES, CopiedRange, CopiesStretches
-from storage_core.threads import call_together, in_order
-from storage_core.turns import sync
-from storage_core.write_behind import WriteBehind
+from storage_core.threads import WriteBehind, call_together, in_order, sync
 
 SCRATCH_SUFFIX = ".part"
 # How many bytes of records are rebuilt before they are compressed, while they are still in the

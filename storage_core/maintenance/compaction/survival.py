@@ -35,19 +35,20 @@ from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATI
 from storage_core.kernels.offset_table import mark_latest
 from storage_core.kernels.record_scan import DONE, HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.kernels.survivors import LOOKED_UP, NOTED, NOWHERE
-from storage_core.maintenance.compaction.buffers import WindowBuffers
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
     IndexedSegment,
+    WindowBuffers,
     rank_of,
     words_for,
 )
 from storage_core.maintenance.compaction.key_sidecar import (
     NO_KEYS,
     BlockKeys,
+    Foresight,
     Halves,
+    KnownSegment,
 )
-from storage_core.maintenance.compaction.known_segment import Foresight, KnownSegment
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.records.batch_table import BatchNotes, BatchTable

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from storage_core.config import LogConfig
 from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.maintenance.compaction.candidates import CleanableRange, CleanRequest
+from storage_core.maintenance.compaction.plan import CleanableRange, CleanRequest
 from storage_core.maintenance.explain.answers import (
     About,
     Answer,

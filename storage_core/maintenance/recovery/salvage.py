@@ -24,7 +24,7 @@ from typing import Annotated, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.checkpoint.checkpoint_files import EpochEntry
+from storage_core.checkpoint.checkpoints import EpochEntry
 from storage_core.errors import (
     BadBytesError,
     CheckpointError,
@@ -42,15 +42,14 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, LENGTH_OVERHEAD
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
-from storage_core.json_text import MAX_JSON_BYTES
-from storage_core.json_values import OMITTED, Count, JsonFile, SystemText, word
+from storage_core.json_values import MAX_JSON_BYTES, OMITTED, Count, JsonFile, SystemText, word
 from storage_core.local_files import create_in, open_folder, open_in, scan_open
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import Cut
 from storage_core.log.loading_log import read_epochs
 from storage_core.log.segment_scan import scan_segment
-from storage_core.records.batch_finder import BatchFinder
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.checked_headers import BatchFinder
 from storage_core.records.payload import DEFAULT_LIMITS, open_batches
 from storage_core.records.reader import (
     CrcCheck,
@@ -63,7 +62,7 @@ from storage_core.records.reader import (
 from storage_core.store.base import FileReader, LogStore, data_end_of, read_range
 from storage_core.store.local import LocalStore, make_folder, storage_errors
 from storage_core.store.log_identity import LogIdentity, read_identity
-from storage_core.turns import sync
+from storage_core.threads import sync
 
 RAW_SUFFIX: Final = ".raw"
 CUTS_FILE: Final = "cuts.json"

@@ -39,10 +39,9 @@ from storage_core.local_files import (
     scan_folder,
     scan_open,
 )
-from storage_core.log.believed_epochs import are_batches_believed
-from storage_core.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache
+from storage_core.log.leader_epoch_cache import NO_EPOCH, LeaderEpochCache, are_batches_believed
+from storage_core.log.loaded_log import segments_from
 from storage_core.log.loading_log import read_epochs
-from storage_core.log.log_segment import segments_from
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.maintenance.recovery.salvage import (
     CUTS_FILE,

@@ -9,26 +9,23 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     MAX_LEADER_EPOCH_BYTES,
     EpochEntry,
     parse_leader_epochs,
 )
 from storage_core.errors import BadBytesError, CheckpointError, CorruptSnapshotError, StorageError
 from storage_core.filenames import LEADER_EPOCH_FILE, log_file, snapshot_file
-from storage_core.log.believed_epochs import EpochRun, are_runs_believed
-from storage_core.log.leader_epoch_cache import LeaderEpochCache
-from storage_core.log.producer_events import events_of_windows
+from storage_core.log.leader_epoch_cache import EpochRun, LeaderEpochCache, are_runs_believed
 from storage_core.log.producer_snapshot import (
     MAX_SNAPSHOT_BYTES,
     ProducerEntry,
     parse_producer_snapshot,
 )
-from storage_core.log.producer_state import ProducerState
+from storage_core.log.producer_state import ProducerState, events_of_windows
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import PartitionFiles, SegmentFiles
-from storage_core.maintenance.verification.findings import Code
-from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.maintenance.verification.findings import Code, VerifyOptions
 from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore
 from storage_core.wording import count_text

@@ -17,9 +17,9 @@ from storage_core.checkpoint.broker_files import (
     MetaProperties,
     parse_meta_properties,
 )
-from storage_core.checkpoint.checkpoint_files import MAX_OFFSET_CHECKPOINT_BYTES
 from storage_core.checkpoint.checkpoints import (
     CHECKPOINT_FILES,
+    MAX_OFFSET_CHECKPOINT_BYTES,
     Checkpoints,
     read_checkpoints,
 )
@@ -35,18 +35,15 @@ from storage_core.filenames import (
 )
 from storage_core.local_files import entry_names
 from storage_core.maintenance.verification.collector import FindingCollector
-from storage_core.maintenance.verification.files import NOT_TEXT
-from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.files import NOT_TEXT, find_forbidden
+from storage_core.maintenance.verification.findings import Code, DirectoryContext, Severity
 from storage_core.maintenance.verification.observed_root import (
     ObservedRoot,
     PlacedFinding,
     place,
 )
 from storage_core.maintenance.verification.one_broker import check_together
-from storage_core.maintenance.verification.options import DirectoryContext
-from storage_core.maintenance.verification.permissions import find_forbidden
-from storage_core.roots.observation import read_marker
-from storage_core.roots.open_root import map_over_root, open_root
+from storage_core.roots.open_root import map_over_root, open_root, read_marker
 from storage_core.roots.root import Root
 from storage_core.wording import count_text
 

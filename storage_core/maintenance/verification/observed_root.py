@@ -13,8 +13,7 @@ from storage_core.checkpoint.broker_files import (
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.filenames import META_PROPERTIES_FILE, TopicPartition
 from storage_core.maintenance.verification.collector import FindingCollector
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import DirectoryContext
+from storage_core.maintenance.verification.findings import Code, DirectoryContext, Finding, Severity
 
 
 class Start(enum.StrEnum):

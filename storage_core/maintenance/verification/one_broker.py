@@ -32,8 +32,11 @@ from storage_core.catalog.log_directories import (
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
 )
-from storage_core.catalog.metadata_decoder import decode_metadata_record
-from storage_core.catalog.metadata_image import FeatureLevelRecord, PartitionRecord
+from storage_core.catalog.metadata_image import (
+    FeatureLevelRecord,
+    PartitionRecord,
+    decode_metadata_record,
+)
 from storage_core.catalog.release_features import FEATURE_LEVELS, METADATA_VERSION
 from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.broker_files import (
@@ -43,7 +46,7 @@ from storage_core.checkpoint.broker_files import (
 )
 from storage_core.config import NEWEST_RELEASE, merge_dynamic_configs, refused_topic_settings
 from storage_core.config.broker_config import spell_directories
-from storage_core.config.releases import CORDONED_KEY
+from storage_core.config.values import CORDONED_KEY
 from storage_core.errors import (
     CheckpointError,
     InconsistentClusterIdError,

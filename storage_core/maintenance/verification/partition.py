@@ -9,12 +9,12 @@ from typing import Final
 
 from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     MAX_PARTITION_METADATA_BYTES,
+    PartitionCheckpoints,
     parse_partition_metadata,
 )
-from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.coordinators.undecoded import find_undecoded
+from storage_core.coordinators.coordinator_log import find_undecoded
 from storage_core.errors import CheckpointError, StorageError
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -45,15 +45,20 @@ from storage_core.maintenance.verification.files import (
     base_of_renamed,
     check_folders,
     check_names,
+    check_rights,
     check_side_files,
 )
 from storage_core.maintenance.verification.finding_kinds import severity_of
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Finding,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.indexes import check_transaction_index
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
-from storage_core.maintenance.verification.permissions import check_rights
 from storage_core.maintenance.verification.segment import report_unreadable, verify_segment
-from storage_core.maintenance.verification.segment_facts import SegmentFacts
+from storage_core.maintenance.verification.segment_scan import SegmentFacts
 from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore

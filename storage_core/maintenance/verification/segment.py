@@ -19,10 +19,15 @@ from storage_core.formats.index_entries import (
     TIME_INDEX_ENTRY,
 )
 from storage_core.index.segment_indexes import UsedBytes, read_used
-from storage_core.maintenance.verification.batch_stream import TailKind
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import SegmentFiles
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Finding,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.indexes import (
     MAX_INDEX_BYTES,
     IndexedBatches,
@@ -30,9 +35,7 @@ from storage_core.maintenance.verification.indexes import (
     check_time_index,
     drop_beyond_log,
 )
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
-from storage_core.maintenance.verification.segment_facts import SegmentFacts
-from storage_core.maintenance.verification.segment_scan import SegmentPass
+from storage_core.maintenance.verification.segment_scan import SegmentFacts, SegmentPass, TailKind
 from storage_core.store.base import FileInfo, LogStore
 
 

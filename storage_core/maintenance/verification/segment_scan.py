@@ -1,30 +1,218 @@
 """Check each batch of a segment, alone and against earlier ones. The check takes one pass."""
 
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import BadBytesError, UnsupportedCompressionError
+from storage_core.errors import BadBytesError, CorruptRecordError, UnsupportedCompressionError
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
-from storage_core.log.believed_epochs import EpochRun, find_epoch_runs
-from storage_core.maintenance.verification.batch_stream import BatchStream, TailKind
+from storage_core.log.leader_epoch_cache import EpochRun, find_epoch_runs
+from storage_core.log.open_transactions import OpenSpan
 from storage_core.maintenance.verification.collector import KEPT_OF_A_KIND, FindingCollector
 from storage_core.maintenance.verification.files import SegmentFiles
-from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.findings import Code, VerifyOptions
 from storage_core.maintenance.verification.indexes import IndexedBatches
-from storage_core.maintenance.verification.options import VerifyOptions
-from storage_core.maintenance.verification.segment_facts import SegmentFacts
-from storage_core.maintenance.verification.transactions import TransactionScan
-from storage_core.records.columns import RecordColumns, decode_records
-from storage_core.records.payload import Limits
-from storage_core.records.reader import Window
+from storage_core.maintenance.verification.transactions import (
+    AbortedTransaction,
+    ProducerSpans,
+    SegmentTransactions,
+    TransactionScan,
+)
+from storage_core.records.checked_headers import BatchFinder, scan_checked_headers
+from storage_core.records.payload import Limits, RecordColumns, decode_records
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, find_zeros, scan_windows
 from storage_core.store.base import FileReader
+
+# Read the batches of a damaged segment, also safely behind damage.
+#
+# Kafka's own reader ends at the first bytes that are no batch. Here the search for the next one
+# goes on, and only what cannot be chance counts as a batch: the bytes of format v2, a length that
+# fits, an offset that follows, a checksum that is right.
+
+_MAX_GAPS: Final = 64
+
+
+class TailKind(enum.StrEnum):
+    """The bytes behind the last batch of a segment."""
+
+    NOTHING = "nothing"
+    TORN = "torn"  # the start of a batch
+    ZEROS = "zeros"
+    GARBAGE = "garbage"  # it is already reported as a finding
+    SHRUNK = "shrunk"  # nothing: the file was cut during the read
+
+
+class BatchStream:
+    """Windows of whole batches of one segment. It is iterated once, and then tells how the segment
+    ended.
+
+    Args:
+        window_bytes: How much to hold at a time.
+        keeps_records: Whether the windows have the records, too, not only what headers say.
+        threads: How many threads check what is read without its records.
+
+    Attributes:
+        end_position: Just past the last batch that was yielded.
+        tail: The content behind it.
+    """
+
+    def __init__(
+        self,
+        reader: FileReader,
+        base_offset: int,
+        *,
+        window_bytes: int,
+        keeps_records: bool,
+        threads: int,
+        findings: FindingCollector,
+    ) -> None:
+        self.end_position = 0
+        self.tail = TailKind.NOTHING
+        self._reader = reader
+        self._base_offset = base_offset
+        self._window_bytes = window_bytes
+        self._keeps_records = keeps_records
+        self._threads = threads
+        self._findings = findings
+        self._largest_offset = base_offset - 1
+        self._finder = BatchFinder(reader, reader.size_bytes)
+
+    def __iter__(self) -> Generator[Window]:
+        size = self._reader.size_bytes
+        for _ in range(_MAX_GAPS):
+            reason = yield from self._read_on()
+            start = self.end_position
+            if reason is None and start == size:
+                return
+            if not self._read(size - 1, 1).size:  # the file was longer when it was opened
+                remaining = self._read(self.end_position, self._window_bytes).size
+                yield from self._read_on(end=self.end_position + remaining)
+                self.tail = TailKind.SHRUNK
+                return
+            if find_zeros(self._reader, start, size) == start:
+                self.tail = TailKind.ZEROS
+                return
+            following = self._finder.find(
+                start + 1,
+                self._largest_offset + 1,
+                self._base_offset + MAX_RELATIVE_OFFSET + 1,
+            )
+            if following is None:
+                self.tail = TailKind.TORN if reason is None else TailKind.GARBAGE
+                if reason is not None:
+                    self._report(start, f"{reason}; no batch follows in {size - start} bytes")
+                return
+            skipped = following - start
+            text = reason or "the batch says that it is longer than the rest of the file"
+            self._report(start, f"{text}; the next batch was found {skipped} bytes further on")
+            self.end_position = following
+        self.tail = TailKind.GARBAGE
+        self._report(self.end_position, f"more than {_MAX_GAPS} gaps: the rest was not read")
+
+    def note_offset(self, last_offset: int) -> None:
+        """Note the last good offset as floor for later batches."""
+        self._largest_offset = max(self._largest_offset, last_offset)
+
+    def _read_on(self, end: int | None = None) -> Generator[Window, None, str | None]:
+        """Yield windows from end_position on; return the reason for the end. The reason is None
+        at a tail or at the end of the file."""
+        try:
+            with closing(self._windows(end)) as windows:
+                for window in windows:
+                    self.end_position = window.file_position + window.size_bytes
+                    yield window
+        except CorruptRecordError as error:
+            return error.reason
+        return None
+
+    def _windows(self, end: int | None) -> Generator[Window]:
+        if not self._keeps_records:
+            return scan_checked_headers(
+                self._reader,
+                start=self.end_position,
+                end=end,
+                window_bytes=self._window_bytes,
+                large=Large.VALID,
+                threads=self._threads,
+            )
+        return scan_windows(
+            self._reader,
+            start=self.end_position,
+            end=end,
+            window_bytes=self._window_bytes,
+            crc=CrcCheck.NOTE,
+            tail=Tail.STOP,
+            large=Large.VALID,
+        )
+
+    def _report(self, position: int, message: str) -> None:
+        self._findings.add(
+            Code.BATCH_LENGTH_IMPOSSIBLE,
+            message,
+            file=self._reader.name,
+            position=position,
+            offset=self._largest_offset + 1,
+        )
+
+    def _read(self, position: int, size_bytes: int) -> NDArray[np.uint8]:
+        target = np.empty(size_bytes, np.uint8)
+        return target[: self._reader.read_into(position, target)]
+
+
+# Facts about a verified segment, small enough to be sent between tasks.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """Facts about a verified segment that its partition needs."""
+
+    base_offset: int
+    first_offset: int  # base offset of its first batch, -1 without batches
+    last_offset: int  # largest last offset, -1 without batches
+    size_bytes: int
+    end_position: int
+    tail: TailKind  # the content behind it
+    batches: int
+    bad_batches: int  # number of batches with a wrong checksum
+    records: int  # records that the good ones count; legacy entries count as one
+    max_timestamp: int  # largest of all batches, -1 without any
+    has_producers: bool  # whether an idempotent producer wrote here
+    epochs: tuple[EpochRun, ...]  # runs of batches of one leader epoch, in file order
+    transactions: SegmentTransactions
+    read_seconds: float  # time it took to read and check
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> "SegmentFacts":
+        """Return facts from the values of ``dataclasses.asdict``, after JSON."""
+        saved = values["transactions"]
+        transactions = SegmentTransactions(
+            spans=tuple(
+                ProducerSpans(
+                    **{**spans, "before": _span(spans["before"]), "after": _span(spans["after"])}
+                )
+                for spans in saved["spans"]
+            ),
+            aborted=tuple(AbortedTransaction(**entry) for entry in saved["aborted"]),
+            abort_markers=tuple(saved["abort_markers"]),
+        )
+        changes = {
+            "tail": TailKind(values["tail"]),
+            "epochs": tuple(EpochRun(**run) for run in values["epochs"]),
+            "transactions": transactions,
+        }
+        return cls(**{**values, **changes})
+
+
+def _span(values: list[int] | None) -> OpenSpan | None:
+    return None if values is None else OpenSpan(*values)
+
 
 # Each bad batch costs another look at its window: an attacker must not choose either number.
 _MAX_BAD_IN_A_WINDOW: Final = 20

@@ -1,7 +1,7 @@
 """The four codecs of record batches, in Kafka's framing, with size limits. What a block expands
 to is bounded."""
 
-from storage_core.records.codecs.arena import Arena, Blocks
+from storage_core.records.codecs.base import Arena, Blocks
 from storage_core.records.codecs.registry import (
     CODEC_OF,
     compress,

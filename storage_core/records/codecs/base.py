@@ -8,15 +8,106 @@ given (some libraries hand over a copy) and a constant; and whatever the bytes a
 the expanded bytes or one of the two errors, never an exception of the library beneath.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+import ctypes
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import DecompressionLimitError
 from storage_core.formats.batch_v2 import Codec
-from storage_core.records.codecs.arena import Arena, Blocks
+from storage_core.kernels._intrinsics import CAN_CALL
+
+# Blocks of bytes, and one shared buffer to expand or pack them.
+
+# How much larger a frame may be than its contents.
+_GROWTH_PART: Final = 64
+_FRAME_BYTES: Final = 256
+
+
+class Blocks(NamedTuple):
+    """Some blocks of one buffer."""
+
+    data: NDArray[np.uint8]  # uint8[], contiguous
+    start: NDArray[np.int64]  # int64[n], where each block begins in data
+    end: NDArray[np.int64]  # int64[n], where it ends
+
+    def view(self, number: int) -> memoryview:
+        """Return the bytes of one block."""
+        return self.data.data[self.start[number] : self.end[number]]
+
+
+class Arena:
+    """A growing byte buffer for many blocks, reused after `clear`. The bytes lie end to end.
+
+    Attributes:
+        buffer: uint8[capacity]; what `content` gave before lies elsewhere once it has grown.
+    """
+
+    def __init__(self) -> None:
+        self.buffer = np.empty(0, np.uint8)
+        self.used = 0
+
+    @property
+    def content(self) -> NDArray[np.uint8]:
+        """The bytes in use, a view."""
+        return self.buffer[: self.used]
+
+    def clear(self) -> None:
+        """Use the buffer anew."""
+        self.used = 0
+
+    def reserve(self, size_bytes: int) -> None:
+        """Grow the buffer to at least this size, used bytes included."""
+        if size_bytes > self.buffer.size:
+            larger = np.empty(max(size_bytes, 2 * self.buffer.size), np.uint8)
+            larger[: self.used] = self.content
+            self.buffer = larger
+
+    def add(self, piece: bytes | bytearray | NDArray[np.uint8]) -> None:
+        """Put bytes behind those that are there."""
+        end = self.used + len(piece)
+        self.reserve(end)
+        self.buffer[self.used : end] = np.frombuffer(piece, np.uint8)
+        self.used = end
+
+    def reserve_for(self, blocks: Blocks) -> NDArray[np.int64]:
+        """Grow the buffer for packed blocks; return the bytes for each. The most that LZ4 and
+        Zstandard make of incompressible bytes is less."""
+        sizes = blocks.end - blocks.start
+        room: NDArray[np.int64] = sizes + sizes // _GROWTH_PART + _FRAME_BYTES
+        self.reserve(self.used + int(room.sum()))
+        return room
+
+
+# Addresses of the codec libraries' C functions, for calls from kernels. Kernels call them without
+# Python.
+#
+# The wheels of lz4 and zstandard hold their library in an extension module, in which its functions
+# are found as in any shared library; a package that was built upon the system's library leads to
+# that one. Where a function cannot be found, blocks go one by one through the Python interface.
+
+
+def find_library(module: str) -> ctypes.CDLL | None:
+    """Load the library in an extension module; None if not callable."""
+    spec = importlib.util.find_spec(module)
+    if not CAN_CALL or spec is None or spec.origin is None:
+        return None
+    try:
+        return ctypes.CDLL(spec.origin)
+    except OSError:
+        return None
+
+
+def addresses_of(library: ctypes.CDLL | None, names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the addresses of a library's functions; None if one is missing."""
+    try:
+        functions = [getattr(library, name) for name in names]
+    except AttributeError:
+        return None
+    return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
 
 
 class RecordCodec(Protocol):

@@ -25,9 +25,14 @@ from storage_core.errors import DecompressionError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.gzip_member import MEMBER_START
 from storage_core.kernels.gzip_blocks import CRC32, INFLATE, STATE, expand_gzip
-from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import expand_by, limit_error
-from storage_core.records.codecs.libraries import addresses_of, find_library
+from storage_core.records.codecs.base import (
+    Arena,
+    Blocks,
+    addresses_of,
+    expand_by,
+    find_library,
+    limit_error,
+)
 
 _NAME: Final = Codec.GZIP.name.lower()
 # The stubs of isal declare the class as an instance.

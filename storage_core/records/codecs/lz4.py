@@ -50,9 +50,15 @@ from storage_core.kernels.lz4_blocks import (
     expand_lz4,
     pack_lz4,
 )
-from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import expand_by, limit_error, pack_by
-from storage_core.records.codecs.libraries import addresses_of, find_library
+from storage_core.records.codecs.base import (
+    Arena,
+    Blocks,
+    addresses_of,
+    expand_by,
+    find_library,
+    limit_error,
+    pack_by,
+)
 
 _NAME: Final = Codec.LZ4.name.lower()
 

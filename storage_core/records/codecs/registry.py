@@ -10,8 +10,14 @@ from storage_core.config import BrokerCompressionType
 from storage_core.formats.batch_v2 import MAGIC_V2, Codec
 from storage_core.formats.legacy import MAGIC_V0
 from storage_core.records.codecs import gzip, lz4, snappy, zstd
-from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import BlockExpander, BlockPacker, RecordCodec, limit_error
+from storage_core.records.codecs.base import (
+    Arena,
+    BlockExpander,
+    BlockPacker,
+    Blocks,
+    RecordCodec,
+    limit_error,
+)
 
 _CODECS: Final[Mapping[Codec, RecordCodec]] = {
     Codec.GZIP: gzip,

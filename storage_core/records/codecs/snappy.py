@@ -23,8 +23,7 @@ from storage_core.kernels.snappy_chunks import (
     CHUNK_OUT_END,
     list_chunks,
 )
-from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import limit_error
+from storage_core.records.codecs.base import Arena, Blocks, limit_error
 
 _NAME: Final = Codec.SNAPPY.name.lower()
 

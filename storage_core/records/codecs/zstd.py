@@ -51,9 +51,15 @@ from storage_core.kernels.zstd_blocks import (
     expand_zstd,
     pack_zstd,
 )
-from storage_core.records.codecs.arena import Arena, Blocks
-from storage_core.records.codecs.base import expand_by, limit_error, pack_by
-from storage_core.records.codecs.libraries import addresses_of, find_library
+from storage_core.records.codecs.base import (
+    Arena,
+    Blocks,
+    addresses_of,
+    expand_by,
+    find_library,
+    limit_error,
+    pack_by,
+)
 
 _NAME: Final = Codec.ZSTD.name.lower()
 

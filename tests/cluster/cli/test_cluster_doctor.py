@@ -10,7 +10,7 @@ import pytest
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.run.several_brokers import split_by_broker
+from pylog_spark.run.guards import split_by_broker
 from storage_core.catalog.roles import Role
 from tests.kit.cluster_truth import Cluster
 

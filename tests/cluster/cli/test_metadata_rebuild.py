@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cluster.metadata_rebuild import driver
+from pylog_spark.cluster import metadata_rebuild as driver
 from pylog_spark.exit_code import ExitCode
 from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.catalog.cluster_metadata import (
@@ -19,8 +19,7 @@ from storage_core.catalog.cluster_metadata import (
     read_cluster_metadata,
     read_quorum,
 )
-from storage_core.catalog.metadata_decoder import encode_record
-from storage_core.catalog.metadata_image import RegisterBrokerRecord
+from storage_core.catalog.metadata_image import RegisterBrokerRecord, encode_record
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.cluster import metadata_rebuild
 from storage_core.cluster.metadata_rebuild import register_brokers

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from pylog_spark.cluster.transplant import driver
+from pylog_spark.cluster import transplant as driver
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.past_runs import list_past_runs
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.cluster.transplant import replica
-from storage_core.cluster.transplant.transplant_reason import TransplantReason
+from storage_core.cluster.transplant.plan import TransplantReason
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
 from tests.cluster.transplant.clusters import (
     CLUSTER,

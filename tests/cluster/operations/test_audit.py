@@ -12,8 +12,7 @@ from pylog_spark.cluster.audit.task import audit_partitions
 from pylog_spark.engines.choice import Local
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
-from storage_core.cluster.partition_registration import parse_states
-from storage_core.cluster.places import find_places
+from storage_core.cluster.places import find_places, parse_states
 from storage_core.errors import ConfigError, InconsistentClusterIdError
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from tests.kit.cluster_truth import CLUSTERS, Cluster

@@ -11,7 +11,7 @@ import pytest
 
 from pylog_spark.cluster.audit import driver as audits
 from pylog_spark.cluster.audit.driver import Audit, audit
-from pylog_spark.cluster.differences.driver import list_differences
+from pylog_spark.cluster.differences import list_differences
 from pylog_spark.cluster.truncate import plan_followers
 from pylog_spark.engines.choice import Local
 from pylog_spark.options import JobOptions

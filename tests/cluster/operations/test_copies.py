@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pylog_spark.cli.program import main
-from pylog_spark.cluster.copies.driver import CopyReport, list_copy_differences
-from pylog_spark.cluster.differences.driver import DIFFERENCE_KEYS
+from pylog_spark.cluster.copies import CopyReport, list_copy_differences
+from pylog_spark.cluster.differences import DIFFERENCE_KEYS
 from pylog_spark.engines.choice import Local
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.options import JobOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli.program import main
-from pylog_spark.cluster.differences.driver import (
+from pylog_spark.cluster.differences import (
     DIFFERENCE_KEYS,
     DifferenceReport,
     list_differences,

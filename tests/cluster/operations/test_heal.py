@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cluster.heal.driver import HealReport, heal, plan_heal
+from pylog_spark.cluster.heal import HealReport, heal, plan_heal
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
-from pylog_spark.operations.ingest.driver import ingest
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.run.run_report import RunReport
 from storage_core.catalog.roles import Role

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pylog_spark.cluster.metadata_rebuild.task import read_partitions
+from pylog_spark.cluster.metadata_rebuild_task import read_partitions
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.cluster.places import PartitionPlaces, ReplicaPlace
 from tests.cluster.storage.test_metadata_rebuild import transaction_state

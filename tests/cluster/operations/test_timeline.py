@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cluster.audit.timeline import read_timeline
+from pylog_spark.cluster.audit.driver import read_timeline
 from pylog_spark.options import JobOptions
 from storage_core.errors import ConfigError
 from tests.kit.cluster_truth import Cluster

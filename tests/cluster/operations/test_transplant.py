@@ -4,27 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cluster.transplant import driver
-from pylog_spark.cluster.transplant.driver import (
+from pylog_spark.cluster import transplant as driver
+from pylog_spark.cluster.transplant import (
     TransplantOptions,
     TransplantReport,
     transplant,
 )
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions, Tuning
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import Status
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     PartitionMetadata,
     encode_offset_checkpoint,
     encode_partition_metadata,
 )
 from storage_core.cluster.transplant import replica
-from storage_core.commit import keep
 from storage_core.commit import undo as commit_undo
+from storage_core.commit import undo as keep
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     PARTITION_METADATA_FILE,

@@ -15,15 +15,14 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.operations.salvage import look_at_salvage
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice
 from pylog_spark.run.guards import check_truncation
 from pylog_spark.run.run_report import RunReport
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
-from storage_core.checkpoint.checkpoints import read_checkpoints
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint, read_checkpoints
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig

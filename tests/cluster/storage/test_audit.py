@@ -8,12 +8,12 @@ import pytest
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.cluster.audit import PartitionAudit, Weight, audit_partition
-from storage_core.cluster.offset_ranges import clip, count, subtract
-from storage_core.cluster.partition_registration import (
+from storage_core.cluster.log_batches import clip, count, subtract
+from storage_core.cluster.places import (
     ANY_INDEX_BYTES,
     PartitionRegistration,
+    ReplicaPlace,
 )
-from storage_core.cluster.places import ReplicaPlace
 from storage_core.cluster.replica import Replica, open_replica
 from storage_core.filenames import log_file
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, end_txn_marker

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.cluster import log_batches
-from storage_core.cluster.comparison import ComparedLogs, compare_logs
-from storage_core.cluster.partition_registration import ANY_INDEX_BYTES
+from storage_core.cluster.audit import ComparedLogs, compare_logs
+from storage_core.cluster.places import ANY_INDEX_BYTES
 from storage_core.cluster.replica import OpenedLog, open_log
 from storage_core.store import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec

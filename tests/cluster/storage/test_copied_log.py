@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.cluster import alignment, copied_log, copy_report, record_digests
+from storage_core.cluster import alignment, copied_log, copy_report
+from storage_core.cluster import alignment as record_digests
 from storage_core.cluster.copied_log import CopyDifferences, compare_copy
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType

@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.cluster import log_batches, survivors
-from storage_core.cluster.difference import DifferenceKind
-from storage_core.cluster.differences import Differences, find_differences
-from storage_core.cluster.log_batches import ReadDepth
-from storage_core.cluster.partition_registration import PartitionRegistration
-from storage_core.cluster.places import ReplicaPlace
-from storage_core.cluster.range_digests import (
+from storage_core.cluster import differences as survivors
+from storage_core.cluster import log_batches
+from storage_core.cluster.differences import DifferenceKind, Differences, find_differences
+from storage_core.cluster.log_batches import (
     OffsetRanges,
+    ReadDepth,
     digest_log,
     find_unequal,
 )
+from storage_core.cluster.places import PartitionRegistration, ReplicaPlace
 from storage_core.cluster.resting_log import RestingLog, observe_log
 from storage_core.maintenance.verification.findings import Code
 from tests.cluster.storage.test_comparison import (

@@ -11,7 +11,7 @@ from storage_core.cluster.elections import (
     Way,
     predict_election,
 )
-from storage_core.cluster.partition_registration import PartitionRegistration
+from storage_core.cluster.places import PartitionRegistration
 
 ALL = (1, 2, 3)
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.cluster.damage_state import DamageState
-from storage_core.cluster.healing import Healing, plan_healing
+from storage_core.cluster.healing import DamageState, Healing, plan_healing
 from storage_core.cluster.healing_commit import HealedPartition
 from storage_core.cluster.resting_log import RestingLog
 from storage_core.commit import CommitPlan, commit

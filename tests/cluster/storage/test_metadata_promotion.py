@@ -10,7 +10,8 @@ import pytest
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.cluster import metadata_directory, metadata_promotion
+from storage_core.cluster import metadata_copies as metadata_directory
+from storage_core.cluster import metadata_promotion
 from storage_core.cluster.metadata_copies import (
     MetadataCopy,
     compare_copies,
@@ -24,7 +25,7 @@ from storage_core.cluster.metadata_promotion import (
 from storage_core.commit import executor
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
-from storage_core.log.believed_epochs import DoubtfulEpoch
+from storage_core.log.leader_epoch_cache import DoubtfulEpoch
 from tests.cluster.storage.test_metadata_copies import (
     NOW,
     copy_of,

@@ -12,8 +12,7 @@ from storage_core.catalog.release_features import find_release
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.broker_files import CleanShutdown, MetaProperties
-from storage_core.checkpoint.checkpoints import Checkpoints
-from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
+from storage_core.checkpoint.checkpoints import UNASSIGNED_DIRECTORY, Checkpoints
 from storage_core.cluster.audit import audit_partition
 from storage_core.cluster.metadata_rebuild import (
     RebuiltMetadata,
@@ -26,10 +25,10 @@ from storage_core.cluster.metadata_rebuild import (
 )
 from storage_core.coordinators.transactions import find_largest_producer_id
 from storage_core.errors import ConfigError
+from storage_core.maintenance.verification.findings import DirectoryContext
 from storage_core.maintenance.verification.observed_root import ObservedRoot
-from storage_core.maintenance.verification.options import DirectoryContext
-from storage_core.messages.field_writer import FieldWriter
-from storage_core.messages.transaction_records import TRANSACTION_LOG, TRANSACTION_RECORDS
+from storage_core.messages.fields import FieldWriter
+from storage_core.messages.internal_records import TRANSACTION_LOG, TRANSACTION_RECORDS
 from storage_core.store import LocalStore
 from tests.cluster.storage.test_audit import (
     NO_HIGH_WATERMARK,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.cluster.offset_ranges import (
+from storage_core.cluster.log_batches import (
     Ranges,
     clip,
     contain,

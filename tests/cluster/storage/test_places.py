@@ -6,15 +6,15 @@ from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.broker_files import MetaProperties
 from storage_core.checkpoint.checkpoints import Checkpoints
-from storage_core.cluster.partition_registration import (
+from storage_core.cluster.places import (
     PartitionRegistration,
+    find_places,
     parse_states,
 )
-from storage_core.cluster.places import find_places
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
+from storage_core.maintenance.verification.findings import DirectoryContext
 from storage_core.maintenance.verification.observed_root import ObservedRoot
-from storage_core.maintenance.verification.options import DirectoryContext
 
 T = TopicPartition("t", 0)
 

@@ -10,7 +10,7 @@ from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     read_cluster_metadata,
 )
-from storage_core.checkpoint.checkpoint_files import PartitionMetadata, encode_partition_metadata
+from storage_core.checkpoint.checkpoints import PartitionMetadata, encode_partition_metadata
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.cluster import stray_adoption
 from storage_core.cluster.stray_adoption import (

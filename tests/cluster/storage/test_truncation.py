@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.checkpoint.checkpoint_files import EpochEntry
-from storage_core.cluster.truncation import (
+from storage_core.checkpoint.checkpoints import EpochEntry
+from storage_core.cluster.replica import (
     Hindrance,
     HindranceKind,
     Leader,
@@ -13,7 +13,7 @@ from storage_core.cluster.truncation import (
     Truncation,
     find_truncation,
 )
-from storage_core.log.believed_epochs import EpochRun
+from storage_core.log.leader_epoch_cache import EpochRun
 
 
 def log(

@@ -11,7 +11,7 @@ from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     read_cluster_metadata,
 )
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.cluster.transplant.plan import (
     Assignment,
     TargetDirectory,
@@ -41,8 +41,8 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.formats.batch_v2 import Codec
-from storage_core.messages.field_writer import FieldWriter
-from storage_core.messages.transaction_records import TRANSACTION_RECORDS
+from storage_core.messages.fields import FieldWriter
+from storage_core.messages.internal_records import TRANSACTION_RECORDS
 from storage_core.roots.broker import BrokerRoot
 from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker, in_a_row, some_batches
 from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition

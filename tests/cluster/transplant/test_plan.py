@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
-from storage_core.checkpoint.checkpoint_files import PartitionMetadata, encode_partition_metadata
-from storage_core.checkpoint.kafka_uuid import UNASSIGNED_DIRECTORY
+from storage_core.checkpoint.checkpoints import (
+    UNASSIGNED_DIRECTORY,
+    PartitionMetadata,
+    encode_partition_metadata,
+)
 from storage_core.cluster.transplant import plan as plan_module
-from storage_core.cluster.transplant.plan import TargetRoom
+from storage_core.cluster.transplant.plan import TargetRoom, TransplantReason
 from storage_core.cluster.transplant.source import find_places, read_commits
-from storage_core.cluster.transplant.transplant_reason import TransplantReason
 from storage_core.coordinators.transactions import TransactionCoordinators
 from storage_core.errors import ConfigError
 from storage_core.filenames import (

@@ -9,8 +9,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
-from storage_core.maintenance.ingest.partition import IngestRules, observe_and_plan
+from storage_core.maintenance.ingest.partition import (
+    Commitment,
+    IngestRules,
+    commit_ingest,
+    observe_and_plan,
+)
 from storage_core.store import ObjectStore
 from storage_core.store.local_objects import LocalObjectStore
 from tests.crash.cells import Cell, WorkOnObjects

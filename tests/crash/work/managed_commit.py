@@ -30,7 +30,7 @@ from storage_core.store import ManagedStore, ObjectStore
 from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import Lease, acquire_lease
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.uploads import upload_file
+from storage_core.store.managed_store import upload_file
 from tests.crash.cells import Cell, WorkOnObjects
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
 from tests.kit.faulty_store import Moment, SimulatedCrash

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from storage_core.checkpoint.checkpoint_files import encode_leader_epochs, parse_leader_epochs
+from storage_core.checkpoint.checkpoints import encode_leader_epochs, parse_leader_epochs
 from storage_core.commit import commit
 from storage_core.filenames import LEADER_EPOCH_FILE, TEMPORARY_SUFFIX
 from storage_core.store.base import LogStore

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from pylog_spark.operations.retain.driver import SweepStages, drop_stale_log_starts
 from pylog_spark.operations.retain.task import SweepWork
-from pylog_spark.operations.retain.waves import SweepStages, drop_stale_log_starts
-from pylog_spark.run.disks import Disks
 from pylog_spark.run.plan_table import read_planned
+from pylog_spark.run.planning import Disks
 from pylog_spark.run.waves import run_waves
 from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.message import PartitionCommit

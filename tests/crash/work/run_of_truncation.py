@@ -12,7 +12,7 @@ from typing import Any
 from pylog_spark.cluster.truncate import plan_followers
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.run.upkeep import observe_root
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.commit import commit
-from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import RUN_FILE, TrashedRun, list_commits
+from storage_core.commit.undo import with_trash
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,

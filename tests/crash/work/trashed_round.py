@@ -17,13 +17,12 @@ from unittest.mock import patch
 import pytest
 
 from storage_core.commit import CommitPlan, KeepFile, PromoteFile, RenameFile, commit
-from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import commit_folder, commit_folders
-from storage_core.commit.undo import undo_partition
+from storage_core.commit.undo import undo_partition, with_trash
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX, log_file
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.leftovers import plan_settling
-from storage_core.log.segment_split import split_segment
+from storage_core.log.segment_recovery import split_segment
+from storage_core.log.settled_store import plan_settling
 from storage_core.records.payload import Limits
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import SEGMENT_SUFFIXES
-from storage_core.maintenance.truncation import plan_truncation
+from storage_core.maintenance.recovery.partition import plan_truncation
 from storage_core.store.base import LogStore
 from tests.crash.cells import Cell, WorkOfKafka, WorkOnDirectory
 from tests.crash.interruptions import (

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from storage_core.commit import commit
-from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import commit_folders
-from storage_core.commit.undo import undo_partition
-from storage_core.log.leftovers import plan_settling
+from storage_core.commit.undo import undo_partition, with_trash
 from storage_core.log.log_loader import load_log
+from storage_core.log.settled_store import plan_settling
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.cells import Cell, WorkOfKafka, power_of

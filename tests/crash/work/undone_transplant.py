@@ -7,9 +7,9 @@ import os
 import shutil
 from pathlib import Path
 
-from pylog_spark.cluster.transplant.driver import TransplantOptions, transplant
+from pylog_spark.cluster.transplant import TransplantOptions, transplant
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role

@@ -12,7 +12,7 @@ import pytest
 
 from pylog_spark.cli.command import Command, CommandGroup
 from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
-from pylog_spark.cli.row_lines import RowLines
+from pylog_spark.cli.runner import RowLines
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.choices import OutputFormat, RecordOutput
 from pylog_spark.options.declared import OUTPUT

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from pylog_spark.engines.spark_engine import SparkEngine
-from pylog_spark.operations.verify.report import ORDERED_FINDINGS
+from pylog_spark.operations.verify.driver import ORDERED_FINDINGS
 from pylog_spark.text_table import SHOWN_ROWS
 from storage_core.local_files import folder_names
 from tests.kit.builders import BatchSpec, RecordSpec

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.verify.driver import observe_roots
 from pylog_spark.operations.verify.task import Stretch, verify_stretch
-from pylog_spark.operations.verify.verified_roots import observe_roots
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.maintenance.verification.findings import VerifyOptions
 from storage_core.store import open_object_store
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin

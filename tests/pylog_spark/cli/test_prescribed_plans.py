@@ -21,7 +21,7 @@ import pytest
 import typer.testing
 
 from pylog_spark.options import load
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     LOG_START_FILE,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.exit_code import ExitCode
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     RECOVERY_POINT_FILE,

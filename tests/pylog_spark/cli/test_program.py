@@ -36,10 +36,10 @@ from storage_core.errors import (
 )
 from storage_core.filenames import TopicPartition, log_file
 from storage_core.store import open_object_store
-from storage_core.store.managed_root import create_root
-from storage_core.store.manifest import (
+from storage_core.store.generations import (
     FileEntry,
     Manifest,
+    create_root,
     data_key,
     encode_manifest,
     manifest_key,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pylog_spark.cli.progress_line import ProgressLine
+from pylog_spark.cli.runner import ProgressLine
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.run.progress import Progress
 from pylog_spark.schemas import CUT, RESULT

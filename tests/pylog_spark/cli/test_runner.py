@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli import doctor, explain, jobs, transfer, upkeep, verify
+from pylog_spark.cli import doctor, explain, jobs, transfer, verify
+from pylog_spark.cli import jobs as upkeep
 from pylog_spark.cli.runner import Call, Work, engine_text
 from pylog_spark.discovery import LogRoot
 from pylog_spark.engines.choice import Local

@@ -7,8 +7,8 @@ import pytest
 
 from pylog_spark.cli import jobs
 from storage_core.errors import ConfigError
+from storage_core.store.generations import create_root
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.managed_root import create_root
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.cli.test_jobs import options_of

@@ -10,9 +10,9 @@ import pytest
 
 from pylog_spark.engines import local_engine
 from pylog_spark.engines.choice import Local
+from pylog_spark.operations import undo as undo_module
 from pylog_spark.operations.compact.driver import compact
-from pylog_spark.operations.undo import driver as undo_module
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import Strategy
 from tests.crash.work.run_of_undo import RUN, compaction_in
 from tests.pylog_spark.broker_roots import (

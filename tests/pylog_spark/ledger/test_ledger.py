@@ -19,11 +19,11 @@ from pylog_spark.ledger import LedgerTable, last_limits, open_ledger, spark_ledg
 from pylog_spark.ledger.spark_ledger import SparkLedger, driver_reaches, format_at, read_table
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, local_folder
 from pylog_spark.operations.compact.driver import compact
-from pylog_spark.operations.ingest.driver import ingest
-from pylog_spark.operations.materialize.driver import materialize
-from pylog_spark.operations.purge.driver import purge
-from pylog_spark.operations.survey.driver import survey
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.materialize import materialize
+from pylog_spark.operations.purge import purge
+from pylog_spark.operations.survey import survey
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch, spark_frame
 from pylog_spark.run.recording import Recorder

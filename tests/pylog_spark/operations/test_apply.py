@@ -12,7 +12,7 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.recover.driver import recover
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.run.plan_file import read_plan_file
 from storage_core.config import CleanerConfig
 from storage_core.errors import ConfigError

@@ -11,7 +11,7 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import planning, upkeep
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.config import CleanerConfig
 from storage_core.errors import GuardRefusedError, StorageError

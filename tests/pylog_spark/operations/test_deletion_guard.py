@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.operations.retain import driver as retain
-from pylog_spark.operations.retain.deletion_guard import FormerLimits, refuse_deletions
+from pylog_spark.operations.retain.driver import FormerLimits, refuse_deletions
 from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.recording import Recorder
 from pylog_spark.schemas import RETENTION_PLAN
 from storage_core.clock import ManualClock

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.compact.due_compactions import CompactionLimits, find_due_compactions
+from pylog_spark.operations.compact.pass_stages import CompactionLimits, find_due_compactions
 from pylog_spark.options import Strategy
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import PLAN, Reason, Status

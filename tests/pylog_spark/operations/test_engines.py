@@ -12,21 +12,20 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from pylog_spark.cluster.transplant.driver import TransplantOptions, transplant
+from pylog_spark.cluster.transplant import TransplantOptions, transplant
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.operations.compact.driver import compact
-from pylog_spark.operations.ingest.driver import ingest
-from pylog_spark.operations.materialize.driver import materialize
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.materialize import materialize
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.purge.driver import purge
+from pylog_spark.operations.purge import purge
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
-from pylog_spark.operations.survey.driver import survey
-from pylog_spark.operations.undo.driver import undo
-from pylog_spark.operations.verify.driver import verify
-from pylog_spark.operations.verify.report import VerifyRequest
+from pylog_spark.operations.survey import survey
+from pylog_spark.operations.undo import undo
+from pylog_spark.operations.verify.driver import VerifyRequest, verify
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from pylog_spark.run.run_report import Report
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
@@ -36,7 +35,7 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.materialize import STATE_FILE
 from storage_core.store import ManagedStore, open_object_store
-from storage_core.store.managed_root import find_root, list_partitions
+from storage_core.store.generations import find_root, list_partitions
 from tests.cluster.transplant.clusters import (
     NOW_MS,
     Target,

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.operations.export import driver as export_operation
-from pylog_spark.operations.export.driver import choose_range_bytes, export
-from pylog_spark.operations.export.task import ExportRequest, export_parts
+from pylog_spark.operations import export as export_operation
+from pylog_spark.operations.export import choose_range_bytes, export
+from pylog_spark.operations.export_task import ExportRequest, export_parts
 from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.run.progress import Progress, progress_text
 from storage_core import kafka_log
@@ -277,7 +277,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from pylog_spark.engines.choice import Local
-from pylog_spark.operations.export import driver as operation
+from pylog_spark.operations import export as operation
 from tests.pylog_spark.operations.test_export import parquet_request, reader_of
 
 write = operation._write_parts

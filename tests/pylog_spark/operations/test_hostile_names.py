@@ -9,7 +9,7 @@ from pylog_spark.cli.jobs import run_page
 from pylog_spark.cli.verify import verify_page
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.survey.driver import survey
+from pylog_spark.operations.survey import survey
 from pylog_spark.operations.verify.driver import verify
 from pylog_spark.report import json_line
 from pylog_spark.report_page import write_page

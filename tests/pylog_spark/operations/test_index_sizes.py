@@ -11,11 +11,10 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.cluster.partition_registration import parse_states
-from storage_core.cluster.places import ReplicaPlace
+from storage_core.cluster.places import ReplicaPlace, parse_states
 from storage_core.cluster.replica import open_replica
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, TopicPartition
-from storage_core.maintenance.verification.options import DirectoryContext
+from storage_core.maintenance.verification.findings import DirectoryContext
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 

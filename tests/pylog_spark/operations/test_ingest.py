@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.operations.ingest.driver import ingest
-from pylog_spark.operations.materialize.driver import materialize
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.materialize import materialize
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError, LeaseHeldError, StorageError
@@ -15,8 +15,8 @@ from storage_core.filenames import TOPIC_CONFIGS_FILE, TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.garbage import find_garbage
+from storage_core.store.generations import create_root, find_root
 from storage_core.store.lease import Lease, acquire_lease
-from storage_core.store.managed_root import create_root, find_root
 from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.ingest.mirrors import segment, write_files
 

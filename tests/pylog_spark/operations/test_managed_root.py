@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pylog_spark.operations.compact.driver import compact
-from pylog_spark.operations.ingest.driver import ingest
+from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain

@@ -9,19 +9,20 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.engines.local_engine import LocalEngine
-from pylog_spark.operations.purge import driver as purge_module
-from pylog_spark.operations.purge.driver import purge
-from pylog_spark.operations.undo import driver as undo_module
-from pylog_spark.operations.undo.driver import check_undo, undo
+from pylog_spark.operations import purge as purge_module
+from pylog_spark.operations import undo as undo_module
+from pylog_spark.operations.purge import purge
+from pylog_spark.operations.undo import check_undo, undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock, SystemClock
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition, log_file
-from storage_core.roots import managed_purge, managed_undo
+from storage_core.roots import managed as managed_purge
+from storage_core.roots import managed as managed_undo
 from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
-from storage_core.store.managed_root import create_root
+from storage_core.store.generations import create_root
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import CREATED_MS, ManagedTwin, managed_twin

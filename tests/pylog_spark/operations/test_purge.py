@@ -9,12 +9,12 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.purge.driver import purge
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.purge import purge
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock
 from storage_core.commit import purge as purge_commit

@@ -6,7 +6,7 @@ from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import Strategy, Tuning
-from pylog_spark.tasks.cells import MOST_CELL_BYTES
+from pylog_spark.tasks.message import MOST_CELL_BYTES
 from tests.kit.compare import read_tree
 from tests.pylog_spark.large_partitions import MANY_KEYS, MIB, large_root
 from tests.pylog_spark.operations.cell_watch import largest_of, watch_cells

@@ -14,10 +14,10 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.recover.waves import RecoveryStages
 from pylog_spark.options import Tuning
-from pylog_spark.run.budgets import RunBudget
+from pylog_spark.run.run import RunBudget
 from pylog_spark.schemas import Reason
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import (

@@ -7,7 +7,7 @@ import pytest
 
 from pylog_spark.operations.recover import recovered_logs
 from pylog_spark.operations.recover.recovered_logs import RecoveredLogs
-from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_table import Outcome
 from pylog_spark.schemas import RECOVERY_WORK, Status
 
 

@@ -13,7 +13,7 @@ from pylog_spark.operations.recover.waves import find_due_logs
 from pylog_spark.options import JobOptions
 from pylog_spark.run import plan_table
 from pylog_spark.run.job import Job
-from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_table import Outcome
 from pylog_spark.schemas import RECOVERY_WORK
 
 LOGS, SEGMENTS = 400, 250

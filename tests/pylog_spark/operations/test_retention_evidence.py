@@ -6,8 +6,7 @@ import pytest
 
 from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.ledger import spark_ledger
-from pylog_spark.operations.retain.deletion_guard import FormerLimits
-from pylog_spark.operations.retain.evidence import RunEvidence
+from pylog_spark.operations.retain.driver import FormerLimits, RunEvidence
 from pylog_spark.options import JobOptions
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.catalog.topic_dump import TopicDump

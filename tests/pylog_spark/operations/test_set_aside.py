@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations.purge import set_aside
-from pylog_spark.operations.purge.set_aside import describe_set_aside
+from pylog_spark.operations import purge as set_aside
+from pylog_spark.operations.purge import describe_set_aside
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.reading.inspection import inspect_root

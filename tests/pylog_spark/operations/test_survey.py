@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations.survey.driver import survey
+from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role

@@ -8,7 +8,7 @@ import pytest
 
 from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions, RunLimits
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock

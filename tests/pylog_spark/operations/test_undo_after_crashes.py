@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations.undo.driver import undo
+from pylog_spark.operations.undo import undo
 from pylog_spark.run.upkeep import observe_root
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit.claim import hold_claim
-from storage_core.commit.keep import with_trash
 from storage_core.commit.scratch import claim_path
 from storage_core.commit.trash import (
     KEPT_FOLDER,
@@ -24,6 +23,7 @@ from storage_core.commit.trash import (
     read_run,
     write_raised,
 )
+from storage_core.commit.undo import with_trash
 from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,

@@ -14,9 +14,13 @@ from pylog_spark.ledger import LedgerTable
 from pylog_spark.ledger.spark_ledger import read_table
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.doctor.driver import diagnose
-from pylog_spark.operations.verify.driver import verify
-from pylog_spark.operations.verify.report import VerifyReport, VerifyRequest
-from pylog_spark.operations.verify.stages import cut_partition
+from pylog_spark.operations.verify.driver import (
+    VerifyReport,
+    VerifyRequest,
+    cut_partition,
+    observe_roots,
+    verify,
+)
 from pylog_spark.operations.verify.task import (
     Stretch,
     Target,
@@ -25,11 +29,10 @@ from pylog_spark.operations.verify.task import (
     verify_stretch,
     verify_stretches,
 )
-from pylog_spark.operations.verify.verified_roots import observe_roots
 from pylog_spark.options import JobOptions, Tuning
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
+from pylog_spark.run.run import exit_code_of, is_as_bad
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
@@ -37,8 +40,13 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Finding,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.verdict import Advice
 from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, log_root

@@ -12,25 +12,21 @@ from typing import Any
 import pytest
 
 from pylog_spark.operations.compact import waves as compaction_waves
-from pylog_spark.operations.compact.due_compactions import CompactionLimits, DueCompaction
+from pylog_spark.operations.compact.pass_stages import CompactionLimits, DueCompaction
 from pylog_spark.operations.compact.waves import CompactionStages
 from pylog_spark.operations.recover.task import RecoveryWork
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
+from pylog_spark.operations.retain.driver import SweepStages
 from pylog_spark.operations.retain.task import SweepWork
-from pylog_spark.operations.retain.waves import SweepStages
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import waves as run_waves_module
-from pylog_spark.run.budgets import RunBudget
-from pylog_spark.run.disks import Disks
-from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.planning import Demand
-from pylog_spark.run.run import Run
+from pylog_spark.run.plan_table import Outcome
+from pylog_spark.run.planning import Demand, Disks
+from pylog_spark.run.run import Run, RunBudget
 from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_wave, run_waves
 from pylog_spark.schemas import PLAN
-from pylog_spark.tasks.cells import MOST_CELL_BYTES
-from pylog_spark.tasks.message import PartitionCommit
-from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.run_context import WriteContext
+from pylog_spark.tasks.message import MOST_CELL_BYTES, PartitionCommit
+from pylog_spark.tasks.run_context import PartitionRef, WriteContext
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.roots import broker

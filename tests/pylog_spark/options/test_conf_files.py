@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pylog_spark.options import TUNING_KEYS
-from pylog_spark.options.config_file import read_config_file
+from pylog_spark.options.load import read_config_file
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import CleanupPolicy, ConfigKey, Scope, known_keys
 

@@ -9,7 +9,7 @@ import pytest
 
 from pylog_spark.cli.command import Command, CommandGroup
 from pylog_spark.cli.commands import COMMANDS
-from pylog_spark.cluster import options as of_cluster
+from pylog_spark.cluster.cli import commands as of_cluster
 from pylog_spark.options import JobOptions, RunLimits, declared, of_partitions
 from pylog_spark.options import load as load_module
 from pylog_spark.options.declared import OPTIONS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.options.config_file import read_config_file
+from pylog_spark.options.load import read_config_file
 from storage_core.errors import ConfigError
 
 TEN = ", ".join
@@ -47,7 +47,7 @@ def test_what_is_nested_beyond_reason_is_refused_where_it_is(tmp_path, content, 
 def test_aliases_that_stand_for_more_than_memory_holds_are_refused_unexpanded(
     tmp_path, content, monkeypatch
 ):
-    monkeypatch.setattr("pylog_spark.options.config_file._MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr("pylog_spark.options.load._MAX_FILE_BYTES", 1 << 20)
     tracemalloc.start()
     said = complaint(tmp_path, content)
     _, peak = tracemalloc.get_traced_memory()

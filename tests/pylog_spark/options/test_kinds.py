@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog_spark.options.kinds import parse_bytes, parse_duration_ms, parse_ratio
+from pylog_spark.options.option import parse_bytes, parse_duration_ms, parse_ratio
 from storage_core.errors import ConfigError
 
 

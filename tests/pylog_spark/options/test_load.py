@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.options import ConfigEntry, HighWatermarkSource, JobConfig, JobOptions
-from pylog_spark.options.broker import broker_config
-from pylog_spark.options.load import load_config
+from pylog_spark.options.load import broker_config, load_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.run.catalogs import dump_notes
 from storage_core.catalog.cluster_metadata import ClusterMetadata

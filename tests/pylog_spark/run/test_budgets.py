@@ -1,7 +1,7 @@
 """What a run may still begin with."""
 
 from pylog_spark.options import RunLimits
-from pylog_spark.run.budgets import RunBudget
+from pylog_spark.run.run import RunBudget
 from pylog_spark.schemas import Reason
 
 

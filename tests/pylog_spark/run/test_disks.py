@@ -12,11 +12,11 @@ from pylog_spark.engines.spark_engine import SparkEngine, SparkRows
 from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
-from pylog_spark.operations.verify.driver import verify
-from pylog_spark.operations.verify.report import VerifyRequest
+from pylog_spark.operations.verify.driver import VerifyRequest, verify
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
-from pylog_spark.run import disks, planning
-from pylog_spark.run.disks import Disks, find_disks
+from pylog_spark.run import planning
+from pylog_spark.run import planning as disks
+from pylog_spark.run.planning import Disks, find_disks
 from storage_core.catalog.roles import Role
 from storage_core.roots.open_root import LogRoot
 from tests.kit.compare import read_tree

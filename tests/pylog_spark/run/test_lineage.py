@@ -12,8 +12,8 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.exit_code import TerminatedError
-from pylog_spark.operations.ingest.driver import ingest
-from pylog_spark.operations.materialize.driver import materialize
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.materialize import materialize
 from pylog_spark.operations.retain.driver import retain
 from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import JobOptions

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.discovery import LogRoot
-from pylog_spark.operations.observation import driver as observation
-from pylog_spark.operations.observation.driver import Observation
-from pylog_spark.operations.observation.task import SCHEMAS, ObservationContext, encode_rows
+from pylog_spark.operations import observation
+from pylog_spark.operations.observation import Observation
+from pylog_spark.operations.observation_task import SCHEMAS, ObservationContext, encode_rows
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION
-from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.observe import Step
 from storage_core.catalog.roles import Role
 
 ROOT = "/log"

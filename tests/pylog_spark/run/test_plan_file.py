@@ -21,7 +21,7 @@ from pylog_spark.run.plan_file import (
     restrict_catalog,
     write_plan_file,
 )
-from pylog_spark.tasks.fingerprints import decode_files, digest_operations, encode_files
+from pylog_spark.tasks.message import decode_files, digest_operations, encode_files
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
 from storage_core.config import CleanerConfig, OffsetMapHash

@@ -8,7 +8,7 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.ledger import LedgerTable
-from pylog_spark.operations.verify.report import VerifyRequest
+from pylog_spark.operations.verify.driver import VerifyRequest
 from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.run import recording
 from pylog_spark.run.job import Job, open_recorder

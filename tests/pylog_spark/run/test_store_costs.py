@@ -4,7 +4,7 @@ import sys
 
 import pyarrow as pa
 
-from pylog_spark.run.store_costs import (
+from pylog_spark.run.upkeep import (
     StoreCost,
     bucket_notes,
     compaction_notes,

@@ -10,7 +10,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.run.job import Job, run_trash
 from pylog_spark.run.upkeep import begin_trash, trash_notes
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.clock import ManualClock
 from storage_core.commit.trash import hold_run, read_run
 from storage_core.errors import GuardRefusedError

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.stream import KafkaLogStreamReader
-from pylog_spark.source.stream_offsets import offsets_from_json, offsets_to_json
+from pylog_spark.source.stream import KafkaLogStreamReader, offsets_from_json, offsets_to_json
 from storage_core.errors import (
     ChangedWhileReadError,
     ConfigError,
@@ -29,7 +28,7 @@ from storage_core.errors import (
     PartitionNotFoundError,
 )
 from storage_core.filenames import LOG_START_FILE, TopicPartition
-from storage_core.reading import following
+from storage_core.reading import planning as following
 from tests.kit.builders import SOME_TIME_MS, some_batches
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_cleaning import prepare

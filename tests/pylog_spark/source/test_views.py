@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.rows import spark_ddl
+from pylog_spark.source.data_source import KafkaLogReader
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.reader import KafkaLogReader
 from pylog_spark.source.registration import register
 from pylog_spark.tasks.views import VIEWS
 from storage_core.errors import ConfigError, CorruptRecordError, CorruptSnapshotError
 from storage_core.filenames import snapshot_file
 from storage_core.kafka_log import open_logs
-from storage_core.reading.batch_columns import BATCH_TYPES
+from storage_core.reading.ranges import BATCH_TYPES
 from tests.kit.builders import SOME_TIME_MS, some_batches
 from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
 from tests.kit.golden_data import Golden

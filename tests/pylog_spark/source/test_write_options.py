@@ -12,11 +12,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pylog_spark.source.write_options import parse_sink_options, record_columns
+from pylog_spark.source.data_source import parse_sink_options, record_columns
 from storage_core.config import BrokerCompressionType, MessageTimestampType
 from storage_core.errors import ConfigError, InvalidColumnError
 from storage_core.formats.batch_v2 import Codec
-from storage_core.writing.request import WriteRequest, WriteTransaction
+from storage_core.writing.staging import WriteRequest, WriteTransaction
 
 KEY, VALUE = StructField("key", BinaryType()), StructField("value", StringType())
 TOPIC = StructField("topic", StringType())

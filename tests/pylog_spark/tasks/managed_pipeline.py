@@ -17,9 +17,8 @@ from pylog_spark.operations.retain.task import (
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import row_reader, row_writer
 from pylog_spark.run.plan_table import read_planned
-from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.message import PartitionCommit
-from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.observe import Step, observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
@@ -27,7 +26,7 @@ from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import ObjectStore
-from storage_core.store.managed_root import list_partitions
+from storage_core.store.generations import list_partitions
 from tests.pylog_spark.managed_roots import ManagedTwin
 from tests.pylog_spark.tasks.observed import observed
 

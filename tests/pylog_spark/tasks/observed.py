@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.operations.observation.task import ObservationContext, decode_steps, observe_steps
+from pylog_spark.operations.observation_task import ObservationContext, decode_steps, observe_steps
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION
-from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.observe import Step
 from pylog_spark.tasks.run_context import RunContext
 
 

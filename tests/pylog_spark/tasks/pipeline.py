@@ -9,20 +9,18 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pylog_spark.operations.compact.exchange_task import (
-    ExchangeMessage,
-    Route,
-    answer_keys,
-    rewrite_exchanged,
-    send_keys,
-)
 from pylog_spark.operations.compact.pass_task import (
+    ExchangeMessage,
     PartitionKeyIndex,
     RewrittenGroup,
+    Route,
     SegmentKeyIndex,
+    answer_keys,
     index_segments,
     merge_partitions,
+    rewrite_exchanged,
     rewrite_groups,
+    send_keys,
 )
 from pylog_spark.operations.compact.task import (
     CompactionCommit,
@@ -32,15 +30,14 @@ from pylog_spark.operations.compact.task import (
 )
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_reader, row_writer, schema_of, table_of
-from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.message import join_messages
+from pylog_spark.tasks.message import PART, cut_batches, join_messages, with_part
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core import lock_holder
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint import lock
+from storage_core.checkpoint import lock as lock_holder
 from storage_core.checkpoint.lock import LockProof, LockShare, read_boot_id
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path, create_scratch
@@ -48,7 +45,7 @@ from storage_core.config import CleanerConfig
 from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
-from storage_core.maintenance.compaction.passes import CleanedPartition
+from storage_core.maintenance.compaction.partition import CleanedPartition
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.roots.broker import BrokerAccess
 from storage_core.roots.open_root import root_checkpoints

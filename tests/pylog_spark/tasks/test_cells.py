@@ -6,7 +6,7 @@ import pytest
 from pylog_spark.operations.compact.pass_task import SegmentKeyIndex, index_segments
 from pylog_spark.operations.recover.task import ScannedSegment
 from pylog_spark.rows import batches_of, schema_of
-from pylog_spark.tasks.cells import (
+from pylog_spark.tasks.message import (
     MOST_CELL_BYTES,
     PART,
     PIECE_BYTES,

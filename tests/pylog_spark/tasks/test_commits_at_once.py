@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.operations import ingest_task as ingest
 from pylog_spark.operations.compact import task as commit
-from pylog_spark.operations.ingest import task as ingest
-from pylog_spark.operations.ingest.task import IngestContext, ingest_partitions
+from pylog_spark.operations.ingest_task import IngestContext, ingest_partitions
 from pylog_spark.operations.recover import task as recovery
 from pylog_spark.operations.recover.task import (
     RecoveryContext,
@@ -32,11 +32,10 @@ from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.schemas import INGEST
-from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.observe import Step
+from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
@@ -47,9 +46,9 @@ from storage_core.config import CleanerConfig
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
 from storage_core.roots.broker import BrokerAccess
-from storage_core.turns import waiting
+from storage_core.threads import waiting
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition

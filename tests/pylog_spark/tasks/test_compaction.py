@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.compact.exchange_task import Route, send_keys
-from pylog_spark.operations.compact.key_folder import remove_wave
 from pylog_spark.operations.compact.pass_task import (
+    Route,
     SegmentKeyIndex,
     index_segments,
     merge_partitions,
+    remove_wave,
     rewrite_groups,
+    send_keys,
 )
 from pylog_spark.tasks import observe
 from pylog_spark.tasks.observe import decode_plan
@@ -22,9 +23,9 @@ from storage_core.commit.claim import revoke_claim
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
 from storage_core.json_values import from_json
-from storage_core.maintenance.compaction.exchanged_index import encode_start
+from storage_core.maintenance.compaction.key_sidecar import SidecarFolder
+from storage_core.maintenance.compaction.merged import encode_start
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.compaction.sidecar_folder import SidecarFolder
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
@@ -178,10 +179,10 @@ def test_an_error_of_a_bucket_is_the_partitions_however_large_the_start_of_a_gro
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pylog_spark.operations.compact.exchange_task.KeyBucket.survivors", fail)
+    monkeypatch.setattr("pylog_spark.operations.compact.pass_task.KeyBucket.survivors", fail)
     # Longer than a piece: the tracker of a log with very many open transactions.
     monkeypatch.setattr(
-        "pylog_spark.operations.compact.exchange_task.encode_start",
+        "pylog_spark.operations.compact.pass_task.encode_start",
         lambda start: encode_start(start) + b" " * 3_000_000,
     )
     rows = Pipeline(root, FIRST_ROUNDS_MS).exchange(buckets=2)

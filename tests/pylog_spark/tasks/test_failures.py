@@ -1,4 +1,4 @@
-from pylog_spark.tasks.failures import attempt_directory
+from pylog_spark.tasks.message import attempt_directory
 from storage_core.errors import StorageError
 
 ROW = {

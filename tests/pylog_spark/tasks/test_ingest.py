@@ -3,22 +3,21 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.ingest.task import (
+from pylog_spark.operations.ingest_task import (
     IngestContext,
     compare_with_manifests,
     ingest_partitions,
 )
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import INGEST
-from pylog_spark.tasks.listing import rows_of
-from pylog_spark.tasks.root_listing import list_run_partitions, list_runs
+from pylog_spark.tasks.listing import list_run_partitions, list_runs, rows_of
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import ManualClock
 from storage_core.filenames import TopicPartition, log_file
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store import ManagedStore, open_object_store
+from storage_core.store.generations import create_root
 from storage_core.store.lease import acquire_lease
-from storage_core.store.managed_root import create_root
 from tests.storage_core.maintenance.ingest.mirrors import segment, write_files
 
 RULES = IngestRules(settle_ms=0)

@@ -10,8 +10,13 @@ import pytest
 from pyarrow import csv, parquet
 
 from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION
-from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
-from pylog_spark.tasks.inventory_files import InventoryPart, find_parts
+from pylog_spark.tasks.inventory import (
+    InventoryPart,
+    InventoryRoot,
+    find_parts,
+    partition_rows,
+    read_part,
+)
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,
     listed_files,
@@ -94,7 +99,7 @@ def test_a_csv_file_has_a_header_and_times_in_two_forms(tmp_path, mtime, suffix)
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".jsonl.gz"])
 def test_json_lines_are_read_block_by_block(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr("pylog_spark.tasks.inventory_files._BLOCK_BYTES", 100)
+    monkeypatch.setattr("pylog_spark.tasks.inventory._BLOCK_BYTES", 100)
     path = tmp_path / f"files{suffix}"
     lines = "".join(json.dumps(row) + "\n" for row in table(NOON_MS).to_pylist()).rstrip("\n")
     with gzip.open(path, "wb") if suffix.endswith("gz") else path.open("wb") as file:
@@ -218,7 +223,7 @@ def test_a_number_below_nothing_is_refused(tmp_path, column):
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("pylog_spark.tasks.inventory_files._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("pylog_spark.tasks.inventory._BLOCK_BYTES", 1000)
     path = tmp_path / "files.jsonl"
     path.write_text('{"key": "' + "x" * 9000)
     with pytest.raises(ConfigError, match="a line of more than"):
@@ -226,7 +231,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, m
 
 
 def test_a_manifest_of_any_size_is_not_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("pylog_spark.tasks.inventory_files._MANIFEST_BYTES", 1000)
+    monkeypatch.setattr("pylog_spark.tasks.inventory._MANIFEST_BYTES", 1000)
     path = tmp_path / "manifest.json"
     path.write_text(json.dumps({"fileSchema": "x" * 1000}))
     with pytest.raises(ConfigError, match="more than 1000 bytes"):

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.materialize.task import MaterializeContext, plan_materialize
+from pylog_spark.operations.materialize_task import MaterializeContext, plan_materialize
 from pylog_spark.operations.verify.task import Stretch, verify_stretch
 from storage_core.catalog.roles import Role
 from storage_core.filenames import MANIFEST_FILE
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.verification.partition import VerifyOptions
+from storage_core.store.generations import create_root
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.managed_root import create_root
 from storage_core.store.open_objects import MANAGED_PREFIX
 from tests.pylog_spark.operations.test_verify import target
 from tests.storage_core.maintenance.ingest.mirrors import ingest, segment, write_files

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.observation.task import ObservationContext, decode_steps, observe_steps
+from pylog_spark.operations.observation_task import ObservationContext, decode_steps, observe_steps
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION
-from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.observe import Step
 from storage_core.store.open_objects import open_object_store
 from tests.kit.golden_data import Golden
 from tests.kit.wrapped_objects import CountingObjects

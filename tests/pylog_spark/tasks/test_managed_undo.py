@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations.undo.task import undo_partitions
+from pylog_spark.operations.undo_task import undo_partitions
 from pylog_spark.rows import row_writer
 from pylog_spark.schemas import Status
 from pylog_spark.tasks.message import DirectoryResult
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ChangedWhileReadError, ConditionFailedError, UnsafeStoreError
 from storage_core.filenames import TopicPartition
-from storage_core.roots import managed_undo
-from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
-from storage_core.roots.managed_undo import ManagedUndo
-from storage_core.roots.undo import UndoWork
+from storage_core.roots import managed as managed_undo
+from storage_core.roots.managed import HeldManagedRoot, ManagedAccess, ManagedUndo
+from storage_core.roots.root import UndoWork
 from storage_core.store import ManagedStore
 from tests.kit.wrapped_objects import CountingObjects
 from tests.pylog_spark.broker_roots import broker_directory

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.compact import measure_task as measure
-from pylog_spark.operations.compact.measure_task import count_records
+from pylog_spark.operations.compact import task as measure
+from pylog_spark.operations.compact.task import count_records
 from storage_core.errors import InvalidRecordError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.records import payload

@@ -5,8 +5,14 @@ import pytest
 
 from pylog_spark.rows import Number, Text, batches_of, column, schema_of
 from pylog_spark.schemas import Failure
-from pylog_spark.tasks.cells import PIECE_BYTES, cut_batches
-from pylog_spark.tasks.message import TaskMessage, attempt, fill, join_messages
+from pylog_spark.tasks.message import (
+    PIECE_BYTES,
+    TaskMessage,
+    attempt,
+    cut_batches,
+    fill,
+    join_messages,
+)
 from storage_core.errors import StorageError
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pylog_spark.operations.observation import task as observation
-from pylog_spark.operations.observation.task import (
+from pylog_spark.operations import observation_task as observation
+from pylog_spark.operations.observation_task import (
     SCHEMAS,
     ObservationContext,
     decode_steps,
@@ -23,14 +23,17 @@ from pylog_spark.operations.retain.task import observe_sweep
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION
-from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.observe import Step, observe_partition
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.checkpoint.checkpoint_files import PartitionMetadata, encode_partition_metadata
-from storage_core.checkpoint.checkpoints import UPKEEP_FILES, Checkpoints
+from storage_core.checkpoint.checkpoints import (
+    UPKEEP_FILES,
+    Checkpoints,
+    PartitionMetadata,
+    encode_partition_metadata,
+)
 from storage_core.config import CleanerConfig
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,

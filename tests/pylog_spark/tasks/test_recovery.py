@@ -22,10 +22,8 @@ from pylog_spark.operations.recover.task import (
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_writer, schema_of
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
-from pylog_spark.tasks.cells import PART, cut_batches, with_part
-from pylog_spark.tasks.message import join_messages
-from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.message import PART, cut_batches, join_messages, with_part
+from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path
@@ -34,7 +32,7 @@ from storage_core.log import segment_scan
 from storage_core.roots import broker
 from storage_core.roots.broker import BrokerAccess
 from storage_core.store import LocalStore
-from storage_core.turns import waiting
+from storage_core.threads import waiting
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory

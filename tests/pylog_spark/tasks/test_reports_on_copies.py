@@ -14,7 +14,7 @@ from pylog_spark.operations.recover.task import (
 )
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_reader
-from pylog_spark.tasks.admission import Step
+from pylog_spark.tasks.observe import Step
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.store import open_object_store

@@ -20,9 +20,9 @@ from pylog_spark.options import JobOptions
 from pylog_spark.rows import row_writer
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.schemas import RETENTION_PLAN
-from pylog_spark.tasks.admission import Step
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.message import PartitionCommit
+from pylog_spark.tasks.observe import Step
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter

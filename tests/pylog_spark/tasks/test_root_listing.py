@@ -5,13 +5,15 @@ from dataclasses import dataclass
 import pytest
 
 from pylog_spark.schemas import PARTITION
-from pylog_spark.tasks.listing import listed_files, open_partition, rows_of
-from pylog_spark.tasks.root_listing import (
+from pylog_spark.tasks.listing import (
     RUN_DIRECTORIES,
     ListingRun,
     list_run_partitions,
     list_runs,
+    listed_files,
+    open_partition,
     plan_runs,
+    rows_of,
 )
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import StorageError

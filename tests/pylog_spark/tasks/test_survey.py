@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.survey.task import survey_partitions
+from pylog_spark.operations.survey_task import survey_partitions
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import PARTITION

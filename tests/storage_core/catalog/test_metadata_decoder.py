@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.catalog.metadata_decoder import decode_metadata_record
 from storage_core.catalog.metadata_image import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -17,6 +16,7 @@ from storage_core.catalog.metadata_image import (
     TopicRecord,
     TransactionMark,
     TransactionRecord,
+    decode_metadata_record,
 )
 from storage_core.errors import CorruptClusterMetadataError
 from tests.storage_core.catalog import metadata_bytes as md

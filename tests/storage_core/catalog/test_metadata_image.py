@@ -2,8 +2,7 @@
 
 import pytest
 
-from storage_core.catalog.metadata_decoder import decode_metadata_record
-from storage_core.catalog.metadata_image import MetadataImage
+from storage_core.catalog.metadata_image import MetadataImage, decode_metadata_record
 from storage_core.errors import CorruptClusterMetadataError
 from tests.storage_core.catalog import metadata_bytes as md
 from tests.storage_core.catalog.metadata_bytes import DIRECTORY, ID_A, ID_B

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.checkpoints import (
     CHECKPOINT_FILES,
     Checkpoints,
     PartitionCheckpoints,
+    encode_offset_checkpoint,
     merge_entries,
     read_checkpoints,
 )

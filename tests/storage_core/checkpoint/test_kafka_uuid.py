@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.checkpoint.kafka_uuid import (
+from storage_core.checkpoint.checkpoints import (
     ZERO_UUID,
     encode_uuid,
     is_reserved_directory_id,

@@ -223,7 +223,7 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_or_the_new_file(
 def test_a_file_of_any_content_takes_no_multiple_of_its_size(
     content: bytes, reason: str, monkeypatch
 ):
-    monkeypatch.setattr("storage_core.checkpoint.checkpoint_files.MAX_ENTRIES", 1000)
+    monkeypatch.setattr("storage_core.checkpoint.checkpoints.MAX_ENTRIES", 1000)
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=reason):
         parse_offset_checkpoint(content, file="f")
@@ -239,7 +239,7 @@ def test_a_byte_that_is_no_text_is_found_wherever_it_is():
 
 
 def test_as_many_entries_as_there_may_be_are_taken_and_one_more_is_not(monkeypatch):
-    monkeypatch.setattr("storage_core.checkpoint.checkpoint_files.MAX_ENTRIES", 3)
+    monkeypatch.setattr("storage_core.checkpoint.checkpoints.MAX_ENTRIES", 3)
     entries = [f"t {partition} 5\n" for partition in range(4)]
     content = "".join(["0\n3\n", *entries[:3]]).encode()
     assert len(parse_offset_checkpoint(content, file="f")) == 3

@@ -19,11 +19,10 @@ from storage_core.commit import (
 )
 from storage_core.commit import claim as claims
 from storage_core.commit.claim import CommitLostError, create_claim, hold_claim, resume_claim
-from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import hold_run, list_commits
-from storage_core.commit.undo import undo_partition
+from storage_core.commit.undo import undo_partition, with_trash
 from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.log.leftovers import plan_settling
+from storage_core.log.settled_store import plan_settling
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash

@@ -13,7 +13,6 @@ import pytest
 
 from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
 from storage_core.commit.claim import create_claim, current_boot, hold_claim, resume_claim
-from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import (
     TrashedRoot,
     TrashedRun,
@@ -24,8 +23,8 @@ from storage_core.commit.trash import (
     read_run,
     write_raised,
 )
-from storage_core.commit.undo import undo_partition
-from storage_core.log.leftovers import plan_settling
+from storage_core.commit.undo import undo_partition, with_trash
+from storage_core.log.settled_store import plan_settling
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 

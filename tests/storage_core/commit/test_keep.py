@@ -21,16 +21,16 @@ from storage_core.commit import (
     WriteRecord,
     commit,
 )
-from storage_core.commit.fingerprint import fingerprint_files
-from storage_core.commit.keep import (
-    is_same_filesystem,
-    with_trash,
-)
+from storage_core.commit.plan import fingerprint_files
 from storage_core.commit.trash import (
     RECORD_FILE,
     commit_folder,
     read_commit,
     read_run,
+)
+from storage_core.commit.undo import (
+    is_same_filesystem,
+    with_trash,
 )
 from storage_core.errors import CheckpointError, StorageError
 from storage_core.store import LocalStore

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import CommitPlan, DeleteFile, RemoveDirectory, commit
-from storage_core.commit.keep import with_trash
 from storage_core.commit.purge import (
     Purge,
     apply_purge,
@@ -23,9 +22,9 @@ from storage_core.commit.trash import (
     encode_undo,
     list_commits,
 )
-from storage_core.commit.undo import undo_partition
+from storage_core.commit.undo import undo_partition, with_trash
 from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.log.leftovers import plan_settling
+from storage_core.log.settled_store import plan_settling
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
 

@@ -20,7 +20,7 @@ from storage_core.commit import (
     WriteFile,
     commit,
 )
-from storage_core.commit.fingerprint import FileVersion, observe_versions, version_of
+from storage_core.commit.plan import FileVersion, observe_versions, version_of
 from storage_core.commit.rehearsal import verify_fit
 from storage_core.errors import ChangedWhileReadError
 from storage_core.store.local import LocalStore

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from storage_core.checkpoint.checkpoint_files import (
+from storage_core.checkpoint.checkpoints import (
     encode_offset_checkpoint,
     parse_offset_checkpoint,
 )
-from storage_core.commit.fingerprint import FileFingerprint
+from storage_core.commit.plan import FileFingerprint
 from storage_core.commit.trash import (
     KEPT_FOLDER,
     LEFT_FILE,

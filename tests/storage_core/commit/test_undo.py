@@ -16,12 +16,11 @@ from storage_core.commit import (
     WriteFile,
     commit,
 )
-from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import commit_folders
-from storage_core.commit.undo import check_partition, is_undone, undo_partition
+from storage_core.commit.undo import check_partition, is_undone, undo_partition, with_trash
 from storage_core.errors import ChangedWhileReadError, GuardRefusedError
 from storage_core.filenames import CLEANED_SUFFIX, log_file
-from storage_core.log.leftovers import plan_settling
+from storage_core.log.settled_store import plan_settling
 from storage_core.store import LocalStore
 from tests.kit.builders import segment_bytes, some_batches
 from tests.kit.compare import read_tree

@@ -5,8 +5,7 @@ from typing import Any
 from storage_core.coordinators.coordinator_log import ReplayedRecord, TransactionEnd
 from storage_core.formats.batch_v2 import NO_PRODUCER_ID
 from storage_core.messages.group_records import GROUP_RECORDS
-from storage_core.messages.internal_records import DecodedRecord
-from storage_core.messages.transaction_records import TRANSACTION_RECORDS
+from storage_core.messages.internal_records import TRANSACTION_RECORDS, DecodedRecord
 
 COMMITTED_MS = 1_000_000
 

@@ -12,7 +12,7 @@ from storage_core.coordinators.coordinator_log import (
     replay_partition,
 )
 from storage_core.coordinators.groups import CommitKey, GroupImage
-from storage_core.coordinators.observed_log import ObservedLog, observe_log
+from storage_core.coordinators.offsets_audit import ObservedLog, observe_log
 from storage_core.coordinators.transactions import TransactionImage, TransactionState
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import SNAPSHOT_SUFFIX, TopicPartition

@@ -7,8 +7,12 @@ import pytest
 from storage_core.coordinators.coordinator_log import ReplayedRecord, TransactionEnd
 from storage_core.coordinators.groups import ShareImage, ShareKey
 from storage_core.formats.batch_v2 import NO_PRODUCER_ID
-from storage_core.messages.internal_records import DecodedRecord, Problem
-from storage_core.messages.transaction_records import SHARE_SNAPSHOT, SHARE_UPDATE
+from storage_core.messages.internal_records import (
+    SHARE_SNAPSHOT,
+    SHARE_UPDATE,
+    DecodedRecord,
+    Problem,
+)
 
 KEY = ShareKey("g", "UJ3zExm5R46R5mC63QqEOw", 0)
 

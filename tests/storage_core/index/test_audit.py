@@ -21,7 +21,7 @@ from storage_core.index.audit import (
     audit_transaction_index,
     count_used_entries,
 )
-from storage_core.index.transaction_index import parse_transaction_index
+from storage_core.index.segment_indexes import parse_transaction_index
 from storage_core.records.reader import scan_windows
 from storage_core.store.local import LocalStore
 from tests.kit.golden_data import Golden, goldens

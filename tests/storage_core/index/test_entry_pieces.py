@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli.dump_entries import parser_of
+from pylog_spark.cli.dump_segment import parser_of
 from storage_core.errors import IndexVersionError, StorageError
 from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
@@ -21,7 +21,7 @@ from storage_core.filenames import (
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from storage_core.index import segment_indexes
 from storage_core.index.segment_indexes import OffsetIndex, read_entries, read_used
-from storage_core.log import offset_search
+from storage_core.log import committed_view as offset_search
 from storage_core.log.batch_search import ListedSegment
 from storage_core.store.local import LocalStore
 

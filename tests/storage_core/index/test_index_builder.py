@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import CorruptIndexError, IndexFullError, OffsetOverflowError
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.index_builder import IndexBuilder
-from storage_core.index.segment_indexes import TimeIndex
+from storage_core.index.segment_indexes import IndexBuilder, TimeIndex
 from tests.kit.decode import decode_segment
 from tests.kit.directories import index_files
 from tests.kit.golden_data import Golden, Side, goldens

@@ -26,8 +26,7 @@ from storage_core.index import segment_indexes
 from storage_core.index.segment_indexes import OffsetIndex, read_last_entry, read_used
 from storage_core.log.batch_search import ListedSegment, find_start_position
 from storage_core.maintenance.recovery.partition import plan_recovery
-from storage_core.maintenance.verification.findings import Code
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import Code, DirectoryContext, VerifyOptions
 from storage_core.reading.inspection import inspect_partition, inspect_root
 from storage_core.store.local import LocalFileReader, LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec

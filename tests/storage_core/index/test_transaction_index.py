@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptIndexError
-from storage_core.index.transaction_index import (
+from storage_core.index.segment_indexes import (
     AbortedTxn,
     collect_aborted,
     encode_transaction_index,

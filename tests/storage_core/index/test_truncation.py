@@ -5,10 +5,11 @@ import pytest
 
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.index.segment_indexes import (
+    AbortedTxn,
+    truncate_aborted,
     truncate_offset_index,
     truncate_time_index,
 )
-from storage_core.index.transaction_index import AbortedTxn, truncate_aborted
 
 BASE = 100
 OFFSETS = (110, 120, 130)

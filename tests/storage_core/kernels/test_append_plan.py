@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.kernels import append_plan, index_build
-from storage_core.log.append.roll import RollParams, SegmentAge, should_roll
+from storage_core.log.append.segment import RollParams, SegmentAge, should_roll
 from tests.storage_core.kernels.twins import in_both_ways
 
 BATCHES = st.lists(

@@ -17,8 +17,7 @@ from storage_core.kernels.record_digest import (
     digest_records,
 )
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.columns import decode_records
-from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.records.payload import DEFAULT_LIMITS, decode_records
 from storage_core.records.reader import Window
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
 

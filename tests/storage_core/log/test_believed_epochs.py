@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from storage_core.checkpoint.checkpoint_files import EpochEntry
-from storage_core.log.believed_epochs import (
+from storage_core.checkpoint.checkpoints import EpochEntry
+from storage_core.log.leader_epoch_cache import (
     DoubtfulEpoch,
     EpochRun,
     LastEpoch,

@@ -11,10 +11,10 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import LEADER_EPOCH_FILE, segment_file
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
-from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
+from storage_core.index.segment_indexes import AbortedTxn, encode_transaction_index
 from storage_core.local_files import open_folder
-from storage_core.log.clean_end import read_clean_end
 from storage_core.log.log_loader import load_log
+from storage_core.log.log_truncation import read_clean_end
 from storage_core.store import LocalStore
 from tests.kit.builders import some_batches
 from tests.kit.directories import (

@@ -3,8 +3,8 @@
 import pytest
 
 from storage_core.formats.control import ControlType
-from storage_core.index.transaction_index import AbortedTxn
-from storage_core.log.transaction_tracker import TransactionTracker
+from storage_core.index.segment_indexes import AbortedTxn
+from storage_core.log.open_transactions import TransactionTracker
 from tests.kit.builders import (
     BatchSpec,
     RecordSpec,

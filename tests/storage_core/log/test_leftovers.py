@@ -9,7 +9,7 @@ import pytest
 from storage_core.commit import CommitPlan, RenameFile, commit
 from storage_core.filenames import SEGMENT_SUFFIXES, segment_file
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.leftovers import settle_leftovers
+from storage_core.log.settled_store import settle_leftovers
 from storage_core.store.local import LocalStore
 from tests.kit.builders import log_with
 from tests.kit.hostile_names import FILES_NOT_UTF8

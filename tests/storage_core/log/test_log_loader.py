@@ -27,7 +27,7 @@ from storage_core.filenames import (
     snapshot_file,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
-from storage_core.index.transaction_index import AbortedTxn
+from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.store.local import LocalStore

@@ -13,15 +13,15 @@ from storage_core.errors import (
     TransactionCoordinatorFencedError,
 )
 from storage_core.formats.control import ControlType
-from storage_core.index.transaction_index import AbortedTxn
+from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.kernels.producer_scan import NOT_A_MARKER
-from storage_core.log.producer_events import ProducerEvent
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.log.producer_state import (
     REMEMBERED_BATCHES,
     AppendOrigin,
     ProducerAppendInfo,
     ProducerChanges,
+    ProducerEvent,
     ProducerState,
 )
 

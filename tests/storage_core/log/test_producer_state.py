@@ -8,9 +8,8 @@ import pytest
 from storage_core.errors import InvalidRecordError, InvalidTxnStateError
 from storage_core.filenames import log_file
 from storage_core.formats.control import ControlType
-from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.log.producer_state import ProducerState
+from storage_core.log.producer_state import ProducerState, events_of_windows
 from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,

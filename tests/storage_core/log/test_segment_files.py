@@ -8,7 +8,7 @@ from storage_core.commit import DeleteFile, RenameFile, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction import partition as compaction
-from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.records.reader import scan_windows
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, some_batches

@@ -10,11 +10,10 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import INDEX_SUFFIXES, TXN_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.control import ControlType
-from storage_core.index.segment_indexes import OffsetIndex
-from storage_core.index.transaction_index import parse_transaction_index
+from storage_core.index.segment_indexes import OffsetIndex, parse_transaction_index
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.leftovers import plan_settling
-from storage_core.log.segment_split import SegmentSplit, find_parts, split_segment
+from storage_core.log.segment_recovery import SegmentSplit, find_parts, split_segment
+from storage_core.log.settled_store import plan_settling
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
 from storage_core.store.object_files import BytesReader

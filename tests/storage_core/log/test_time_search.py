@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storage_core.formats.batch_v2 import TimestampType
 from storage_core.log.batch_search import ListedSegment
-from storage_core.log.offset_search import find_offset_for_time
+from storage_core.log.committed_view import find_offset_for_time
 from storage_core.records.payload import Limits
 from storage_core.store import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.formats.control import ControlType
-from storage_core.index.transaction_index import AbortedTxn
+from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.kernels.transaction_scan import DATA
-from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
+from storage_core.log.open_transactions import TransactionRows, TransactionTracker
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
 from tests.kit.decode import DecodedBatch, decode_segment
 from tests.reference.compaction import AbortedTxn as ReferenceAbortedTxn

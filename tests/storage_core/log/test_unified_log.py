@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage_core.checkpoint.checkpoint_files import EpochEntry, parse_leader_epochs
+from storage_core.checkpoint.checkpoints import EpochEntry, parse_leader_epochs
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
@@ -35,8 +35,8 @@ from storage_core.errors import (
 )
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.index.transaction_index import parse_transaction_index
-from storage_core.log.append.analysis import ProducerSettings, batch_settings
+from storage_core.index.segment_indexes import parse_transaction_index
+from storage_core.log.append.validator import ProducerSettings, batch_settings
 from storage_core.log.log_loader import load_log
 from storage_core.log.producer_snapshot import parse_producer_snapshot
 from storage_core.log.producer_state import AppendOrigin

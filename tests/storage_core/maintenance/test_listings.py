@@ -29,6 +29,7 @@ from storage_core.maintenance.listings import (
     parse_file_names,
 )
 from storage_core.maintenance.partition_state import PartitionState, UnobservedError
+from storage_core.maintenance.retention.partition import plan_steps
 from storage_core.maintenance.retention.plan import (
     HOLDS,
     NO_LIMIT,
@@ -37,7 +38,6 @@ from storage_core.maintenance.retention.plan import (
     find_kept_logs,
     plan_retention,
 )
-from storage_core.maintenance.retention.steps import plan_steps
 from storage_core.store.base import FileInfo
 
 NOW = 1_700_000_000_000

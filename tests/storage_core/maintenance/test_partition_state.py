@@ -7,7 +7,7 @@ import pytest
 from storage_core.config import LogConfig
 from storage_core.config.values import LONG_MAX
 from storage_core.filenames import log_file, segment_file
-from storage_core.maintenance.compaction.candidates import (
+from storage_core.maintenance.compaction.plan import (
     CleanRequest,
     NotDue,
     choose_range,

@@ -8,7 +8,7 @@ import pytest
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import CleanupPolicy, LogConfig
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
-from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.survey import observe_segments, segment_states
 from storage_core.reading.inspection import inspect_partition, inspect_root

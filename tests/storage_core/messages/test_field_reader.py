@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import MalformedMessageError
-from storage_core.messages.field_reader import FieldReader
+from storage_core.messages.fields import FieldReader
 from tests.storage_core.catalog.metadata_bytes import string, tags, unsigned_varint
 
 

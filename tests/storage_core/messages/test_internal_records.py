@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import MalformedMessageError
-from storage_core.messages.field_reader import FieldReader
+from storage_core.messages.fields import FieldReader
 from storage_core.messages.group_records import GROUP_RECORDS, OFFSET_COMMIT
 from storage_core.messages.internal_records import (
     INTERNAL_RECORDS,

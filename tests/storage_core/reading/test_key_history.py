@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.commit.trash import RUN_FILE
 from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, TopicPartition
 from storage_core.formats.control import ControlType

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from storage_core.errors import CorruptRecordError, PylogError, StorageError
 from storage_core.kernels import batch_scan
 from storage_core.records import checked_headers
-from storage_core.records.checked_headers import scan_checked_headers
-from storage_core.records.header_search import guess_batch_start
+from storage_core.records.checked_headers import guess_batch_start, scan_checked_headers
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from tests.kit.builders import (
     BatchSpec,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from storage_core.errors import InvalidRecordError
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.records import payload as payload_module
-from storage_core.records.columns import RecordColumns, decode_header_key, decode_records
-from storage_core.records.payload import Limits
+from storage_core.records.payload import Limits, RecordColumns, decode_header_key, decode_records
 from storage_core.records.reader import Window
 from tests.kit.builders import (
     SOME_TIME_MS,

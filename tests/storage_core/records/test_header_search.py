@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from storage_core.records.header_search import guess_batch_start
+from storage_core.records.checked_headers import guess_batch_start
 from storage_core.records.reader import scan_windows
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes, some_batches
 from tests.kit.damage import with_lying_length

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pylog_spark.cli.dump_files import DumpRequest, dump_path
-from pylog_spark.operations.compact.measure_task import count_records
+from pylog_spark.operations.compact.task import count_records
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import TIME_INDEX_SUFFIX, log_file, segment_file

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from storage_core.errors import InvalidRecordError, UnsupportedCompressionError
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.records import payload as payload_module
-from storage_core.records.columns import RecordColumns, decode_records
-from storage_core.records.payload import Limits, open_batches
+from storage_core.records.payload import Limits, RecordColumns, decode_records, open_batches
 from storage_core.records.reader import CrcCheck
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
 from tests.kit.damage import decompression_bomb

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_core import local_files
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.commit import CommitPlan, WriteFile
 from storage_core.commit.claim import hold_claim, set_aside_claim
 from storage_core.commit.scratch import claim_path, scratch_folder, scratch_home, sweep_scratch

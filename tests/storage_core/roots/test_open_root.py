@@ -8,10 +8,9 @@ import pytest
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import log_file
-from storage_core.roots.mirror import MirrorRoot
-from storage_core.roots.open_root import LogRoot, check_log_directory, map_over_root
+from storage_core.roots.open_root import LogRoot, MirrorRoot, check_log_directory, map_over_root
 from storage_core.store import open_object_store
-from storage_core.store.managed_root import create_root
+from storage_core.store.generations import create_root
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 

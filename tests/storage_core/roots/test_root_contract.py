@@ -10,9 +10,9 @@ from storage_core.errors import ConfigError
 from storage_core.filenames import DELETED_SUFFIX, TopicPartition, log_file
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.managed import ManagedRoot
-from storage_core.roots.mirror import MirrorRoot
+from storage_core.roots.open_root import MirrorRoot
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
-from storage_core.store.managed_root import create_root
+from storage_core.store.generations import create_root
 from tests.kit.root_contract import (
     FILES,
     LATER,

@@ -8,7 +8,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
 from storage_core.filenames import TopicPartition
 from storage_core.store import ManagedStore, ObjectStore
-from storage_core.store.manifest import Manifest
+from storage_core.store.generations import Manifest
 from tests.kit.store_contract import StoreHome
 
 PARTITION = TopicPartition("topic", 0)

@@ -21,16 +21,20 @@ from storage_core.store.garbage import (
     find_leftovers,
     kept_generations,
 )
-from storage_core.store.generations import raise_fence, read_head, read_history
-from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.managed_root import (
+from storage_core.store.generations import (
+    FileEntry,
     create_root,
     find_root,
+    history_key,
     list_partitions,
+    manifest_key,
+    raise_fence,
+    read_head,
+    read_history,
     record_adopted,
 )
+from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import FileEntry, history_key, manifest_key
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.wrapped_objects import CountingObjects
 from tests.storage_core.store.managed_homes import NOW_MS, PARTITION

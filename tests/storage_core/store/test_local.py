@@ -19,7 +19,7 @@ from storage_core.errors import StorageError
 from storage_core.filenames import log_file, segment_file
 from storage_core.store import local
 from storage_core.store.local import LocalFileReader, LocalStore
-from storage_core.turns import in_turns
+from storage_core.threads import in_turns
 from tests.kit.store_contract import NAME, OTHER, StoreContract, StoreHome
 
 KAFKA_USER, KAFKA_GROUP = 1234, 4321

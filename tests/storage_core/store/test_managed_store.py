@@ -22,10 +22,15 @@ from storage_core.errors import (
 )
 from storage_core.filenames import TopicPartition
 from storage_core.store import LocalStore, ManagedStore, ObjectDirectory, open_store
-from storage_core.store.generations import read_history
+from storage_core.store.generations import (
+    FileEntry,
+    data_key,
+    history_key,
+    manifest_key,
+    read_history,
+)
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.manifest import FileEntry, data_key, history_key, manifest_key
-from storage_core.store.uploads import encode_location, upload_companions, upload_file
+from storage_core.store.managed_store import encode_location, upload_companions, upload_file
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.store_contract import NAME, OTHER, StoreContract
 from tests.kit.wrapped_objects import CountingObjects

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import InvalidNameError, ManifestError
 from storage_core.filenames import TopicPartition
-from storage_core.store.manifest import (
+from storage_core.store.generations import (
     MOST_SPREAD_FILES,
     FileEntry,
     Manifest,

@@ -13,7 +13,7 @@ from storage_core.errors import StorageError
 from storage_core.filenames import COMPANIONS_SUFFIX
 from storage_core.records.reader import scan_windows
 from storage_core.store import object_files
-from storage_core.store.manifest import FileEntry
+from storage_core.store.generations import FileEntry
 from storage_core.store.object_files import (
     BLOCKS_AHEAD,
     BytesReader,

@@ -57,7 +57,7 @@ def test_a_url_says_which_store_it_is(tmp_path: Path):
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
     monkeypatch.delitem(__import__("sys").modules, "storage_core.store.s3_objects", raising=False)
-    monkeypatch.delitem(__import__("sys").modules, "storage_core.store.s3_transfer", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "storage_core.store.s3_objects", raising=False)
     with pytest.raises(MissingDriverError, match=r"pylog-spark\[s3\]"):
         open_objects.open_object_store("s3://bucket/root")
 

@@ -8,19 +8,19 @@ import pytest
 from storage_core.clock import ManualClock
 from storage_core.errors import ManifestError, ObjectNotFoundError, PartitionNotFoundError
 from storage_core.filenames import PURGED_FILE, TopicPartition
-from storage_core.store.garbage import delete_garbage, find_garbage
-from storage_core.store.generations import read_history
-from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import history_key
-from storage_core.store.object_store import ObjectStore
-from storage_core.store.purged import (
+from storage_core.store.garbage import (
     CLOCKS_APART_MS,
+    delete_garbage,
     find_due,
+    find_garbage,
     forget_purged,
     read_purged,
     record_purged,
 )
+from storage_core.store.generations import history_key, read_history
+from storage_core.store.local_objects import LocalObjectStore
+from storage_core.store.managed_store import ManagedStore
+from storage_core.store.object_store import ObjectStore
 from tests.kit.faulty_store import SimulatedCrash
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.wrapped_objects import CountingObjects, FaultyObjects

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from storage_core.store import s3_transfer
-from storage_core.store.s3_transfer import cut_into_parts, upload_parts
+from storage_core.store import s3_objects as s3_transfer
+from storage_core.store.s3_objects import cut_into_parts, upload_parts
 
 
 @pytest.mark.parametrize(

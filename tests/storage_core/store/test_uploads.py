@@ -5,8 +5,8 @@ import pytest
 
 from storage_core.errors import InvalidNameError
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.store.manifest import FileEntry
-from storage_core.store.uploads import (
+from storage_core.store.generations import FileEntry
+from storage_core.store.managed_store import (
     encode_location,
     is_log,
     last_timestamp,

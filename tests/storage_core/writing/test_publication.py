@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.checkpoint.checkpoint_files import parse_leader_epochs
-from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints, parse_leader_epochs
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
@@ -27,8 +26,7 @@ from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.local import LocalStore
 from storage_core.writing import publication
 from storage_core.writing.publication import abort_write, commit_write
-from storage_core.writing.request import WriteTransaction
-from storage_core.writing.staging import stage_records
+from storage_core.writing.staging import WriteTransaction, stage_records
 from tests.kit.builders import SOME_TIME_MS
 from tests.kit.compare import read_tree
 from tests.reference.hashes import partition_for_key

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE
-from storage_core.checkpoint.checkpoint_files import parse_partition_metadata
+from storage_core.checkpoint.checkpoints import parse_partition_metadata
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.writing import target

@@ -10,8 +10,7 @@ from storage_core import kafka_log
 from storage_core.clock import ManualClock
 from storage_core.config import LogConfig
 from storage_core.writing.publication import begin_write, commit_write
-from storage_core.writing.request import StagedRecords, WriteRequest, WriteRun
-from storage_core.writing.staging import stage_records
+from storage_core.writing.staging import StagedRecords, WriteRequest, WriteRun, stage_records
 from tests.kit.builders import SOME_TIME_MS
 
 SMALL = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from storage_core.log.append.roll import (
+from storage_core.log.append.segment import (
     RollParams,
     SegmentAge,
     choose_roll_offset,

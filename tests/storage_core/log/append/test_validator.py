@@ -19,8 +19,11 @@ from storage_core.errors import (
     UnsupportedForMessageFormatError,
 )
 from storage_core.formats.batch_v2 import MAX_BATCH_BYTES, Codec, TimestampType
-from storage_core.log.append.analysis import analyze_append
-from storage_core.log.append.validator import ValidatorSettings, validate_and_assign_offsets
+from storage_core.log.append.validator import (
+    ValidatorSettings,
+    analyze_append,
+    validate_and_assign_offsets,
+)
 from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.batch_builder import BatchSettings, build_all
 from tests.kit.builders import (

@@ -6,8 +6,8 @@ from typing import Any
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import snapshot_file
-from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import CleanResult
+from storage_core.maintenance.compaction.plan import CleanRequest
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.directories import (
     AbortedTxnSpec,

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from storage_core.filenames import snapshot_file
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
-from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import encode_producer_snapshot
-from storage_core.log.producer_state import ProducerState
+from storage_core.log.producer_state import ProducerState, events_of_windows
 from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,

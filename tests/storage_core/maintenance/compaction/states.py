@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.log.loaded_log import LoadedLog
-from storage_core.log.log_segment import SegmentState
-from storage_core.maintenance.compaction.candidates import CleanableRange
-from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
+from storage_core.log.loaded_log import LoadedLog, SegmentState
+from storage_core.maintenance.compaction.plan import CleanableRange, CompactionPlan, plan_compaction
 from tests.kit.builders import SOME_TIME_MS
 
 HASH_KEY = bytes(range(16))

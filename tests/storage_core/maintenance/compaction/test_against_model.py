@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import UnsupportedFormatError
 from storage_core.formats.batch_v2 import Codec
-from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.partition import CleanResult
+from storage_core.maintenance.compaction.plan import choose_range
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.compare import read_tree

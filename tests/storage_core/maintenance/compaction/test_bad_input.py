@@ -23,10 +23,8 @@ from storage_core.errors import (
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, HEADER_BYTES, Codec
 from storage_core.log.committed_view import scan_committed_view
-from storage_core.maintenance.compaction.candidates import choose_range
-from storage_core.maintenance.compaction.guards import refuse_negative_timestamps
-from storage_core.maintenance.compaction.partition import load_for_round
-from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.compaction.partition import load_for_round, refuse_negative_timestamps
+from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.builders import (

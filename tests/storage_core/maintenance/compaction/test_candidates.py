@@ -10,15 +10,15 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.config.values import LONG_MAX
 from storage_core.kernels import compaction_walk as walk
-from storage_core.log.log_segment import SegmentState
-from storage_core.maintenance.compaction.candidates import (
+from storage_core.log.loaded_log import SegmentState
+from storage_core.maintenance.compaction.plan import (
     CleanableRange,
     CleanRequest,
     CompactionFacts,
     NotDue,
     choose_range,
+    segments_between,
 )
-from storage_core.maintenance.compaction.plan import segments_between
 from storage_core.maintenance.listings import NO_END, CheckpointColumns, Listings
 from storage_core.maintenance.partition_state import PartitionState
 from tests.kit.builders import SOME_TIME_MS

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.compaction.plan import CleanRequest
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
 from tests.kit.decode import DecodedBatch, decode_segment
 from tests.kit.directories import SegmentSpec, write_partition

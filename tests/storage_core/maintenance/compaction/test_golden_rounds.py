@@ -8,11 +8,11 @@ import pytest
 
 from storage_core.config import CleanerConfig
 from storage_core.json_values import to_json
-from storage_core.maintenance.compaction import key_exchange, key_files, partial
-from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction import key_exchange, partial
+from storage_core.maintenance.compaction import partial as key_files
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
-from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records import reader
 from storage_core.records.reader import LEAST_MAPPED_BYTES

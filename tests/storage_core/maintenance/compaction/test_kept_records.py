@@ -9,7 +9,7 @@ from storage_core.config import CleanerConfig
 from storage_core.errors import InvalidRecordError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction import pass_one
-from storage_core.maintenance.compaction.kept_records import KeptRecords
+from storage_core.maintenance.compaction.index import KeptRecords
 from storage_core.records import payload as payload_module
 from storage_core.records.batch_table import BatchNotes
 from storage_core.records.payload import DEFAULT_LIMITS, Payload, open_batches

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from storage_core.errors import StorageError
-from storage_core.maintenance.compaction.key_files import (
+from storage_core.maintenance.compaction.partial import (
     BLOCK_ROWS,
     FiledTable,
     StreamWriter,

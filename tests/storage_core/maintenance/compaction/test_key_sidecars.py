@@ -23,17 +23,19 @@ from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels.batch_scan import COLUMN_COUNT
 from storage_core.kernels.record_scan import HAS_TOMBSTONE, INDEXED, OPENED
-from storage_core.maintenance.compaction import kept_hashes, known_segment, pass_one, rewrite
-from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction import index as kept_hashes
+from storage_core.maintenance.compaction import key_sidecar as known_segment
+from storage_core.maintenance.compaction import pass_one, rewrite
 from storage_core.maintenance.compaction.key_sidecar import (
     HEADER_BYTES,
     BadSidecarError,
     KeySidecar,
     SegmentVersion,
+    SidecarFolder,
     decode_sidecar,
 )
 from storage_core.maintenance.compaction.offset_map import KeyBlock
-from storage_core.maintenance.compaction.sidecar_folder import SidecarFolder
+from storage_core.maintenance.compaction.plan import choose_range
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS, open_batches

@@ -8,7 +8,7 @@ import pytest
 from storage_core.errors import ChangedWhileReadError, InvalidRecordError
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec, TimestampType
-from storage_core.maintenance.compaction import passes
+from storage_core.maintenance.compaction import partition as passes
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.kit.partition_views import batches_in
 from tests.storage_core.maintenance.compaction.hand_made import (

@@ -26,10 +26,9 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
 from storage_core.json_values import to_json
-from storage_core.log import segment_split
-from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.log import segment_recovery as segment_split
 from storage_core.maintenance.compaction.commit import plan_split
-from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.reader import Window, scan_windows
 from storage_core.store.base import FileReader

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from storage_core.config import CleanerConfig, OffsetMapHash
-from storage_core.index.transaction_index import AbortedTxn
+from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.json_values import from_json, to_json
+from storage_core.log.open_transactions import TransactionRows
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.log.transaction_tracker import TransactionRows
 from storage_core.maintenance.compaction.merged import start_groups
 from storage_core.maintenance.compaction.plan import (
     CACHED_BYTES,

@@ -9,7 +9,7 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig
 from storage_core.formats.batch_v2 import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, Codec
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
 from storage_core.records.codecs import CODEC_OF
 from storage_core.store.local import LocalStore
 from tests.kit.decode import DecodedBatch

@@ -12,9 +12,8 @@ from storage_core.errors import CorruptRecordError, StorageError
 from storage_core.filenames import SCRATCH_PREFIX, log_file
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction import pass_one, rewrite
-from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.pass_one import index_round
-from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
 from storage_core.maintenance.compaction.survival import SegmentFilter
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore

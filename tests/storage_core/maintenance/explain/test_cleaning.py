@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
+from storage_core.maintenance.compaction.plan import CleanRequest, choose_range
 from storage_core.maintenance.explain.answers import Answer, PredicateResult
 from storage_core.maintenance.explain.cleaning import explain_cleaning
 from storage_core.maintenance.partition_state import PartitionState

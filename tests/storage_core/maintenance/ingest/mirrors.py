@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from storage_core.filenames import parse_partition_directory
-from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
 from storage_core.maintenance.ingest.partition import (
+    Commitment,
     IngestRules,
     MirrorPartition,
+    commit_ingest,
     observe_and_plan,
 )
 from storage_core.store import ManagedStore, ObjectDirectory

@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, Codec
-from storage_core.maintenance.ingest.observe import group_files, read_edges
+from storage_core.maintenance.ingest.plan import group_files, read_edges
 from storage_core.store.listing import ListedFile
 from storage_core.store.local import LocalStore
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry

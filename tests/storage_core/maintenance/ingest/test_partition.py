@@ -11,13 +11,14 @@ from storage_core.errors import (
     InconsistentTopicIdError,
 )
 from storage_core.filenames import log_file
-from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
-from storage_core.maintenance.ingest.observe import LeftReason
 from storage_core.maintenance.ingest.partition import (
+    Commitment,
     IngestRules,
+    commit_ingest,
     has_candidates,
     observe_and_plan,
 )
+from storage_core.maintenance.ingest.plan import LeftReason
 from tests.kit.directories import SegmentSpec
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.storage_core.maintenance.ingest.mirrors import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage_core.checkpoint.checkpoint_files import parse_offset_checkpoint
+from storage_core.checkpoint.checkpoints import parse_offset_checkpoint
 from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.materialize import (

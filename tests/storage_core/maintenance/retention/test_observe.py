@@ -19,8 +19,12 @@ from storage_core.errors import (
 )
 from storage_core.filenames import segment_file
 from storage_core.log.log_loader import find_clean_end
-from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
-from storage_core.maintenance.retention.partition import Sweep, plan_retain
+from storage_core.maintenance.retention.partition import (
+    Sweep,
+    newest_record_ms,
+    newest_timestamp,
+    plan_retain,
+)
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec

@@ -12,9 +12,8 @@ from storage_core.errors import (
 )
 from storage_core.filenames import log_file, snapshot_file
 from storage_core.log.log_loader import load_log
-from storage_core.maintenance.retention.partition import plan_retain
+from storage_core.maintenance.retention.partition import plan_retain, plan_steps
 from storage_core.maintenance.retention.plan import plan_retention
-from storage_core.maintenance.retention.steps import plan_steps
 from storage_core.store.local import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden

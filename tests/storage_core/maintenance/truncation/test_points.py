@@ -4,7 +4,7 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.json_values import to_json
-from storage_core.maintenance.truncation import plan_truncation, truncated_cleaner_point
+from storage_core.maintenance.recovery.partition import plan_truncation, truncated_cleaner_point
 from storage_core.store import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
-from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, encode_offset_checkpoint
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -26,12 +25,11 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.control import ControlType
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from storage_core.maintenance.verification.findings import Code, Finding, Severity, VerifyOptions
 from storage_core.maintenance.verification.log_directories import (
     VERIFIED_KINDS,
     verify_log_directories,
 )
-from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.store import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch, end_txn_marker
 from tests.kit.directories import AbortedTxnSpec, ProducerSpec, SegmentSpec, write_partition

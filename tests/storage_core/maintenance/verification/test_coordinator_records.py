@@ -7,8 +7,13 @@ import pytest
 
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Finding,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.store import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.coordinator_records import STRANGE_RECORDS, StrangeRecord

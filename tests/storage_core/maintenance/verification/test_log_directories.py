@@ -11,9 +11,13 @@ from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, PARTITION_METADATA_FILE
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import check_folders, sort_files
-from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.log_directories import verify_log_directories
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.segment import verify_segment
 from storage_core.store import LocalStore
 from storage_core.store.local import LocalFileReader

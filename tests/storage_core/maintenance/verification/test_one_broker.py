@@ -13,10 +13,14 @@ from storage_core.catalog.metadata_image import ResourceType
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification import one_broker
-from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
 from storage_core.store.local import LocalStore
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.one_partition import verify_partition

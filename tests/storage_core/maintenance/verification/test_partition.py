@@ -25,11 +25,15 @@ from storage_core.filenames import (
 from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.verification.files import sort_files
-from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.maintenance.verification.options import DirectoryContext, VerifyOptions
+from storage_core.maintenance.verification.findings import (
+    Code,
+    DirectoryContext,
+    Severity,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.partition import fold_partition, verify_segments
-from storage_core.maintenance.verification.segment_facts import SegmentFacts
-from storage_core.records import batch_finder
+from storage_core.maintenance.verification.segment_scan import SegmentFacts
+from storage_core.records import checked_headers as batch_finder
 from storage_core.store import LocalStore
 from tests.kit.builders import encode_batch
 from tests.kit.damage import with_lying_length, with_wrong_crc

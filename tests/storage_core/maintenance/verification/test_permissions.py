@@ -8,10 +8,9 @@ import pytest
 from storage_core.catalog.roles import Role
 from storage_core.local_files import scan_folder
 from storage_core.maintenance.verification.collector import FindingCollector
-from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.files import check_rights
+from storage_core.maintenance.verification.findings import BrokerUser, Code
 from storage_core.maintenance.verification.log_directories import verify_log_directories
-from storage_core.maintenance.verification.options import BrokerUser
-from storage_core.maintenance.verification.permissions import check_rights
 from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.start_accidents import ACCIDENTS_OF_OWNERS, FIRST, LAST, SECOND, Disks
 

@@ -18,10 +18,10 @@ from storage_core.records.codecs import (
     decompress,
     decompress_blocks,
     gzip,
-    libraries,
     lz4,
     zstd,
 )
+from storage_core.records.codecs import base as libraries
 from tests.storage_core.kernels.arguments import as_array
 from tests.storage_core.records.codecs.kafka_wrote import KAFKA_WROTE, TEXT
 

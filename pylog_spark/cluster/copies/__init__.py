@@ -1,1 +1,0 @@
-"""Compare a cluster with its copy at other offsets."""

@@ -1,1 +1,0 @@
-"""Compare two log directories record by record."""

@@ -1,1 +1,0 @@
-"""Heal logs from other replicas."""

@@ -1,1 +1,0 @@
-"""Give partitions to another, stopped cluster."""

@@ -1,1 +1,0 @@
-"""Write records of partitions to Parquet files."""

@@ -1,1 +1,0 @@
-"""Copy closed segments into a managed root."""

@@ -1,1 +1,0 @@
-"""Write a managed root as a broker's log directory."""

@@ -1,1 +1,0 @@
-"""Look at all partitions of a run once, for all its steps."""

@@ -1,1 +1,0 @@
-"""Delete what runs have set aside."""

@@ -1,1 +1,0 @@
-"""List the work that each step of a night would have."""

@@ -1,1 +1,0 @@
-"""Put back what a run has changed."""
