@@ -110,6 +110,7 @@ def _write(path: Path, text: str) -> None:
 @contextmanager
 def copied_tree() -> Iterator[Path]:
     """Check out the tracked files as they are now, with an environment that imports them."""
+    shutil.rmtree(_COPY, ignore_errors=True)  # of a run that was killed
     _git("worktree", "prune")
     _git("worktree", "add", "--detach", "--force", str(_COPY), _git("stash", "create") or "HEAD")
     try:
