@@ -235,7 +235,7 @@ MISTAKES: Final = (
         "The table of past runs shows the bytes before under the heading after.",
         'size_column("after", "bytes_after", rank=5),',
         'size_column("after", "bytes_before", rank=5),',
-        ("pylog_spark/cli/test_tables.py",),
+        ("pylog_spark/cli/test_runs.py",),
     ),
     # The ledger.
     Mistake(
