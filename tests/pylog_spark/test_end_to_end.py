@@ -248,6 +248,7 @@ def test_every_record_that_a_consumer_may_count_on_survives(nightly, compacted, 
         assert_survival(name, kept, survived[name], is_compacted=name in compacted)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CMP-34", "CMP-36", "CMP-39", "RET-13")
 def test_kafka_makes_the_same_of_the_same_directory(nightly, compacted, retained, kafkas):
     theirs = kafkas.after

@@ -91,6 +91,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+@pytest.mark.thorough
 @pytest.mark.oracle
 @pytest.mark.parametrize(
     "is_clean", [pytest.param(False), pytest.param(True, marks=pytest.mark.long)]

@@ -18,7 +18,7 @@ from tests.pylog_spark.crashed_roots import (
     tear,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(500)]
 
 # By run: whether a process was killed while segments were read, and in the middle of a commit.
 RUNS = {
@@ -66,7 +66,6 @@ def one_by_one(tmp_path_factory):
     return root, ends
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.item("REC-30", "FLT-14")
 @pytest.mark.parametrize("run", RUNS)
 def test_two_executors_leave_what_partition_recover_leaves_whoever_dies(played, one_by_one, run):
