@@ -14,11 +14,11 @@
 # %% [markdown]
 # # What is in this log directory?
 #
-# A look at a broker's directory, a copy of one, or an archive on S3. Nothing is written, no lock is taken, and no
-# Spark is needed.
+# Look at a broker's directory, a copy of one, or an archive on S3. This notebook writes nothing, takes no lock and
+# needs no Spark.
 #
-# Set `PYLOG_ROOT` to your own directory before you start Jupyter. Without it, this is a small directory that Apache
-# Kafka wrote for the tests of this project.
+# Set `PYLOG_ROOT` to your own directory before you start Jupyter. Without it, the notebook uses a small directory that
+# Apache Kafka wrote for the tests of this project.
 
 # %%
 import os
@@ -41,7 +41,7 @@ logs.topics()
 # %% [markdown]
 # ## Partitions
 #
-# One row a partition. A partition that cannot be read has an `error`; the others go on.
+# Each partition has one row. If a partition cannot be read, its row has an `error`.
 
 # %%
 partitions = logs.partitions().to_pandas()
@@ -59,7 +59,7 @@ figure.tight_layout()
 # %% [markdown]
 # ## Segments
 #
-# Kafka deletes and compacts whole segments. Their number and age say what can go. The last segment is the active one: it stays.
+# Kafka deletes and compacts whole segments, by their number and age. It never deletes the last segment, the active one.
 
 # %%
 segments = logs.segments().to_pandas()
@@ -91,7 +91,7 @@ axes.figure.tight_layout()
 # %% [markdown]
 # ## Records
 #
-# Only what you ask for is read: columns, a range of offsets or times, keys. Polars, DuckDB and pandas take the answer without a copy.
+# You choose columns, a range of offsets or times, and keys; only these are read. Polars, DuckDB and pandas use the answer without a copy.
 
 # %%
 first = (

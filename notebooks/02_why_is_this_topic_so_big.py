@@ -14,10 +14,10 @@
 # %% [markdown]
 # # Why is this topic so big?
 #
-# Its bytes are keys with many versions, young records, segments that nobody has compacted. What would a compaction leave? Nothing is
-# written here.
+# Its bytes are keys with many versions, young records, and segments that were never compacted. What would a compaction leave? This notebook
+# writes nothing.
 #
-# `PYLOG_ROOT` names your own directory; otherwise this is one that Apache Kafka wrote for the tests of this project.
+# `PYLOG_ROOT` names your own directory; otherwise the notebook uses one that Apache Kafka wrote for the tests of this project.
 
 # %%
 import os
@@ -43,9 +43,9 @@ register(spark)
 directory = LogDirectory.for_path(spark, ROOT, role=Role.BROKER)
 
 # %% [markdown]
-# ## What is due, and what holds the rest back
+# ## Which partitions are due, and why the others are not
 #
-# The rules of Kafka's cleaner and of its deletion, with their numbers. A survey opens no `.log` file at all.
+# These are the rules of Kafka's cleaner and retention, with their numbers. A survey opens no `.log` file.
 
 # %%
 survey = directory.survey().toPandas()
@@ -94,7 +94,7 @@ print(f"{total:,} records of {distinct:,} keys: {total - distinct:,} have a newe
 # %% [markdown]
 # ## What a compaction would leave
 #
-# A plan does nothing. `exact` reads the records and says what would be left; without it `bytes_after` is an upper bound.
+# A plan changes nothing. With `exact` it reads the records and gives the exact result; without it `bytes_after` is an upper bound.
 
 # %%
 plan = directory.with_options(exact=True).plan("compact")
@@ -117,7 +117,7 @@ else:
     axes.figure.tight_layout()
 
 # %% [markdown]
-# `plan.apply()` does exactly this, and refuses each partition that has changed since. On the command line:
+# `plan.apply()` executes exactly this plan, and refuses each partition that has changed since. On the command line:
 # `pylog compact DIR --role broker --dry-run --plan-out plan.json`, then `pylog apply plan.json`.
 
 # %%

@@ -14,9 +14,9 @@
 # %% [markdown]
 # # An incident: find corruption, and cut it
 #
-# A broker died, and one of its files is damaged. What is broken? What would a start do? What can be kept?
+# A broker died, and one of its files is damaged. Which file? What would a start do? Which records can you keep?
 #
-# This notebook copies a directory that Apache Kafka wrote, and breaks one byte. Everything runs on this machine, without Spark.
+# This notebook copies a directory that Apache Kafka wrote, and damages one byte. It runs on this machine, without Spark.
 
 # %%
 import tarfile
@@ -57,7 +57,7 @@ print(f"{damaged.name}: byte {place} of {damaged.stat().st_size}")
 # %% [markdown]
 # ## What is wrong?
 #
-# `doctor` reads everything, changes nothing, and says what to do.
+# `doctor` reads all files, changes nothing, and says what to do.
 
 # %%
 directory = LogDirectory.for_path(Local(), ROOT, role=Role.BROKER)
@@ -86,7 +86,7 @@ axes.figure.tight_layout()
 # %% [markdown]
 # ## What would a recovery cut?
 #
-# A dry run does what a broker's start would do, in parallel, and writes nothing. A row a cut: where, how much, why.
+# A dry run does in parallel what a broker's start would do, but writes nothing. Each cut has a row with place, size and reason.
 
 # %%
 before = kafka_log.open_logs(ROOT).partitions("orders-by-id").to_pandas()
@@ -95,9 +95,9 @@ cuts = would.cuts.to_pandas()
 cuts[["topic", "partition", "status", "file", "position", "size_bytes", "first_offset", "reason"]]
 
 # %% [markdown]
-# ## Recover, and keep what is cut
+# ## Recover, and keep the cut records
 #
-# `salvage` copies what is cut first. A guard refuses to cut acknowledged records (below the high watermark); `allow_truncate` allows it.
+# `salvage` first copies the records to cut. A guard refuses to cut acknowledged records (below the high watermark); `allow_truncate` allows it.
 
 # %%
 patient = directory.with_options(salvage=str(FOLDER / "salvaged"), allow_truncate=True)

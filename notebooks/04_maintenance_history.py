@@ -14,9 +14,9 @@
 # %% [markdown]
 # # What did maintenance do, run by run?
 #
-# `--ledger` writes every run into Delta tables: `runs`, `results`, `operations`, `findings`, `cleanings`. This notebook reads them.
+# With `--ledger` pylog records every run in Delta tables: `runs`, `results`, `operations`, `findings`, `cleanings`. This notebook reads them.
 #
-# `PYLOG_LEDGER` names your own ledger. Without it, four runs are made first, over a copy of a directory that Apache Kafka wrote.
+# `PYLOG_LEDGER` names your own ledger. Without it, the notebook first makes four runs on a copy of a directory that Apache Kafka wrote.
 
 # %%
 import os
@@ -76,7 +76,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3))
 figure.tight_layout()
 
 # %% [markdown]
-# ## Which topics, and by what
+# ## Which topics, and which operations
 
 # %%
 by_topic = spark.sql(
@@ -97,7 +97,7 @@ axes.figure.tight_layout()
 # %% [markdown]
 # ## Did every night end?
 #
-# A run that died has a START row and no END row. This is the query for an alert.
+# A run that died has a START row and no END row. Use this query for an alert.
 
 # %%
 died = spark.sql(
@@ -110,7 +110,7 @@ print(f"{died.count()} runs have no end")
 died.toPandas()
 
 # %% [markdown]
-# ## What failed, or was left alone
+# ## Failed and skipped partitions
 
 # %%
 spark.sql(

@@ -14,15 +14,15 @@
 # %% [markdown]
 # # On Databricks
 #
-# Import the `.ipynb` that `make notebooks` writes. The cluster needs the wheel, and no extra: the runtime has Spark and Delta already.
+# Import the `.ipynb` that `make notebooks` writes. The cluster needs the wheel without extras, because the runtime already has Spark and Delta.
 #
 # `%pip install /Volumes/main/tools/wheels/pylog_spark-0.1.0-py3-none-any.whl`
 #
 # Two things differ from a machine of your own:
 #
-# - **A volume is a mounted bucket.** Whatever *writes* refuses it (`FILESYSTEM_UNSAFE`). To look is fine. An archive that is maintained
-#   is a managed root, by its own URL (`s3://...`).
-# - **The session is there** (`spark`). Do not stop it.
+# - **A volume is a mounted bucket.** Commands that write refuse it (`FILESYSTEM_UNSAFE`); looks can read it. To maintain an archive, use
+#   a managed root with its own URL (`s3://...`).
+# - **There is a session** (`spark`). Do not stop it.
 
 # %%
 from pylog_spark.log_directory import LogDirectory
@@ -37,7 +37,7 @@ LEDGER = dbutils.widgets.get("ledger")
 # %% [markdown]
 # ## Is the backup whole?
 #
-# A mirror belongs to somebody else: it is only read.
+# Another program owns a mirror, so pylog only reads it.
 
 # %%
 directory = LogDirectory.for_path(spark, ROOT, role=Role.MIRROR).with_options(ledger=LEDGER)
@@ -69,9 +69,9 @@ axes = (
 axes.figure.tight_layout()
 
 # %% [markdown]
-# ## What happened here before
+# ## Earlier runs
 #
-# The `verify` above is there, too.
+# The list includes the `verify` above.
 
 # %%
 directory.past_runs(last=10).select("run_id", "action", "exit_code", "duration_ms").toPandas()

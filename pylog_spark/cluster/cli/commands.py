@@ -306,7 +306,7 @@ _REBUILD_METADATA: Final = Command(
     Build new cluster metadata from the brokers' logs, if no copy of `__cluster_metadata` is left.
 
     New controllers of Kafka 4.4 begin with the topics, ids, replicas and directories that are on
-    the disks. Leader epochs and producer ids are above all on disk. The ISR has the replicas that
+    the disks. Leader epochs and producer ids are higher than any on the disks. The ISR has the replicas that
     lose no record. Configs come from `topics:` of --config, --topic-dump or --older-copy. The
     command lists facts that no file has, such as ACLs. It refuses to work if a directory has a copy
     of the metadata, because the copy is better.
