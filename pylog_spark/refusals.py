@@ -132,7 +132,7 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         way="if the topic's limits are right: `--max-delete-ratio 1`",
     ),
     Reason.CLOCK_PAST_RETENTION: Refusal(
-        means="the newest record is further from the clock than the topic's retention.ms",
+        means="by this machine's clock the newest record is older than the topic's retention.ms",
         way="if the clock is right: `--override CLOCK_PAST_RETENTION`",
     ),
     Reason.SWITCHED_OFF: Refusal(

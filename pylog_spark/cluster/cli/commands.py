@@ -117,8 +117,8 @@ _AUDIT: Final = Command(
     help="""
     Compare the replicas of several brokers: what differs, who may lead, what would be lost.
 
-    The command compares the replicas as their brokers have them after opening the directories. It
-    writes nothing and takes no lock. The exit status is 1 if every leader would lose committed
+    The command compares the replicas as they are after their brokers have opened them. It writes
+    nothing and takes no lock. The exit status is 1 if every leader would lose committed
     records (--fail-on), and 4 if a replica cannot be read.
 
     With --leader the command shows the cuts that `pylog apply` would make on the other replicas, so
@@ -306,10 +306,10 @@ _REBUILD_METADATA: Final = Command(
     Build new cluster metadata from the brokers' logs, if no copy of `__cluster_metadata` is left.
 
     New controllers of Kafka 4.4 begin with the topics, ids, replicas and directories that are on
-    the disks. Leader epochs and producer ids are higher than any on the disks. The ISR has the replicas that
-    lose no record. Configs come from `topics:` of --config, --topic-dump or --older-copy. The
-    command lists facts that no file has, such as ACLs. It refuses to work if a directory has a copy
-    of the metadata, because the copy is better.
+    the disks. Leader epochs and producer ids are higher than any on the disks. The ISR has the
+    replicas that lose no record. Configs come from `topics:` of --config, --topic-dump or
+    --older-copy. The command lists facts that no file has, such as ACLs. It refuses to work if a
+    directory has a copy of the metadata, because the copy is better.
     """,
     example="Example: `pylog metadata rebuild /mnt/b1 /mnt/b2 /mnt/b3 --into 4=/var/lib/kafka "
     "--release-version 4.4 --topic-dump configs.txt --dry-run`",
