@@ -123,7 +123,7 @@ def test_the_broker_that_will_not_start(reader: Reader):
     assert (shown[0], back[0]) == (0, 0)
     assert "clickstream-0" in shown[1]
     assert (first[0], last[0]) == (1, 0)
-    assert first[1].startswith("The broker would start and ")
+    assert first[1].startswith("The broker would start, but ")
     assert look[0] == 3
     assert "CUTS_BELOW_HIGH_WATERMARK" in look[1]
     assert cut[0] == 0
