@@ -133,9 +133,9 @@ def _commands() -> Iterator[str]:
     yield from (
         "# Commands and options",
         "",
-        "What `pylog COMMAND --help` shows. `pylog help COMMAND` is the same, `-h` has the options",
-        "on one screen, and `python -m pylog_spark` is the same program. [What commands",
-        "print](output.md) and [how they end](exit-statuses.md) hold for all of them. The column",
+        "This page has the texts of `pylog COMMAND --help` and `pylog help COMMAND`; `-h` shows",
+        "the options on one screen. `python -m pylog_spark` is the same program. Other pages have",
+        "the [output](output.md) and [exit statuses](exit-statuses.md) of all commands. The column",
         "*in files* has an option's name in a [`--config` file](config.md).",
         "",
     )
@@ -228,9 +228,8 @@ def _findings() -> Iterator[str]:
     yield from (
         "# Findings",
         "",
-        "Every code that `pylog verify` and `pylog doctor` can find. Codes are stable: scripts may",
-        "filter and count by them. [verify.md](verify.md) explains the severities, and what a fix",
-        "promises.",
+        "These are all codes of `pylog verify` and `pylog doctor`. Codes are stable: scripts may",
+        "filter and count by them. [verify.md](verify.md) explains severities and fixes.",
     )
     rows: list[tuple[str, ...]] = []
     for code in Code:
@@ -252,10 +251,10 @@ def _refusals() -> Iterator[str]:
     yield from (
         "# Refusals, and the way out of each",
         "",
-        "Why a partition was left alone, or a whole run was refused: the code, what it means, and",
-        "what to do. A run, `survey`, `ingest` and `materialize` print the way out below their",
-        "tables, one line a reason. `pylog explain CODE` prints it for any code, offline. `ROOT`,",
-        "`TOPIC` and `DIR` are yours. [findings.md](findings.md) has the findings.",
+        "If pylog skips a partition or refuses a whole run, it gives a code. This page has the",
+        "meaning of each code, and what to do. A run, `survey`, `ingest` and `materialize` print",
+        "one line for each reason below their tables. `pylog explain CODE` explains any code,",
+        "offline. Replace `ROOT`, `TOPIC` and `DIR`. [findings.md](findings.md) has the findings.",
         "",
         "## Reasons of partitions",
         "",
@@ -265,19 +264,20 @@ def _refusals() -> Iterator[str]:
         "",
         "## Predicates",
         "",
-        "What [`pylog explain`](explain.md) asks of a log beside these reasons. A code of",
-        "retention begins with the limit that was asked: `LOG_START`, `SIZE` or `TIME`.",
+        "[`pylog explain`](explain.md) also checks these conditions of a log. A code of",
+        "retention begins with its limit: `LOG_START`, `SIZE` or `TIME`.",
         "",
     )
     yield from _refusal_rows(PREDICATES)
     yield from ("", "## Refusals of a run", "")
-    yield from ("Nothing was touched; the exit status is 3.", "")
+    yield from ("The run has changed nothing; the exit status is 3.", "")
     yield from _refusal_rows(all_guards())
     yield from ("", "## Remarks", "")
     yield from (
-        "Codes that refuse nothing: of what [`pylog heal`](healing.md) can fill, of rebuilt",
-        "[metadata](metadata.md), verdicts, segments of a mirror, buckets, [audits](audit.md),",
-        "[commits and transactions](groups.md). `pylog explain` also knows each error by its name.",
+        "These codes refuse nothing. They are about damage for [`pylog heal`](healing.md), rebuilt",
+        "[metadata](metadata-rebuild.md), verdicts, segments of a mirror, buckets,",
+        "[audits](audit.md), [commits and transactions](groups.md). `pylog explain` also explains",
+        "each error by its name.",
         "",
     )
     yield from _refusal_rows(all_remarks())
