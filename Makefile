@@ -54,13 +54,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all crash prescriptions nights kills rescues interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all houses crash prescriptions nights kills rescues interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
-setup: $(VENV)/.for-all kernels ## Create .venv with everything, and what the tests need: jars, classes read once
+setup: $(VENV)/.for-all ## Create .venv with everything, and what the tests need: jars, kernels, classes read once
+	@$(MAKE) --no-print-directory kernels || echo 'make: without kernels compiled ahead, the first run of each command compiles them' >&2
 	$(RUN) tests.oracle.jars
 	$(RUN) tests.kit.spark_classes
 
@@ -100,6 +101,10 @@ test: $(VENV)/.for-all ## Run three quarters of the tests, with each rule, comma
 
 test-all: $(VENV)/.for-all ## Run the other tests: what takes long, and what a machine has to try often (20 to 30 minutes)
 	$(RUN) pytest $(SHARED) --size rest $(PYTEST)
+
+houses: $(VENV)/.for-all ## Run the tests of engine and upkeep in build/houses, where the cluster's packages are not (ten minutes)
+	$(RUN) tests.kit.without_cluster build/houses
+	cd build/houses && $(abspath $(VENV))/bin/python -E -m pytest $(SHARED) --size small tests/storage_core tests/pylog_spark $(PYTEST)
 
 crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away; in memory (40 to 60 minutes), MEMORY= for the disk (three hours)
 	$(if $(MEMORY),TMPDIR=$(MEMORY)) PYLOG_CRASH_ALL=1 $(RUN) pytest $(SHARED) --dist worksteal \

@@ -30,7 +30,7 @@ TESTS = (
     "tests/storage_core/records",
     "tests/storage_core/log",
     "tests/pylog_spark/test_answers.py",
-    "tests/pylog_spark/operations/test_engines.py",
+    "tests/cluster/operations/test_engines.py",
 )
 
 

@@ -19,19 +19,18 @@ from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.cluster.transplant import replica
 from storage_core.cluster.transplant.plan import TransplantReason
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
-from tests.cluster.transplant.clusters import (
+from tests.cluster.transplant.clusters import PRODUCER_IDS, Target
+from tests.cluster.transplant.test_plan import ONGOING, commit
+from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, segment_bytes, some_batches
+from tests.kit.directories import SegmentSpec
+from tests.kit.source_disk import (
     CLUSTER,
     END,
     OPEN_PRODUCER,
-    PRODUCER_IDS,
-    Target,
     write_properties,
     write_source,
     write_states,
 )
-from tests.cluster.transplant.test_plan import ONGOING, commit
-from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, segment_bytes, some_batches
-from tests.kit.directories import SegmentSpec
 from tests.storage_core.catalog import metadata_bytes as md
 
 SOURCE_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"

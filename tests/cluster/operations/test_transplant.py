@@ -31,15 +31,10 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from tests.cluster.transplant.clusters import (
-    BATCHES,
-    NOW_MS,
-    Target,
-    write_properties,
-    write_source,
-)
+from tests.cluster.transplant.clusters import Target
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec
+from tests.kit.source_disk import BATCHES, NOW_MS, write_properties, write_source
 from tests.storage_core.catalog import metadata_bytes as md
 
 PARTITIONS = 10

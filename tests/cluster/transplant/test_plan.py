@@ -24,22 +24,19 @@ from storage_core.filenames import (
     log_file,
 )
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
-from tests.cluster.transplant.clusters import (
-    BATCHES,
-    END,
-    NO_TRANSACTIONS,
-    NOW_MS,
-    OPEN_PRODUCER,
-    ORDERS,
-    PlannedLog,
-    Target,
-    coordinators_of,
-    write_source,
-    write_states,
-)
+from tests.cluster.transplant.clusters import NO_TRANSACTIONS, PlannedLog, Target, coordinators_of
 from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, some_batches
 from tests.kit.directories import SegmentSpec
 from tests.kit.legacy import LegacyMessage
+from tests.kit.source_disk import (
+    BATCHES,
+    END,
+    NOW_MS,
+    OPEN_PRODUCER,
+    ORDERS,
+    write_source,
+    write_states,
+)
 from tests.storage_core.catalog import metadata_bytes as md
 
 R = TransplantReason

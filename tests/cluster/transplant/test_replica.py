@@ -27,26 +27,24 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.store.local import LocalStore
-from tests.cluster.transplant.clusters import (
+from tests.cluster.transplant.clusters import LEADER_EPOCH, Target, coordinators_of
+from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, some_batches
+from tests.kit.compare import read_tree
+from tests.kit.decode import decode_segment
+from tests.kit.directories import SegmentSpec
+from tests.kit.source_disk import (
     BATCHES,
     CLOSED_PRODUCER,
     END,
-    LEADER_EPOCH,
     LOG_START,
     NOW_MS,
     OPEN,
     OPEN_PRODUCER,
     ORDERS,
     SEGMENTS,
-    Target,
-    coordinators_of,
     write_source,
     write_states,
 )
-from tests.kit.builders import BatchSpec, RecordSpec, in_a_row, some_batches
-from tests.kit.compare import read_tree
-from tests.kit.decode import decode_segment
-from tests.kit.directories import SegmentSpec
 from tests.storage_core.catalog import metadata_bytes as md
 
 

@@ -11,16 +11,10 @@ from storage_core.filenames import log_file
 from storage_core.log.log_loader import LogLoader
 from storage_core.roots.broker import BrokerRoot
 from storage_core.store import LocalStore
-from tests.cluster.transplant.clusters import (
-    END,
-    LOG_START,
-    NOW_MS,
-    ORDERS,
-    Target,
-    write_source,
-)
+from tests.cluster.transplant.clusters import Target
 from tests.crash.cells import Call, Cell, WorkOfRun
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.kit.source_disk import END, LOG_START, NOW_MS, ORDERS, write_source
 
 
 def _creates(_path: Any, flags: int, *_: Any, **__: Any) -> bool:

@@ -16,17 +16,12 @@ from storage_core.catalog.roles import Role
 from storage_core.commit.trash import RUN_FILE
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
 from storage_core.store import LocalStore
-from tests.cluster.transplant.clusters import (
-    NOW_MS,
-    ORDERS,
-    Target,
-    write_properties,
-    write_source,
-)
+from tests.cluster.transplant.clusters import Target
 from tests.crash.cells import Call, Cell, WorkOfRun
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end, restarted
 from tests.crash.work.transplant import TransplantOfLog
 from tests.kit.compare import read_tree
+from tests.kit.source_disk import NOW_MS, ORDERS, write_properties, write_source
 from tests.kit.tasks_here import tasks_done_here
 
 # The source has an open transaction, and no records of its coordinator.

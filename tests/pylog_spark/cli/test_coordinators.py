@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from pylog_spark.exit_code import ExitCode
-from tests.cluster.transplant.clusters import (
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import GOLDEN, Golden, unpack_archive
+from tests.kit.source_disk import (
     BATCHES,
     END,
     OPEN_PRODUCER,
@@ -18,10 +22,6 @@ from tests.cluster.transplant.clusters import (
     write_source,
     write_states,
 )
-from tests.kit.builders import BatchSpec, RecordSpec
-from tests.kit.compare import read_tree
-from tests.kit.directories import SegmentSpec, write_partition
-from tests.kit.golden_data import GOLDEN, Golden, unpack_archive
 
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS

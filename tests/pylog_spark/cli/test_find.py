@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pylog_spark.exit_code import ExitCode
-from tests.cluster.transplant.clusters import write_source, write_states
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_broker import broker_origin, unpack_broker
+from tests.kit.source_disk import write_source, write_states
 
 CLOCK_MS = int(broker_origin()["clock_ms"]) + 3_600_000
 TOPIC = "user-profiles"

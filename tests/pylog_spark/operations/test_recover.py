@@ -10,11 +10,11 @@ import pytest
 
 from pylog_spark.engines.choice import Local
 from pylog_spark.engines.spark_engine import SparkEngine
-from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.recover.waves import RecoveryStages
 from pylog_spark.options import Tuning
 from pylog_spark.run.progress import Progress, progress_text
+from pylog_spark.upkeep_directory import UpkeepDirectory
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
@@ -237,7 +237,7 @@ def test_a_directory_that_was_cleanly_shut_down_is_not_touched_and_keeps_its_epo
     before = state_of(path)
     options = killed_broker(tmp_path).options
     for is_dry in (True, False):
-        report = LogDirectory.for_path(spark, path, options=options).recover_with_report(
+        report = UpkeepDirectory.for_path(spark, path, options=options).recover_with_report(
             dry_run=is_dry
         )
         reasons = {row["reason"] for row in report.results.to_pylist()}

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from pylog_spark.engines.choice import Local
-from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.retain.driver import retain
 from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits
+from pylog_spark.upkeep_directory import UpkeepDirectory
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import (
@@ -361,7 +361,7 @@ def test_a_busy_topic_that_keeps_everything_shows_that_the_clock_is_right(spark,
 def test_the_public_face_answers_with_rows(spark, tmp_path):
     name = "retain-size-s501"
     root = broker_directory(tmp_path / "log", [name])
-    logs = LogDirectory.for_path(spark, root.path, options=options_of(root))
+    logs = UpkeepDirectory.for_path(spark, root.path, options=options_of(root))
     before = state_of(root.path)
     (planned,) = logs.retain(dry_run=True).toArrow().to_pylist()
     assert (planned["status"], planned["action"]) == ("planned", "retain")

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
+from pylog_spark.upkeep_directory import UpkeepDirectory
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from tests.bench.bench_scale import plan_once
@@ -98,6 +98,6 @@ def test_a_partition_in_the_middle_of_a_swap_is_surveyed_as_a_load_would_leave_i
     )
     rows = survey(spark, [tmp_path], options).details.to_pylist()
     assert {row["topic"]: row["segments"] for row in rows} == {"a": 4, "b": 3}
-    directory = LogDirectory.for_path(spark, tmp_path, role=Role.MIRROR, options=options)
+    directory = UpkeepDirectory.for_path(spark, tmp_path, role=Role.MIRROR, options=options)
     listed = directory.inspect().segments.orderBy("base_offset").collect()
     assert [row["base_offset"] for row in listed if row["topic"] == "b"] == [0, 4, 6]

@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.ledger.spark_ledger import read_table
-from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.doctor.driver import diagnose
 from pylog_spark.operations.verify.driver import (
     VerifyReport,
@@ -34,6 +33,7 @@ from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
 from pylog_spark.run.run import exit_code_of, is_as_bad
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT
+from pylog_spark.upkeep_directory import UpkeepDirectory
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.catalog.topic_filter import TopicFilter
@@ -269,7 +269,7 @@ def test_all_partitions_of_a_broker_at_once_with_a_ledger(spark, tmp_path):
 @pytest.mark.spark
 def test_the_public_face_returns_findings_as_rows(spark, tmp_path):
     root = damaged(tmp_path / "log")
-    directory = LogDirectory.for_path(spark, root.path, options=OPTIONS)
+    directory = UpkeepDirectory.for_path(spark, root.path, options=OPTIONS)
     frame = directory.verify()
     assert frame.columns == FINDING.names
     assert frame.where("severity = 'fatal'").count() == 1

@@ -36,12 +36,8 @@ from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.materialize import STATE_FILE
 from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.generations import find_root, list_partitions
-from tests.cluster.transplant.clusters import (
-    NOW_MS,
-    Target,
-    write_properties,
-    write_source,
-)
+from tests.cluster.transplant.clusters import Target
+from tests.kit.source_disk import NOW_MS, write_properties, write_source
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.crashed_roots import crashed_directory, tear
 from tests.pylog_spark.managed_roots import read_store

@@ -243,7 +243,7 @@ def test_every_reader_is_named_above():
         "storage_core/maintenance/compaction/statistics.py",
         "storage_core/records/packing.py",
     }
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[1]
     found = {
         str(path.relative_to(root))
         for package in ("pylog_spark", "storage_core", "jobs")
