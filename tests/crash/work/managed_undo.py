@@ -18,8 +18,7 @@ from pylog_spark.operations.undo import undo
 from pylog_spark.run.run_report import RunReport
 from storage_core.clock import SystemClock
 from storage_core.filenames import LEASE_FILE
-from storage_core.roots import managed as managed_purge
-from storage_core.roots import managed as managed_undo
+from storage_core.roots import managed_purge, managed_undo
 from storage_core.store import ObjectStore
 from tests.crash.cells import Cell, WorkOnObjects
 from tests.crash.interruptions import KILLS, Interruption

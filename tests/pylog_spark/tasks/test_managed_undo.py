@@ -17,7 +17,8 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ChangedWhileReadError, ConditionFailedError, UnsafeStoreError
 from storage_core.filenames import TopicPartition
 from storage_core.roots import managed as managed_undo
-from storage_core.roots.managed import HeldManagedRoot, ManagedAccess, ManagedUndo
+from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
+from storage_core.roots.managed_undo import ManagedUndo
 from storage_core.roots.root import UndoWork
 from storage_core.store import ManagedStore
 from tests.kit.wrapped_objects import CountingObjects
