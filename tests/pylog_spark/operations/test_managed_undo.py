@@ -18,8 +18,7 @@ from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock, SystemClock
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition, log_file
-from storage_core.roots import managed as managed_purge
-from storage_core.roots import managed as managed_undo
+from storage_core.roots import managed_purge, managed_undo
 from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.generations import create_root

@@ -34,10 +34,10 @@ from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.message import PART, cut_batches, join_messages, with_part
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core import lock_holder
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint import lock
-from storage_core.checkpoint import lock as lock_holder
 from storage_core.checkpoint.lock import LockProof, LockShare, read_boot_id
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path, create_scratch

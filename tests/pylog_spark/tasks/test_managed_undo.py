@@ -16,7 +16,7 @@ from pylog_spark.tasks.message import DirectoryResult
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ChangedWhileReadError, ConditionFailedError, UnsafeStoreError
 from storage_core.filenames import TopicPartition
-from storage_core.roots import managed as managed_undo
+from storage_core.roots import managed_undo
 from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 from storage_core.roots.managed_undo import ManagedUndo
 from storage_core.roots.root import UndoWork

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.catalog import topic_catalog as topic_dump
+from storage_core.catalog import topic_dump
 from storage_core.catalog.topic_dump import TopicDump, parse_topic_dump
 from storage_core.errors import CheckpointError
 

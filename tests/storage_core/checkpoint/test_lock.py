@@ -64,7 +64,7 @@ def test_the_lock_is_held_by_a_process_of_its_own_and_the_file_goes_with_it(tmp_
 
 def test_its_process_starts_as_fast_as_python_does():
     """A run starts one for every directory: settings, say, would take it three times as long."""
-    script = "import sys, storage_core.checkpoint.lock; print(*sys.modules)"
+    script = "import sys, storage_core.lock_holder; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )

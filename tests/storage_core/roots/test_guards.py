@@ -10,8 +10,7 @@ from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.errors import GuardRefusedError
 from storage_core.roots import guards
 from storage_core.roots.guards import check_local_directory, check_off_object, has_remote_storage
-from storage_core.store import fsspec_objects as filesystems
-from storage_core.store import open_object_store
+from storage_core.store import filesystems, open_object_store
 
 
 def refusal(directory, *overrides):

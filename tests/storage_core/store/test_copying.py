@@ -3,7 +3,7 @@
 import pytest
 
 from storage_core.errors import ChangedWhileReadError, InvalidNameError, StorageError
-from storage_core.store import gaps as copying
+from storage_core.store import copying
 from storage_core.store.copying import copy_object, is_server_side
 from storage_core.store.local_objects import LocalObjectStore
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory

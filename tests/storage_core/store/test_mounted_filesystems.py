@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.roots.guards import check_local_directory
-from storage_core.store import fsspec_objects as filesystems
+from storage_core.store import filesystems
 from storage_core.store.filesystems import FilesystemKind, classify_filesystem, find_filesystem
 from tests.crash.disk_images import can_mount
 from tests.kit.mounted_disk import MAKERS, MountedDisk
