@@ -220,7 +220,7 @@ def test_codes_lead_to_what_they_mean(tmp_path):
     text = path.read_text()
     assert text.count('<a href="#TORN_TAIL">TORN_TAIL</a>') == 2
     assert '<tbody id="TORN_TAIL">' in text
-    assert "its writer died, or a copy is under way" in text
+    assert "its writer died, or a copy is still running" in text
     assert "#NO_SUCH_CODE" not in text
 
 
