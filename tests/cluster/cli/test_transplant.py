@@ -240,7 +240,7 @@ def test_a_refusal_names_its_way_out_and_the_others_go(pylog, source: Path, disk
     assert done.exit_code == ExitCode.REFUSED
     text = " ".join(done.stdout.split())
     assert "the target has no topic bills: create it with at least 1 partition" in text
-    assert "TARGET_TOPIC_MISSING: start the target, create it" in text
+    assert "TARGET_TOPIC_MISSING: start the target, create the topic" in text
     named = pylog(*words_of(source, disks), "--map", "orders=other")
     assert named.exit_code == ExitCode.REFUSED
     assert "Strimzi" not in named.stdout
