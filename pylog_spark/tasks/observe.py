@@ -47,6 +47,7 @@ from storage_core.maintenance.compaction.plan import (
     CleanableRange,
     CleanRequest,
     CompactionPlan,
+    UndueLogs,
     choose_range,
     group_segments,
     plan_compaction,
@@ -278,7 +279,12 @@ def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict
     cleanable = rule_out_round(state, config, request, recovery_point=point)
     if cleanable is None or cleanable.not_due is None:
         return None
-    observed = _describe_range(state.size_bytes, len(state.segments), cleanable, request)
+    observed = range_columns(
+        cleanable,
+        size_bytes=state.size_bytes,
+        segments=len(state.segments),
+        log_start_checkpoint=request.log_start_offset or 0,
+    )
     return observed | _skipped(Reason(cleanable.not_due.value))
 
 
@@ -292,7 +298,12 @@ def _plan(
     log = load_for_round(store, config, context.options.cleaner, request)
     state = PartitionState.of_log(log)
     cleanable = choose_range(state, config, request)
-    observed = _describe_range(log.size_bytes, len(log.segments), cleanable, request)
+    observed = range_columns(
+        cleanable,
+        size_bytes=log.size_bytes,
+        segments=len(log.segments),
+        log_start_checkpoint=request.log_start_offset or 0,
+    )
     if cleanable.not_due is not None:
         return observed | _skipped(Reason(cleanable.not_due.value))
     refuse_before_lag(store, state, cleanable, config, now_ms=request.now_ms)
@@ -310,22 +321,29 @@ def _plan(
     return observed | _describe_plan(store, plan, log.size_bytes)
 
 
-def _describe_range(
-    size_bytes: int, segments: int, cleanable: CleanableRange, request: CleanRequest
+def range_columns(
+    ranges: CleanableRange | UndueLogs,
+    *,
+    size_bytes: Any,
+    segments: Any,
+    log_start_checkpoint: Any,
 ) -> dict[str, Any]:
-    has_entry = request.cleaner_checkpoint is not None
+    """Return what ``schemas.PLAN`` says of the range that a round would clean.
+
+    Each value is one partition's, or an array of those of many.
+    """
     return {
         "bytes": size_bytes,
         "segments": segments,
-        "first_dirty_offset": cleanable.first_dirty_offset,
-        "first_uncleanable_offset": cleanable.first_uncleanable_offset,
-        "clean_bytes": cleanable.clean_bytes,
-        "cleanable_bytes": cleanable.cleanable_bytes,
-        "cleanable_ratio": cleanable.cleanable_ratio,
-        "compaction_delay_ms": cleanable.max_compaction_delay_ms,
-        "log_start_checkpoint": request.log_start_offset or 0,
+        "first_dirty_offset": ranges.first_dirty_offset,
+        "first_uncleanable_offset": ranges.first_uncleanable_offset,
+        "clean_bytes": ranges.clean_bytes,
+        "cleanable_bytes": ranges.cleanable_bytes,
+        "cleanable_ratio": ranges.cleanable_ratio,
+        "compaction_delay_ms": ranges.max_compaction_delay_ms,
+        "log_start_checkpoint": log_start_checkpoint,
         # Kafka corrects the entry of a log that has one, be the log cleaned or not.
-        "checkpoint_reset": has_entry and cleanable.checkpoint_is_invalid,
+        "checkpoint_reset": ranges.checkpoint_is_invalid,
     }
 
 

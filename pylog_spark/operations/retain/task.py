@@ -107,16 +107,53 @@ def _observe(
     )
     unlink = _unlinks(run, row["directory"])
     sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
-    start, checkpointed = sweep.decision.log_start_offset, checkpoints.high_watermark
-    columns = _describe(store, sweep, context) | {
-        "log_start_checkpoint": log_start,
-        "high_watermark": admitted.high_watermark,
-        "is_replicated": checkpointed is not None and start <= checkpointed,
-        **_limits(RetentionRules.of(config)),
+    state, decision, block = sweep.state, sweep.decision, sweep.decision.blocked_by
+    start, checkpointed = decision.log_start_offset, checkpoints.high_watermark
+    columns = kept_columns(
+        {
+            "bytes": state.size_bytes,
+            "segments": len(state.segments),
+            "first_base_offset": sweep.first_base_offset,
+            "log_start_offset": start,
+            "log_start_checkpoint": log_start,
+            "high_watermark": admitted.high_watermark,
+            "is_replicated": checkpointed is not None and start <= checkpointed,
+            "percent": decision.percent_of_retention_bytes,
+            "blocked_by": block.hold,
+            "blocked_offset": block.base_offset,
+            "blocked_timestamp": block.timestamp,
+            "wait_ms": block.wait_ms,
+            **_limits(RetentionRules.of(config)),
+        }
+    )
+    if run.options.dry_run:
+        columns["operations"] = json.dumps(list(sweep.steps.describe()))
+    return columns | _removals(store, sweep) if sweep.is_due else columns
+
+
+def kept_columns(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all columns of a partition of which nothing goes.
+
+    Args:
+        seen: Columns of ``schemas.RETENTION_PLAN``: its bytes, segments and offsets, its limits,
+            and what keeps it. A value may also be an array, of those of many partitions.
+    """
+    columns = {
+        **seen,
+        "status": Status.SKIPPED,
+        "reason": Reason.NOTHING_TO_RETAIN,
+        "deleted_bytes": 0,
+        "deleted_segments": 0,
+        "old_log_start_offset": seen["log_start_offset"],
+        "rolls": False,
+        "bytes_after": seen["bytes"],
+        "segments_after": seen["segments"],
+        "removed": [],
     }
-    if not sweep.is_due:
-        return columns | {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RETAIN}
-    return columns | {"status": Status.PLANNED}
+    for predicate in Predicate:
+        name = f"by_{predicate.value.lower()}"
+        columns |= {f"{name}_segments": 0, f"{name}_bytes": 0}
+    return columns
 
 
 def _limits(rules: RetentionRules) -> dict[str, int]:
@@ -131,26 +168,18 @@ def _unlinks(run: RunContext, directory: str) -> bool:
     return not run.options.keep_deleted or names_manifest(directory)
 
 
-def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[str, Any]:
-    """Return a partition's state and plan as columns."""
+def _removals(store: LogStore, sweep: Sweep) -> dict[str, Any]:
+    """Return the columns that differ where something is done to a partition."""
     state, decision = sweep.state, sweep.decision
-    block = decision.blocked_by
     row: dict[str, Any] = {
-        "bytes": state.size_bytes,
-        "segments": len(state.segments),
+        "status": Status.PLANNED,
+        "reason": None,
         "deleted_bytes": decision.removed_bytes,
         "deleted_segments": len(decision.removals),
         "old_log_start_offset": decision.old_log_start_offset,
-        "log_start_offset": decision.log_start_offset,
         "rolls": decision.roll_offset is not None,
-        "percent": decision.percent_of_retention_bytes,
-        "blocked_by": block.hold.value,
-        "blocked_offset": block.base_offset,
-        "blocked_timestamp": block.timestamp,
-        "wait_ms": block.wait_ms,
         "bytes_after": state.size_bytes - decision.removed_bytes,
         "segments_after": sweep.segments_after,
-        "first_base_offset": sweep.first_base_offset,
         "removed": list(decision.removed_base_offsets),
     }
     for predicate in Predicate:
@@ -158,8 +187,6 @@ def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[
         row[f"{name}_segments"], row[f"{name}_bytes"] = decision.counts(predicate)
     if row["by_time_segments"]:
         row["newest_timestamp"] = newest_timestamp(store, state)
-    if context.run.options.dry_run:
-        row["operations"] = json.dumps(list(sweep.steps.describe()))
     return row
 
 

@@ -18,7 +18,14 @@ from storage_core.errors import ConfigError
 from storage_core.index.segment_indexes import AbortedTxn, collect_aborted
 from storage_core.kernels import compaction_walk as walk
 from storage_core.log.loaded_log import LoadedLog, SegmentState
-from storage_core.maintenance.listings import NO_END, NO_ENTRY, CheckpointColumns, Listings, Numbers
+from storage_core.maintenance.listings import (
+    NO_END,
+    NO_ENTRY,
+    CheckpointColumns,
+    Listings,
+    Mask,
+    Numbers,
+)
 from storage_core.maintenance.partition_state import Fact, PartitionState, UnobservedError
 from storage_core.records.payload import Limits
 from storage_core.threads import valid_at_once
@@ -189,6 +196,44 @@ class CompactionFacts:
         answers = np.empty((walk.ANSWER_COLUMNS, self.logs.shape[1]), np.int64)
         walk.walk_compaction(self.segments, self.logs, now_ms, answers)
         return answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndueLogs:
+    """Which of some partitions no round is due of. Numbers count where ``is_undue``; they are
+    named as in ``CleanableRange``."""
+
+    is_undue: Mask  # whether no round is due, and that is sure
+    verdicts: Numbers  # which of VERDICTS says why
+    first_dirty_offset: Numbers
+    first_uncleanable_offset: Numbers
+    clean_bytes: Numbers
+    cleanable_bytes: Numbers
+    checkpoint_is_invalid: Mask
+    max_compaction_delay_ms: int = 0  # where a maximum lag is limited, nothing here is sure
+
+    @property
+    def cleanable_ratio(self) -> NDArray[np.float64]:
+        """Share of the cleanable bytes, 0.0 for a log without any."""
+        total = np.maximum(self.clean_bytes + self.cleanable_bytes, 1)
+        ratios: NDArray[np.float64] = self.cleanable_bytes / total
+        return ratios
+
+
+def find_undue_logs(facts: CompactionFacts, *, now_ms: int) -> UndueLogs:
+    """Find the partitions of which no round is due. Where one is, or a fact is missing,
+    ``choose_range`` decides about each."""
+    answers = facts.decide(now_ms=now_ms)
+    is_undue = (answers[walk.MISSING] == walk.NOTHING) & (answers[walk.VERDICT] != walk.DUE)
+    return UndueLogs(
+        is_undue=is_undue,
+        verdicts=np.where(is_undue, answers[walk.VERDICT], walk.DUE),
+        first_dirty_offset=answers[walk.FIRST_DIRTY_OFFSET],
+        first_uncleanable_offset=answers[walk.FIRST_UNCLEANABLE_OFFSET],
+        clean_bytes=answers[walk.CLEAN_BYTES],
+        cleanable_bytes=answers[walk.CLEANABLE_BYTES],
+        checkpoint_is_invalid=answers[walk.HAS_INVALID_CHECKPOINT] != 0,
+    )
 
 
 def _or_none(fact: int | None) -> int:
