@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from pylog_spark.house import additions
-from pylog_spark.options import JobOptions
 from pylog_spark.rows import Binary, Int32, Number, Text, Truth, column, rows_to_batches
 from pylog_spark.schemas import RECOVERY_WORK, Action, Failure, Reason, Status
 from pylog_spark.tasks.ahead import (
@@ -46,7 +45,6 @@ from storage_core.catalog.off_switch import is_switched_off
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
 from storage_core.commit import CommitPlan, Operation
 from storage_core.commit.scratch import keep_scratch
-from storage_core.config import LogConfig
 from storage_core.errors import CheckpointError
 from storage_core.filenames import (
     LOG_SUFFIX,
@@ -105,13 +103,6 @@ class RecoveryWork:
     cleaner_offset: int | None = None
     healing: str | None = None  # what heals it before it is recovered, as JSON; None for a recovery
 
-    @property
-    def action(self) -> Action:
-        """What is done to it."""
-        if self.healing is not None:
-            return Action.HEAL
-        return Action.TRUNCATE if self.truncations else Action.RECOVER
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedSegment(TaskMessage):
@@ -159,17 +150,10 @@ def observe_recovery(
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RECOVERY_WORK``; only listings."""
     checkpoints_of = cache(partial(root_checkpoints, files=RECOVERY_FILES, strict=False))
     observed = map_partitions(
-        lambda row: _observe_row(row, context, checkpoints_of), rows_of(batches)
+        lambda row: attempt_directory(row, partial(_look, row, context, checkpoints_of)),
+        rows_of(batches),
     )
     yield from rows_to_batches(RECOVERY_WORK, observed)
-
-
-def _observe_row(
-    row: Mapping[str, Any],
-    context: RunContext,
-    checkpoints_of: Callable[[str], Checkpoints],
-) -> dict[str, Any]:
-    return attempt_directory(row, partial(_look, row, context, checkpoints_of))
 
 
 def _look(
@@ -249,19 +233,9 @@ def scan_segments(
 
 
 def _scan(work: RecoveryWork, context: RecoveryContext, head: ScannedSegment) -> ScannedSegment:
-    config, write, place = _config(work, context), context.write, work.ref.directory
+    write, place = context.write, work.ref.directory
     store = open_store(place) if write is None else write.roots[work.ref.root].open(place)
-    healed = _healed(store, work)
-    store = store if healed is None else healed.store
-    with closing(store.open_file(log_file(head.base_offset))) as reader:
-        scan = scan_segment(
-            reader,
-            head.base_offset,
-            index_interval_bytes=config.index_interval_bytes,
-            max_index_bytes=config.segment_index_bytes,
-            window_bytes=context.run.options.cleaner.window_bytes,
-            threads=context.threads,
-        )
+    scan = _kind_of(work)(store, work, context).scan(head.base_offset)
     return replace(head, scan=scan.to_bytes())
 
 
@@ -342,11 +316,8 @@ def _plan(
 ) -> RecoveredLog:
     if head.failure:
         return head
-    store = open_store(work.ref.directory)
-    healed = _healed(store, work)
-    source = store if healed is None else healed.store
-    log = _load(source, work, scans, context, healed)
-    answer = _describe(source, work, log, context)
+    recovery = _kind_of(work)(open_store(work.ref.directory), work, context)
+    answer = recovery.describe(recovery.load(scans))
     is_refused = answer["reason"] is not None
     return fill(head, answer | {"status": Status.SKIPPED if is_refused else Status.PLANNED})
 
@@ -366,20 +337,18 @@ def _commit(
     def prepare(store: LogStore) -> Prepared:
         if head.failure:
             return Prepared(result={TOUCHED: False}, plan=None)
-        healed = _healed(store, work)
-        source = store if healed is None else healed.store
-        log = _load(source, work, scans, context, healed)
-        answer = _describe(source, work, log, context)
+        recovery = _kind_of(work)(store, work, context)
+        log = recovery.load(scans)
+        answer = recovery.describe(log)
         if answer["reason"] is not None:
             return Prepared(result=answer | {"status": Status.SKIPPED}, plan=None)
         if not _is_expected(work, answer, context.run):
             return Prepared(result=answer | _CHANGED, plan=None)
-        answer |= _salvage(source, work, log, context) | {"status": Status.DONE.value}
-        plan = log.plan if healed is None else _place_segments(healed, work, log, write)
-        return Prepared(result=answer, plan=plan)
+        answer |= recovery.salvage(log) | {"status": Status.DONE.value}
+        return Prepared(result=answer, plan=recovery.plan(log, write))
 
     access = write.roots[work.ref.root]
-    columns = access.commit(work.ref.directory, work.action.value, prepare)
+    columns = access.commit(work.ref.directory, _kind_of(work).action.value, prepare)
     if head.failure and columns.get(TOUCHED) is False:
         return head
     return fill(replace(head, failure=Failure()), columns)
@@ -400,89 +369,227 @@ def _is_expected(work: RecoveryWork, answer: Mapping[str, Any], run: RunContext)
     return expected[work.ref.directory] == digest_operations(answer["operations"])
 
 
-def _load(
-    source: LogStore,
-    work: RecoveryWork,
-    scans: Mapping[int, SegmentScan],
-    context: RecoveryContext,
-    healed: HealedStore | None = None,
-) -> LoadedLog:
-    """Load a log; of a healed partition, plan the swap first."""
-    log = plan_recovery(
-        source,
-        config=_config(work, context),
-        cleaner=context.run.options.cleaner,
-        now_ms=context.run.options.now_ms,
-        recovery_point=work.recovery_point,
-        log_start_offset=work.log_start_offset,
-        clean_shutdown=work.is_clean,
-        truncations=work.truncations,
-        scans=scans,
-        threads=context.threads,
-    )
-    operations = log.operations if healed is None else healed.plan(log.operations)
-    return replace(log, operations=keep_scratch(operations, context.run.run_id))
+class _Recovery:
+    """Puts one log in order, as a broker does after a crash.
 
+    Args:
+        store: The partition.
+    """
 
-def _healed(store: LogStore, work: RecoveryWork) -> HealedStore | None:
-    """Return a partition with its new segments; None without any."""
-    if work.healing is None:
-        return None
-    open_healing: Callable[[LogStore, str], HealedStore] = next(additions("healing"))
-    return open_healing(store, work.healing)
+    action = Action.RECOVER
 
+    def __init__(self, store: LogStore, work: RecoveryWork, context: RecoveryContext) -> None:
+        self.source = store  # what is loaded
+        self.work = work
+        self.run = context.run
+        self.options = context.run.options
+        self.threads = context.threads
+        # Kafka's defaults where no source knows the topic. Of all settings only the density and
+        # the size of rebuilt indexes matter to a loader.
+        catalog = context.run.catalogs[work.ref.root]
+        self.config = catalog.config_or_defaults(work.ref.partition.topic)
 
-def _place_segments(
-    healed: HealedStore, work: RecoveryWork, log: LoadedLog, write: WriteContext
-) -> CommitPlan:
-    """Write new segments to scratch files; return the recovery's plan."""
-    folder = write.roots[work.ref.root].shared_folder(work.ref.directory)
-    if folder is None:
-        raise ValueError("a root without a folder that its tasks share is not healed")
-    scratch = folder / f"{SCRATCH_PREFIX}{write.run.run_id}-{work.ref.ordinal}"
-    return replace(log.plan, operations=healed.write(log.operations, scratch))
+    def scan(self, base_offset: int) -> SegmentScan:
+        """Read a segment from end to end."""
+        with closing(self.source.open_file(log_file(base_offset))) as reader:
+            return scan_segment(
+                reader,
+                base_offset,
+                index_interval_bytes=self.config.index_interval_bytes,
+                max_index_bytes=self.config.segment_index_bytes,
+                window_bytes=self.options.cleaner.window_bytes,
+                threads=self.threads,
+            )
 
+    def load(self, scans: Mapping[int, SegmentScan]) -> LoadedLog:
+        """Load the log, with the operations that put it in order.
 
-def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
-    """Return the topic's config, Kafka's defaults where no source knows it. Of all settings only
-    the density and the size of rebuilt indexes matter to a loader."""
-    return context.run.catalogs[work.ref.root].config_or_defaults(work.ref.partition.topic)
+        Args:
+            scans: Of segments, by base offset; others are read.
+        """
+        log = self._load(scans, self.work.truncations)
+        return replace(log, operations=keep_scratch(self._operations(log), self.run.run_id))
 
-
-def _describe(
-    source: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
-) -> dict[str, Any]:
-    """Return the partition's row as of after the operations."""
-    # That an empty segment goes is no loss, nor are zeros: they are among the operations.
-    lost = [cut for cut in log.repairs.cuts if cut.lost_bytes]
-    cuts = [asdict(cut) | {"records": count_lost_records(source, cut)} for cut in lost]
-    steps = log.plan
-    repairs = log.repairs
-    if work.truncations:
-        refusal = _refuse_truncation(source, work, context)
-    else:
-        readable = sum(cut["records"] for cut in cuts)
-        refusal = _refuse_beginning(source, work, log, context.run.options) or _refuse(
-            work, log, context.run.options, readable_records=readable
+    def _load(self, scans: Mapping[int, SegmentScan], truncations: Sequence[int]) -> LoadedLog:
+        return plan_recovery(
+            self.source,
+            config=self.config,
+            cleaner=self.options.cleaner,
+            now_ms=self.options.now_ms,
+            recovery_point=self.work.recovery_point,
+            log_start_offset=self.work.log_start_offset,
+            clean_shutdown=self.work.is_clean,
+            truncations=truncations,
+            scans=scans,
+            threads=self.threads,
         )
-    end = log.follower_end or FollowerEnd(log_end_offset=log.log_end_offset, clean_end_offset=None)
-    points = [point for point in (work.cleaner_offset, end.clean_end_offset) if point is not None]
-    return {
-        "reason": None if refusal is None else refusal[0].value,
-        "error": None if refusal is None else refusal[1],
-        "log_start_offset": log.log_start_offset,
-        "log_end_offset": end.log_end_offset,
-        "first_base_offset": log.segments[0].base_offset,
-        "bytes_after": log.size_bytes,
-        "segments_after": len(log.segments),
-        "rebuilt_segments": len(log.repairs.rebuilt),
-        "cuts": json.dumps(cuts),
-        "next_offset": min(points) if len(points) > 1 else None,
-        "is_repaired": bool(repairs.cuts or repairs.rebuilt or repairs.split),
-        "doubtful_epoch": _find_doubtful_epoch(source, log),
-        "steps": len(steps.operations),
-        "operations": json.dumps(list(steps.describe())),
-    }
+
+    def _operations(self, log: LoadedLog) -> Sequence[Operation]:
+        """Return the operations on files of a log as it was loaded."""
+        return log.operations
+
+    def plan(self, log: LoadedLog, _write: WriteContext) -> CommitPlan:
+        """Return what is committed."""
+        return log.plan
+
+    def describe(self, log: LoadedLog) -> dict[str, Any]:
+        """Return the partition's row as of after the operations."""
+        # That an empty segment goes is no loss, nor are zeros: they are among the operations.
+        lost = [cut for cut in log.repairs.cuts if cut.lost_bytes]
+        cuts = [asdict(cut) | {"records": count_lost_records(self.source, cut)} for cut in lost]
+        refusal = self.refuse(log, sum(cut["records"] for cut in cuts))
+        steps, repairs = log.plan, log.repairs
+        end = log.follower_end or FollowerEnd(
+            log_end_offset=log.log_end_offset, clean_end_offset=None
+        )
+        points = [p for p in (self.work.cleaner_offset, end.clean_end_offset) if p is not None]
+        return {
+            "reason": None if refusal is None else refusal[0].value,
+            "error": None if refusal is None else refusal[1],
+            "log_start_offset": log.log_start_offset,
+            "log_end_offset": end.log_end_offset,
+            "first_base_offset": log.segments[0].base_offset,
+            "bytes_after": log.size_bytes,
+            "segments_after": len(log.segments),
+            "rebuilt_segments": len(repairs.rebuilt),
+            "cuts": json.dumps(cuts),
+            "next_offset": min(points) if len(points) > 1 else None,
+            "is_repaired": bool(repairs.cuts or repairs.rebuilt or repairs.split),
+            "doubtful_epoch": _find_doubtful_epoch(self.source, log),
+            "steps": len(steps.operations),
+            "operations": json.dumps(list(steps.describe())),
+        }
+
+    def refuse(self, log: LoadedLog, readable_records: int) -> tuple[Reason, str] | None:
+        """Return why a guard refuses the operations, or None.
+
+        Args:
+            readable_records: How many that can be read would be cut.
+        """
+        return self._refuse_beginning(log) or self._refuse_cuts(log, readable_records)
+
+    def _refuse_beginning(self, log: LoadedLog) -> tuple[Reason, str] | None:
+        """Return why a guard refuses to begin a log anew, or None."""
+        names = [file.name for file in self.source.list_files()]
+        end = find_former_end(names, self.work.recovery_point, self.work.high_watermark)
+        if end is None or end <= log.log_end_offset or self.options.allow_truncate:
+            return None
+        why = (
+            f"the log has no segment: it would begin anew at offset {log.log_end_offset}, though "
+            f"its checkpoints and snapshots end it at {end}. Bring its .log files back; if it was "
+            f"empty, make {log_file(end)} of 0 bytes, as the broker's user (override: "
+            "--allow-truncate)"
+        )
+        return Reason.BEGINS_ANEW, why
+
+    def _refuse_cuts(self, log: LoadedLog, readable_records: int) -> tuple[Reason, str] | None:
+        """Return why a guard refuses what a recovery cuts, or None."""
+        options, cut_bytes = self.options, log.repairs.lost_bytes
+        mark = self.work.high_watermark
+        # A log that ends there by itself, as after a power cut, loses nothing by being recovered.
+        is_below = mark is not None and log.log_end_offset < mark
+        if is_below and cut_bytes and not options.allow_truncate:
+            why = (
+                f"the log would end at offset {log.log_end_offset}, below its checkpointed high "
+                f"watermark {mark}: records that were acknowledged would be lost unless another "
+                "replica has them (override: --allow-truncate)"
+            )
+            return Reason.CUTS_BELOW_HIGH_WATERMARK, why
+        if log.log_end_offset <= log.log_start_offset and cut_bytes and not options.allow_truncate:
+            why = (
+                f"nothing of the log would be left, {cut_bytes} bytes would be cut "
+                "(override: --allow-truncate)"
+            )
+            return Reason.CUTS_WHOLE_LOG, why
+        if mark is None and readable_records and not options.allow_truncate:
+            why = (
+                f"{count_text(readable_records, 'record')} that can still be read would be cut, "
+                f"from offset {log.log_end_offset} on, and no high watermark says whether they "
+                "were acknowledged: keep them with --salvage DIR, or take the log from another "
+                "replica (override: --allow-truncate)"
+            )
+            return Reason.CUTS_READABLE_RECORDS, why
+        if cut_bytes > options.max_truncate_bytes:
+            why = (
+                f"{cut_bytes} bytes would be cut, at most {options.max_truncate_bytes} may be "
+                f"(override: --max-truncate-bytes {cut_bytes})"
+            )
+            return Reason.CUTS_TOO_MUCH, why
+        return None
+
+    def salvage(self, log: LoadedLog) -> dict[str, Any]:
+        """Set aside the bytes to be cut, before the first cut. It is done again if a task runs
+        twice."""
+        if self.options.salvage is None or not log.repairs.lost_bytes:
+            return {}
+        store = LocalStore(Path(self.work.ref.directory))
+        salvage = salvage_cuts(
+            store,
+            log.repairs.cuts,
+            salvage_directory(self.options.salvage, self.run.run_id, store.directory),
+            index_interval_bytes=self.config.index_interval_bytes,
+            max_index_bytes=self.config.segment_index_bytes,
+            source=self.source,
+            epochs=log.epochs,
+        )
+        return {"salvage": to_json(salvage)}
+
+
+class _Truncation(_Recovery):
+    """Recovers a replica, then cuts it to follow a leader."""
+
+    action = Action.TRUNCATE
+
+    def refuse(self, _log: LoadedLog, _readable_records: int) -> tuple[Reason, str] | None:
+        """Return why a guard refuses the cuts, or None: they were planned, and counted."""
+        if not self.work.is_clean:
+            # What opening cuts is judged as a recovery's: the audit saw only what that leaves.
+            opened = self._load({}, ())
+            readable = sum(count_lost_records(self.source, cut) for cut in opened.repairs.cuts)
+            refusal = self._refuse_cuts(opened, readable)
+            if refusal is not None:
+                why = f"its log was not closed, and `pylog recover` refuses it: {refusal[1]}"
+                return Reason.RECOVERY_REQUIRED, why
+        committed = self.work.committed_records
+        if committed and not (self.options.allow_truncate and self.options.salvage is not None):
+            why = (
+                f"{count_text(committed, 'committed record')} would be cut that the "
+                "leader does not have: let another replica lead, or make the plan with "
+                "--allow-committed-loss and --salvage DIR"
+            )
+            return Reason.CUTS_COMMITTED_RECORDS, why
+        return None
+
+
+class _Healing(_Recovery):
+    """Gives a log segments of other replicas' bytes, and recovers it with them."""
+
+    action = Action.HEAL
+
+    def __init__(self, store: LogStore, work: RecoveryWork, context: RecoveryContext) -> None:
+        super().__init__(store, work, context)
+        open_healing: Callable[[LogStore, str], HealedStore] = next(additions("healing"))
+        self._healed = open_healing(store, work.healing or "")
+        self.source = self._healed.store
+
+    def _operations(self, log: LoadedLog) -> Sequence[Operation]:
+        return self._healed.plan(log.operations)
+
+    def plan(self, log: LoadedLog, write: WriteContext) -> CommitPlan:
+        """Write the new segments to scratch files; return what is committed."""
+        ref = self.work.ref
+        folder = write.roots[ref.root].shared_folder(ref.directory)
+        if folder is None:
+            raise ValueError("a root without a folder that its tasks share is not healed")
+        scratch = folder / f"{SCRATCH_PREFIX}{self.run.run_id}-{ref.ordinal}"
+        return replace(log.plan, operations=self._healed.write(log.operations, scratch))
+
+
+def _kind_of(work: RecoveryWork) -> type[_Recovery]:
+    """Return what is done to a log, by what was planned for it."""
+    if work.healing is not None:
+        return _Healing
+    return _Truncation if work.truncations else _Recovery
 
 
 def _find_doubtful_epoch(source: LogStore, log: LoadedLog) -> str | None:
@@ -504,104 +611,6 @@ def _find_doubtful_epoch(source: LogStore, log: LoadedLog) -> str | None:
     doubtful = find_last_epoch(runs, [before.entries]).doubtful
     is_written = doubtful is not None and any(doubtful.epoch == each.epoch for each in log.epochs)
     return str(doubtful) if is_written else None
-
-
-def _refuse_beginning(
-    source: LogStore, work: RecoveryWork, log: LoadedLog, options: JobOptions
-) -> tuple[Reason, str] | None:
-    """Return why a guard refuses to begin a log anew, or None."""
-    names = [file.name for file in source.list_files()]
-    end = find_former_end(names, work.recovery_point, work.high_watermark)
-    if end is None or end <= log.log_end_offset or options.allow_truncate:
-        return None
-    why = (
-        f"the log has no segment: it would begin anew at offset {log.log_end_offset}, though its "
-        f"checkpoints and snapshots end it at {end}. Bring its .log files back; if it was empty, "
-        f"make {log_file(end)} of 0 bytes, as the broker's user (override: --allow-truncate)"
-    )
-    return Reason.BEGINS_ANEW, why
-
-
-def _refuse(
-    work: RecoveryWork, log: LoadedLog, options: JobOptions, *, readable_records: int
-) -> tuple[Reason, str] | None:
-    """Return why a guard refuses this recovery, or None."""
-    cut_bytes = log.repairs.lost_bytes
-    mark = work.high_watermark
-    # A log that ends there by itself, as after a power cut, loses nothing by being recovered.
-    is_below = mark is not None and log.log_end_offset < mark
-    if is_below and cut_bytes and not options.allow_truncate:
-        why = (
-            f"the log would end at offset {log.log_end_offset}, below its checkpointed high "
-            f"watermark {mark}: records that were acknowledged would be lost unless another "
-            "replica has them (override: --allow-truncate)"
-        )
-        return Reason.CUTS_BELOW_HIGH_WATERMARK, why
-    if log.log_end_offset <= log.log_start_offset and cut_bytes and not options.allow_truncate:
-        why = (
-            f"nothing of the log would be left, {cut_bytes} bytes would be cut "
-            "(override: --allow-truncate)"
-        )
-        return Reason.CUTS_WHOLE_LOG, why
-    if mark is None and readable_records and not options.allow_truncate:
-        why = (
-            f"{count_text(readable_records, 'record')} that can still be read would be cut, from "
-            f"offset {log.log_end_offset} on, and no high watermark says whether they were "
-            "acknowledged: keep them with --salvage DIR, or take the log from another replica "
-            "(override: --allow-truncate)"
-        )
-        return Reason.CUTS_READABLE_RECORDS, why
-    if cut_bytes > options.max_truncate_bytes:
-        why = (
-            f"{cut_bytes} bytes would be cut, at most {options.max_truncate_bytes} may be "
-            f"(override: --max-truncate-bytes {cut_bytes})"
-        )
-        return Reason.CUTS_TOO_MUCH, why
-    return None
-
-
-def _refuse_truncation(
-    store: LogStore, work: RecoveryWork, context: RecoveryContext
-) -> tuple[Reason, str] | None:
-    """Return why a guard refuses to cut a replica, or None. The cut would let the replica follow
-    a leader."""
-    options = context.run.options
-    if not work.is_clean:
-        # What opening cuts is judged as a recovery's: the audit saw only what that leaves.
-        opened = _load(store, replace(work, truncations=()), {}, context)
-        readable = sum(count_lost_records(store, cut) for cut in opened.repairs.cuts)
-        refusal = _refuse(work, opened, options, readable_records=readable)
-        if refusal is not None:
-            why = f"its log was not closed, and `pylog recover` refuses it: {refusal[1]}"
-            return Reason.RECOVERY_REQUIRED, why
-    if work.committed_records and not (options.allow_truncate and options.salvage is not None):
-        why = (
-            f"{count_text(work.committed_records, 'committed record')} would be cut that the "
-            "leader does not have: let another replica lead, or make the plan with "
-            "--allow-committed-loss and --salvage DIR"
-        )
-        return Reason.CUTS_COMMITTED_RECORDS, why
-    return None
-
-
-def _salvage(
-    source: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
-) -> dict[str, Any]:
-    """Set aside the bytes to be cut, before the first cut. It is done again if a task runs
-    twice."""
-    if context.run.options.salvage is None or not log.repairs.lost_bytes:
-        return {}
-    config, store = _config(work, context), LocalStore(Path(work.ref.directory))
-    salvage = salvage_cuts(
-        store,
-        log.repairs.cuts,
-        salvage_directory(context.run.options.salvage, context.run.run_id, store.directory),
-        index_interval_bytes=config.index_interval_bytes,
-        max_index_bytes=config.segment_index_bytes,
-        source=source,
-        epochs=log.epochs,
-    )
-    return {"salvage": to_json(salvage)}
 
 
 def salvage_directory(salvage: str, run_id: str, directory: Path) -> Path:
