@@ -78,7 +78,7 @@ def ingest(
         lease = None if options.dry_run else _hold(run, target)
         if rules.in_place and lease is not None:
             record_adopted(open_object_store(target.location), source.location)
-        run.notes += _remarks(target)
+        run.note(_remarks(target))
         context = IngestContext(
             run_id=job.run_id,
             mirror=source.location,
@@ -89,7 +89,7 @@ def ingest(
         )
         details = _take(run, source, context)
         if lease is not None:
-            run.notes += tuple(_carry(run, source, target, details))
+            run.note(_carry(run, source, target, details))
         results = _results(details, job)
         run.recorder.results(results)
     return run.report(TransferReport, results, notes=_notes(details), details=details)

@@ -38,7 +38,7 @@ class Observation:
 
     def __init__(self, run: Run, context: RunContext, steps: Collection[Step]) -> None:
         self.context = context
-        run.notes += problem_notes(context.catalogs)
+        run.note(problem_notes(context.catalogs))
         self._run = run
         self._steps = frozenset(steps)
         self._brokers = brokers_of(run.job.roots)

@@ -171,7 +171,7 @@ def purge(
                 disks.append(inspect_root(root.location))
     set_aside = tuple(describe_set_aside(disks, job.topics))
     with Run(place or Local(), job) as run:
-        run.notes += dump_notes(options)
+        run.note(dump_notes(options))
         run.hold_roots()
         results = purge_step(run, build_catalogs(log_roots, options))
     failed = [
@@ -254,7 +254,7 @@ def _purge_root(run: Run, location: str, purge: RootPurge[PurgeT]) -> Iterator[d
         for each in ended:
             is_whole = is_whole and each.status == Status.DONE.value
             yield {"root": location, **each.columns()}
-    run.notes += tuple(purge.end(is_whole=is_whole, now_ms=run.job.clock.now_ms()))
+    run.note(purge.end(is_whole=is_whole, now_ms=run.job.clock.now_ms()))
 
 
 def _purge_in_tasks(

@@ -78,9 +78,8 @@ def _undo_roots(run: Run, undoes: str) -> Iterator[pa.Table]:
     # All of them are held before the first is touched: whoever is refused one has changed nothing.
     # Entering a log directory finishes what killed runs began there, so those come last.
     for root, lock in () if options.dry_run else zip(roots, locks, strict=True):
-        run.roots[root.location] = root
         try:
-            lock.enter_context(root)
+            run.hold(root, until=lock)
         except StorageError as error:
             root.give_up(error)
     # A store that fails ends the run: by then the disks are undone.
@@ -90,7 +89,7 @@ def _undo_roots(run: Run, undoes: str) -> Iterator[pa.Table]:
     ):
         undo = root.undo_of(undoes, folder)
         yield run.recorder.each_result(_undo_root(run, root, undo, lock), action=job.action)
-        run.notes += tuple(undo.end())
+        run.note(undo.end())
 
 
 def _undo_root(

@@ -12,11 +12,11 @@ exactly the plan that was saved.
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +34,8 @@ from storage_core.local_files import require_own_file
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import write_record
+
+T = TypeVar("T")
 
 FORMAT: Final = "pylog-plan"
 VERSION: Final = 1
@@ -73,6 +75,45 @@ class PlannedPartition:
         # Not the generation of a managed one: that it is another one is to be said.
         directory = self.directory.partition(GENERATION_MARK)[0]
         return self.action, self.root, self.topic, self.partition, directory
+
+
+class PlanBook:
+    """What a run has planned, for ``--plan-out``, and which plans it found outdated."""
+
+    def __init__(self) -> None:
+        self.partitions: tuple[PlannedPartition, ...] = ()
+        self.catalogs: Mapping[str, TopicCatalog] = {}  # by which they were planned, by root
+        # Directories that are not any more what a saved plan was made for.
+        self.outdated: frozenset[str] = frozenset()
+
+    def note(
+        self, partitions: Iterable[PlannedPartition], catalogs: Mapping[str, TopicCatalog]
+    ) -> None:
+        """Note the plans of a step."""
+        self.partitions += tuple(partitions)
+        self.catalogs = self.catalogs or catalogs
+
+    def refuse(self, directories: Iterable[str]) -> None:
+        """Note directories whose saved plans are outdated."""
+        self.outdated |= frozenset(directories)
+
+    def revise(
+        self,
+        action: str,
+        values: Mapping[str, T],
+        change: Callable[[PlannedPartition, T], PlannedPartition],
+    ) -> None:
+        """Change an action's plans by what became known later.
+
+        Args:
+            values: By directory; the plans of others stay.
+        """
+        self.partitions = tuple(
+            change(noted, values[noted.directory])
+            if noted.action == action and noted.plan and noted.directory in values
+            else noted
+            for noted in self.partitions
+        )
 
 
 _NAMES: Final = tuple(each.name for each in fields(PlannedPartition))

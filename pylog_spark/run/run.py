@@ -6,7 +6,7 @@ has ended, whatever ended it; then the record is closed.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -24,7 +24,7 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.house import addition_for
 from pylog_spark.options import RunLimits
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
-from pylog_spark.run.plan_file import PlannedPartition
+from pylog_spark.run.plan_file import PlanBook
 from pylog_spark.run.plan_table import refuse_duplicates
 from pylog_spark.run.planning import (
     Disks,
@@ -227,9 +227,7 @@ class Run:
         held: What is given back when the run has ended, the last first.
         roots: The roots under their locks and leases, by location; none in a dry run.
         notes: What a reader of the report should know of the run as a whole.
-        problems: What failed after the work was done, line by line; it makes the exit status 5.
-        planned: What ``--plan-out`` is going to save.
-        refused: Directories that are not any more what a saved plan was made for.
+        plans: What it plans, and what a saved plan is held against.
         checkpoint_times: When the newest checkpoint of each broker's directory was written, before
             this run wrote any.
     """
@@ -244,11 +242,9 @@ class Run:
         self.held = ExitStack()
         self._said = ExitStack()
         self.roots: dict[str, HeldRoot] = {}
-        self.notes: tuple[str, ...] = ()
-        self.problems: list[str] = []
-        self.planned: list[PlannedPartition] = []
-        self.context: RunContext | None = None
-        self.refused: set[str] = set()
+        self.notes: list[str] = []
+        self._problems: list[str] = []
+        self.plans = PlanBook()
         self.checkpoint_times = {
             root.location: at
             for root in job.roots
@@ -297,9 +293,23 @@ class Run:
         """How many tasks may be at one local disk."""
         return find_disks(self.job.roots, self.job.options.limits.per_disk)
 
-    def hold(self, root: RootT) -> RootT:
-        """Take a root's lock or lease until the end of the run."""
-        self.roots[root.location] = self.held.enter_context(root)
+    def note(self, lines: Iterable[str]) -> None:
+        """Tell the reader of the report something of the run as a whole."""
+        self.notes += lines
+
+    def fail(self, problem: str) -> None:
+        """Tell of a failure after the work was done. It makes the exit status 5."""
+        self._problems.append(problem)
+
+    def hold(self, root: RootT, *, until: ExitStack | None = None) -> RootT:
+        """Take a root's lock or lease.
+
+        Args:
+            until: Gives it back; None for the end of the run. A root whose disk fails here is one
+                of the run's all the same.
+        """
+        self.roots[root.location] = root
+        (until or self.held).enter_context(root)
         return root
 
     def hold_roots(self, *, trash: Path | None = None) -> None:
@@ -394,7 +404,7 @@ class Run:
             run_id=self.job.run_id,
             action=self.job.action,
             dry_run=self.job.options.dry_run,
-            notes=tuple(dict.fromkeys([*self.notes, *notes, *self.problems])),
+            notes=tuple(dict.fromkeys([*self.notes, *notes, *self._problems])),
             results=results,
             summary=summarise(results, duration_ms=duration_ms),
             exit_code=exit_code_of(
@@ -406,7 +416,7 @@ class Run:
             engine=self.engine.name,
             **tables,
         )
-        if self.problems or self.recorder.problems:
+        if self._problems or self.recorder.problems:
             report = replace(report, exit_code=ExitCode.FAILED)
         self.recorder.end(report, summarise=summarise)
         if not self.recorder.problems:

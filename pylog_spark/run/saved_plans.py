@@ -32,7 +32,6 @@ from pylog_spark.tasks.message import (
 )
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.errors import InconsistentClusterIdError, InconsistentTopicIdError
 from storage_core.json_values import from_json, read_value, to_json
 from storage_core.roots.killed_runs import find_unfinished_commits
@@ -109,7 +108,6 @@ def settle_plans(
     job = run.job
     if job.options.plan_out is None and job.saved is None:
         return rows
-    run.context = run.context or context
     before: dict[PartitionKey, PlannedPartition] = {}
     compacted: set[str] = set()
     if job.saved is not None:
@@ -117,7 +115,7 @@ def settle_plans(
         if action == SWEEP:
             # They look as this run's own compaction left them; nothing can be held against them.
             compacted = {noted.directory for noted in saved if noted.action == _COMPACT}
-            compacted -= run.refused
+            compacted -= run.plans.outdated
         before = {
             noted.key: noted
             for noted in saved
@@ -141,14 +139,14 @@ def settle_plans(
             is not None
         }
         failed = {n for n, row in enumerate(listed) if row["status"] == Status.FAILED.value}
-        run.refused |= {listed[number]["directory"] for number in refusals.keys() | failed}
+        run.plans.refuse(listed[number]["directory"] for number in refusals.keys() | failed)
         rows = _left_out(
             rows, {number: (Reason.INPUTS_CHANGED, why) for number, why in refusals.items()}
         )
         keys = {noted.key for noted in planned}
         gone = [noted for key, noted in before.items() if key not in keys]
         rows = _with_missing(rows, gone)
-    run.planned += planned
+    run.plans.note(planned, context.catalogs)
     return rows
 
 
@@ -173,12 +171,12 @@ def _without_unfinished(run: Run, rows: pa.Table) -> pa.Table:
 
 def write_planned(run: Run) -> None:
     """Write what was noted into the file of ``--plan-out``."""
-    job, context = run.job, run.context
+    job = run.job
     if job.options.plan_out is None:
         return
-    catalogs: dict[str, TopicCatalog] = {
-        root: restrict_catalog(catalog, planned_topics(run.planned, root))
-        for root, catalog in ({} if context is None else context.catalogs).items()
+    catalogs = {
+        root: restrict_catalog(catalog, planned_topics(run.plans.partitions, root))
+        for root, catalog in run.plans.catalogs.items()
     }
     plan = SavedPlan(
         run_id=job.run_id,
@@ -187,7 +185,7 @@ def write_planned(run: Run) -> None:
         roots=job.roots,
         options=job.options,
         catalogs=catalogs,
-        partitions=tuple(run.planned),
+        partitions=run.plans.partitions,
     )
     write_plan_file(Path(job.options.plan_out), plan)
 
@@ -196,14 +194,11 @@ def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> N
     """Add operations to the noted plan. A recovery's are known only after its tasks have read."""
     if run.job.options.plan_out is None:
         return
-    run.planned[:] = [
-        replace(
-            noted, plan={**noted.plan, "operations": json.loads(texts[noted.directory] or "[]")}
-        )
-        if noted.action == action and noted.plan and noted.directory in texts
-        else noted
-        for noted in run.planned
-    ]
+
+    def add(noted: PlannedPartition, text: str | None) -> PlannedPartition:
+        return replace(noted, plan={**noted.plan, "operations": json.loads(text or "[]")})
+
+    run.plans.revise(action, texts, add)
 
 
 def _look(run: Run, rows: Sequence[Row], action: str) -> dict[int, Fingerprint]:

@@ -140,18 +140,18 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
     that it can be undone; the plan that was asked for is saved when its last step has ended.
     """
     with Run(place, job) as run:
-        run.notes += (*dump_notes(job.options, job.roots), *bucket_notes(job.roots))
+        run.note([*dump_notes(job.options, job.roots), *bucket_notes(job.roots)])
         run.hold_roots(trash=run_trash(job))
         changed = [root for root in job.roots if not root.role.facts.keeps_generations]
         begin_trash(job, [root.location for root in changed], run.held)
-        run.notes += tuple(trash_notes(job))
+        run.note(trash_notes(job))
         yield run
         try:
             write_planned(run)
         except StorageError as error:
             # The answer of the dry run is known, and is shown.
-            run.problems.append(f"{job.options.plan_out}: the plan was not saved: {error}")
-    run.notes += tuple(
+            run.fail(f"{job.options.plan_out}: the plan was not saved: {error}")
+    run.note(
         f"{location}: the disk failed, and the run did no more there: the directory has no "
         f"marker of a clean shutdown, the next run finishes what had begun: {failure}"
         for location, failure in run.failures.items()

@@ -241,12 +241,11 @@ def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcom
         }
         sizes[row.ordinal] = row.bytes_after
         exact[plans["directory"][row.ordinal].as_py()] = row.bytes_after
-    run.planned[:] = [
-        replace(noted, figures={**noted.figures, "bytes_after": exact[noted.directory]})
-        if noted.action == Action.COMPACT.value and noted.directory in exact
-        else noted
-        for noted in run.planned
-    ]
+    run.plans.revise(
+        Action.COMPACT.value,
+        exact,
+        lambda noted, size: replace(noted, figures={**noted.figures, "bytes_after": size}),
+    )
     place = plans.column_names.index("bytes_after")
     column = pa.array(sizes, pa.int64())
     return plans.set_column(place, plans.schema.field("bytes_after"), column), outcomes

@@ -69,7 +69,7 @@ def observation_of(disk: Disk, steps: set[Step]) -> Observation:
     root = LogRoot(location=ROOT, role=Role.BROKER, is_said=True)
     options = JobOptions(now_ms=1, keep_deleted=True, dry_run=True)
     job = SimpleNamespace(roots=(root,), options=options, places=ROOT)
-    run = SimpleNamespace(look=disk.look, job=job, notes=())
+    run = SimpleNamespace(look=disk.look, job=job, note=list)
     return Observation(run, SimpleNamespace(catalogs={}), steps)
 
 
