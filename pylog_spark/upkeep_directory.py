@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ParamSpec, Self
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.options.load import broker_config, options_of_release
 from pylog_spark.rows import spark_frame, table_of
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file, write_plan_file
-from pylog_spark.run.run_report import RunReport, RunSummary
+from pylog_spark.run.run_report import Report, RunReport, RunSummary
 from pylog_spark.schemas import EXPLANATION, Action
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
@@ -41,6 +41,8 @@ from storage_core.maintenance.ingest.partition import IngestRules
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,13 @@ class UpkeepDirectory:
     def _require_session(self) -> "SparkSession":
         return _session_of(self._place)
 
+    def _frame(
+        self, operate: Callable[P, Report], *args: P.args, **kwargs: P.kwargs
+    ) -> "DataFrame":
+        """Return an operation's report as a DataFrame; without a session, do not begin it."""
+        session = self._require_session()
+        return operate(*args, **kwargs).frame(session)
+
     def with_topics(self, topics: Mapping[str, Mapping[str, str]]) -> Self:
         """Return the same directory with topics' settings said, by name or glob."""
         return replace(self, options=replace(self.options, topic_configs=topics))
@@ -179,8 +188,7 @@ class UpkeepDirectory:
         Raises:
             StorageError: The directory cannot be listed.
         """
-        self._require_session()
-        return self.verify_with_report(deep=deep, live=live).findings_frame()
+        return self._frame(self.verify_with_report, deep=deep, live=live)
 
     def verify_with_report(self, *, deep: bool = False, live: bool = False) -> VerifyReport:
         """Verify, and return the full report of the run. The rest is as in ``verify``."""
@@ -247,32 +255,27 @@ class UpkeepDirectory:
             ConfigError: The options contradict the directory.
             GuardRefusedError: The role was not said or is read-only, or the directory is in use.
         """
-        session = self._require_session()
-        return self.run_with_report(dry_run=dry_run).results_frame(session)
+        return self._frame(self.run_with_report, dry_run=dry_run)
 
     def compact(self, *, dry_run: bool = False) -> "DataFrame":
         """Compact every partition that is due; otherwise as ``run``."""
-        session = self._require_session()
-        return self.compact_with_report(dry_run=dry_run).results_frame(session)
+        return self._frame(self.compact_with_report, dry_run=dry_run)
 
     def recover(self, *, dry_run: bool = False) -> "DataFrame":
         """Recover every partition as a broker does after a crash. The rest is as in ``run``.
 
         A dry run reads everything, too.
         """
-        session = self._require_session()
-        return self.recover_with_report(dry_run=dry_run).results_frame(session)
+        return self._frame(self.recover_with_report, dry_run=dry_run)
 
     def retain(self, *, dry_run: bool = False) -> "DataFrame":
         """Remove the segments that have expired; otherwise as ``run``."""
-        session = self._require_session()
-        return self.retain_with_report(dry_run=dry_run).results_frame(session)
+        return self._frame(self.retain_with_report, dry_run=dry_run)
 
     def purge(self, *, dry_run: bool = False) -> "DataFrame":
         """Remove a broker's startup leftovers and empty the trash. A broker would remove them at
         its start. The rest is as in ``run``."""
-        session = self._require_session()
-        return self.purge_with_report(dry_run=dry_run).results_frame(session)
+        return self._frame(self.purge_with_report, dry_run=dry_run)
 
     def undo(self, run_id: str, *, dry_run: bool = False) -> "DataFrame":
         """Restore each partition to its state before a run. The rest is as in ``run``.
@@ -281,8 +284,7 @@ class UpkeepDirectory:
             run_id: The run, as its report and the ledger name it.
             dry_run: Only say what would come back.
         """
-        session = self._require_session()
-        return self.undo_with_report(run_id, dry_run=dry_run).results_frame(session)
+        return self._frame(self.undo_with_report, run_id, dry_run=dry_run)
 
     def survey(self) -> "DataFrame":
         """Return what retention and compaction would do, by listings alone. The rows are of
@@ -291,8 +293,7 @@ class UpkeepDirectory:
         Raises:
             PylogError: The directory's own files, or an inventory, cannot be read.
         """
-        session = self._require_session()
-        return self.survey_with_report().details_frame(session)
+        return self._frame(self.survey_with_report)
 
     def ingest(
         self, managed: str, *, rules: IngestRules | None = None, dry_run: bool = False
@@ -308,9 +309,7 @@ class UpkeepDirectory:
             ConfigError: A place is none.
             GuardRefusedError: Another run holds the managed root's lease.
         """
-        session = self._require_session()
-        report = self.ingest_with_report(managed, rules=rules, dry_run=dry_run)
-        return report.details_frame(session)
+        return self._frame(self.ingest_with_report, managed, rules=rules, dry_run=dry_run)
 
     def materialize(self, directory: str | Path, *, dry_run: bool = False) -> "DataFrame":
         """Write partitions of this managed root as a directory that Kafka opens. The result has
@@ -323,8 +322,7 @@ class UpkeepDirectory:
             ConfigError: This is no managed root.
             GuardRefusedError: The directory has somebody else's files, or too little room.
         """
-        session = self._require_session()
-        return self.materialize_with_report(directory, dry_run=dry_run).details_frame(session)
+        return self._frame(self.materialize_with_report, directory, dry_run=dry_run)
 
     def past_runs(self, *, last: int = 20) -> "DataFrame":
         """Return the last runs of the options' ledger and trash, newest first. Rows of ``PastRun``.

@@ -27,6 +27,9 @@ class TransferReport(Report):
         """Return the details as a DataFrame."""
         return spark_frame(spark, self.details)
 
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        return self.details_frame(spark)
+
 
 def transfer_results(
     job: Job,

@@ -88,6 +88,10 @@ class Report:
         """Return the result rows as a DataFrame."""
         return spark_frame(spark, self.results)
 
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return what ``LogDirectory`` answers with: the rows that this kind of run is about."""
+        return self.results_frame(spark)
+
     def with_notes(self, notes: Iterable[str]) -> Self:
         """Return the same report with more notes."""
         return replace(self, notes=(*self.notes, *notes))

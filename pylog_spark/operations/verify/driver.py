@@ -67,7 +67,7 @@ from storage_core.maintenance.verification.observed_root import ObservedRoot
 from storage_core.maintenance.verification.prescription import recovered_together
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from pylog_spark.engines.spark_engine import SparkRows
 
@@ -206,6 +206,9 @@ class VerifyReport(Report):
             reason = "keeps no findings beyond the run: ask for more in the request (shown)"
             raise ConfigError("PLACE", "Local", reason)
         return self._findings.rows.frame.select(*FINDING.names)
+
+    def frame(self, _spark: "SparkSession") -> "DataFrame":
+        return self.findings_frame()
 
     def release(self) -> None:
         """Let Spark forget the findings; their DataFrame cannot be read any more."""
