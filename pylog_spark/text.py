@@ -13,6 +13,7 @@ _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
 # How JSON spells half of a character; whole ones of the higher planes, too.
 _HALF: Final = "\\ud"
 _MOST_OF_LINE: Final = 600
+MAX_MESSAGE: Final = 2000  # characters of an error that nobody expected
 
 
 def valid_text(text: str) -> str:
@@ -90,3 +91,11 @@ def _spelled(character: str) -> str:
     if _NO_TEXT.match(character):
         return valid_text(character)
     return character.encode("unicode_escape").decode("ascii")
+
+
+def describe_unexpected(error: BaseException) -> str:
+    """Return a one-line message for an unexpected error, with what to do."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_MESSAGE]
+    if isinstance(error, ImportError):
+        return f"{text}: a library is missing or broken: pip install --force-reinstall pylog-spark"
+    return f"unexpected {text}: this is a bug; `pylog --debug ...` shows where it is"

@@ -11,17 +11,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from pylog_spark.cli.start import describe_failure
 from pylog_spark.engines.errors import TaskFailedError
 from pylog_spark.exit_code import EXTRAS
 from pylog_spark.structured_logs import is_json_logged, json_line, log_fields
-from pylog_spark.text import printable
+from pylog_spark.text import MAX_MESSAGE, describe_unexpected, printable
 from storage_core import interruption
 from storage_core.errors import PylogError
 from storage_core.interruption import TerminatedError
 from storage_core.redaction import without_secrets
 
-_MAX_MESSAGE: Final = 2000
 # Packages whose errors mean that Spark failed, named because importing them would take seconds.
 _SPARK_PACKAGES: Final = frozenset({"pyspark", "py4j", "delta"})
 
@@ -146,8 +144,8 @@ def _describe_unexpected(error: BaseException) -> str:
     name = type(error).__name__
     if type(error).__module__.partition(".")[0] in _SPARK_PACKAGES:
         lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
-        return f"Spark failed: {name}: {_one_line(lines)[:_MAX_MESSAGE]}"
-    return describe_failure(error)
+        return f"Spark failed: {name}: {_one_line(lines)[:MAX_MESSAGE]}"
+    return describe_unexpected(error)
 
 
 def _one_line(lines: Iterable[str]) -> str:

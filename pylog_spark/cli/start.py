@@ -15,7 +15,6 @@ from storage_core import interruption
 
 # ``ExitCode.FAILED``, whose module may be what cannot be imported.
 _FAILED: Final = 5
-_MAX_MESSAGE: Final = 2000
 _STREAMS: Final = ("stdin", "stdout", "stderr")
 
 
@@ -28,20 +27,14 @@ def start(arguments: Sequence[str] | None) -> None:
 
         program.main(arguments)
     except Exception as error:  # noqa: BLE001  # the last place where one can be told
+        from pylog_spark.text import describe_unexpected  # noqa: PLC0415  # for an error alone
+
         words = sys.argv if arguments is None else arguments
         if os.environ.get("PYLOG_DEBUG") or "--debug" in words:
             traceback.print_exc()
         with suppress(OSError):
-            sys.stderr.write(f"pylog: {describe_failure(error)}\n")
+            sys.stderr.write(f"pylog: {describe_unexpected(error)}\n")
         sys.exit(_FAILED)
-
-
-def describe_failure(error: BaseException) -> str:
-    """Return in one line what nobody has expected, and the way out."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE]
-    if isinstance(error, ImportError):
-        return f"{text}: a library is missing or broken: pip install --force-reinstall pylog-spark"
-    return f"unexpected {text}: this is a bug; `pylog --debug ...` shows where it is"
 
 
 def _open_closed_streams() -> None:

@@ -31,7 +31,7 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.naming.dataset import GCS, S3, LocalFileSystem
 
-from pylog_spark.run.run_state import RunState
+from pylog_spark.run.run_report import RunState
 from pylog_spark.text import valid_text
 from storage_core import __version__
 from storage_core.catalog.roles import local_path

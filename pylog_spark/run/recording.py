@@ -16,8 +16,8 @@ from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.plan_table import Outcome, result_rows
-from pylog_spark.run.run_report import Report, RunSummary, summarise
-from pylog_spark.run.run_state import RunListener, RunState
+from pylog_spark.run.run_report import Report, RunState, RunSummary, summarise
+from pylog_spark.run.run_state import RunListener
 from pylog_spark.schemas import OPERATION, RESULT, STEPS, RunEvent
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.message import slice_table

@@ -2,8 +2,9 @@
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -12,9 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.rows import spark_frame
 from pylog_spark.run.plan_table import RowKey, row_key
-from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RESULT, RETENTION, Reason, Status
+from pylog_spark.schemas import (
+    CLEANING,
+    CUT,
+    PLAN,
+    RECOVERY,
+    RESULT,
+    RETENTION,
+    Reason,
+    RunEvent,
+    Status,
+)
 from storage_core.store.generations import GENERATION_MARK
 
 _PLAN_COLUMNS: Final = (
@@ -288,3 +300,43 @@ def summarise_steps(results: pa.Table, *, duration_ms: int) -> RunSummary:
         bytes_after=sum(after.values()),
         duration_ms=duration_ms,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run that has begun, or one that has ended."""
+
+    row: Mapping[str, Any]  # its row in the ledger's table ``runs``: columns of ``schemas.RUN``
+    started: datetime  # when it began, by the clock of the ledger's times
+    outputs: tuple[str, ...] = ()  # locations that it writes
+    exit_code: int | None = None  # exit status of its process; None at the start
+    # What ended it; None where it came to its end, and at the start.
+    error: BaseException | None = None
+    report: Report | None = None  # what it found and did; None after an error, and at the start
+    # Counts rows of the report, as its summary was counted.
+    summarise: Callable[..., RunSummary] = summarise
+
+    @property
+    def is_start(self) -> bool:
+        """Whether it has just begun."""
+        return bool(self.row["event"] == RunEvent.START.value)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether a scheduler goes on after its exit status."""
+        return self.exit_code in {ExitCode.DONE, ExitCode.FINDINGS}
+
+    @property
+    def roots(self) -> list[str]:
+        """The run's log directories, with others from its report's rows."""
+        roots: list[str] = list(self.row["roots"])
+        if self.report is not None:
+            reported = pc.unique(self.report.results["root"]).to_pylist()
+            roots += [root for root in reported if root not in roots]
+        return roots
+
+    def results_of(self, root: str) -> pa.Table:
+        """Return the result rows of one root."""
+        if self.report is None:
+            raise ValueError("a run without a report has no rows")
+        return self.report.results.filter(pc.equal(self.report.results["root"], root))

@@ -1,66 +1,23 @@
-"""The state of a run, and its listeners besides the ledger. Log, metrics and lineage are
-listeners; none of them may change how a run ends."""
+"""Open the listeners of a run besides the ledger: log, metrics and lineage. None of them may
+change how a run ends."""
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any, Final, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Final, Protocol
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.exit_code import ExitCode
 from pylog_spark.options import JobOptions
-from pylog_spark.run.run_report import Report, RunSummary, summarise
-from pylog_spark.schemas import RunEvent, Status
+from pylog_spark.run.run_report import Report, RunState
+from pylog_spark.schemas import Status
 from pylog_spark.structured_logs import is_json_logged, log_fields
 
 _log: Final = logging.getLogger(__name__)
 
 # How OpenLineage's client is told where its events go.
 _LINEAGE_VARIABLES: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """A run that has begun, or one that has ended."""
-
-    row: Mapping[str, Any]  # its row in the ledger's table ``runs``: columns of ``schemas.RUN``
-    started: datetime  # when it began, by the clock of the ledger's times
-    outputs: tuple[str, ...] = ()  # locations that it writes
-    exit_code: int | None = None  # exit status of its process; None at the start
-    # What ended it; None where it came to its end, and at the start.
-    error: BaseException | None = None
-    report: Report | None = None  # what it found and did; None after an error, and at the start
-    # Counts rows of the report, as its summary was counted.
-    summarise: Callable[..., RunSummary] = summarise
-
-    @property
-    def is_start(self) -> bool:
-        """Whether it has just begun."""
-        return bool(self.row["event"] == RunEvent.START.value)
-
-    @property
-    def is_good(self) -> bool:
-        """Whether a scheduler goes on after its exit status."""
-        return self.exit_code in {ExitCode.DONE, ExitCode.FINDINGS}
-
-    @property
-    def roots(self) -> list[str]:
-        """The run's log directories, with others from its report's rows."""
-        roots: list[str] = list(self.row["roots"])
-        if self.report is not None:
-            reported = pc.unique(self.report.results["root"]).to_pylist()
-            roots += [root for root in reported if root not in roots]
-        return roots
-
-    def results_of(self, root: str) -> pa.Table:
-        """Return the result rows of one root."""
-        if self.report is None:
-            raise ValueError("a run without a report has no rows")
-        return self.report.results.filter(pc.equal(self.report.results["root"], root))
 
 
 class RunListener(Protocol):

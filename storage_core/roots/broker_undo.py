@@ -8,11 +8,11 @@ left in the middle is finished. Two attempts never work on a partition at the sa
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final, Protocol
 
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.topic_filter import TopicFilter
@@ -47,12 +47,9 @@ from storage_core.json_values import OMITTED, ONE_LINE, JsonFile, Word
 from storage_core.local_files import read_small
 from storage_core.log.settled_store import plan_settling
 from storage_core.roots.killed_runs import changed_partitions, observe_partitions
-from storage_core.roots.root import PartitionUndo, Undone
-from storage_core.store import LocalStore
+from storage_core.roots.root import HeldRoot, PartitionUndo, RootAccess, Undone
+from storage_core.store import LocalStore, LogStore
 from storage_core.store.local import storage_errors, write_record
-
-if TYPE_CHECKING:
-    from storage_core.roots.broker import BrokerAccess, HeldBrokerRoot
 
 _UNCLEAN_NOTE: Final = (
     "{root}: not marked as cleanly shut down, as it was not before the run, or when the undo "
@@ -166,6 +163,27 @@ class BrokerPartitionUndo(PartitionUndo):
         )
 
 
+class LockedAccess(RootAccess, Protocol):
+    """A task's interface to a directory in which it can have a partition for itself."""
+
+    def alone(self, location: str) -> AbstractContextManager[LogStore]:
+        """Lock a partition against other attempts for the block."""
+        ...
+
+
+class MarkedRoot(HeldRoot, Protocol):
+    """A directory under a run's lock, with a marker that can be taken away."""
+
+    @property
+    def access(self) -> LockedAccess:
+        """How tasks read and change its partitions."""
+        ...
+
+    def claim_unclean(self) -> None:
+        """Let the directory end without the marker."""
+        ...
+
+
 class BrokerUndo:
     """The undo of a run in one log directory.
 
@@ -173,7 +191,7 @@ class BrokerUndo:
         folder: The trash of the run that is undone.
     """
 
-    def __init__(self, root: "HeldBrokerRoot", files: SmallFiles, folder: Path) -> None:
+    def __init__(self, root: MarkedRoot, files: SmallFiles, folder: Path) -> None:
         self._root = root
         self._files = files
         self._folder = folder
@@ -346,7 +364,7 @@ def _check(undo: BrokerPartitionUndo) -> Undone:
     return undone
 
 
-def _undo(undo: BrokerPartitionUndo, access: "BrokerAccess") -> Undone:
+def _undo(undo: BrokerPartitionUndo, access: LockedAccess) -> Undone:
     with _changed_since_run(), access.alone(undo.location) as store:
         undo.verify()
         undone = undo_partition(store, undo.commits, settling=plan_settling)
@@ -395,7 +413,7 @@ def _above(undo: BrokerPartitionUndo) -> set[str]:
     return undo.moved_checkpoints - _not_above(undo)
 
 
-def remember_marker(path: Path, held: "HeldBrokerRoot", *, verified: Collection[str]) -> bool:
+def remember_marker(path: Path, held: MarkedRoot, *, verified: Collection[str]) -> bool:
     """Return whether the directory had its marker when its undo began.
 
     While logs are half undone nobody may believe the marker: it is away from before the first file

@@ -28,8 +28,7 @@ from pylog_spark.operations.retain.driver import retain
 from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.run.metrics import METRICS, MetricsFile, MetricsPush
-from pylog_spark.run.run_report import Report
-from pylog_spark.run.run_state import RunState
+from pylog_spark.run.run_report import Report, RunState
 from storage_core.errors import GuardRefusedError
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.crashed_roots import crashed_directory, tear
