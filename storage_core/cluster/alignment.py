@@ -9,7 +9,7 @@ between those of one and all that follow in the other. Only windows of both logs
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,18 +242,50 @@ _FIRST_WINDOWS: Final = (64, 4096)
 _MOST_GAPS: Final = 1 << 16
 
 
-class Mismatch(NamedTuple):
-    """Records of both logs between two places at which they are alike."""
+# A record that does not lie where a map says.
+UNMET: Final = np.dtype(
+    [
+        ("offset", np.int64),  # in the original
+        ("copy_offset", np.int64),
+        ("mapped_offset", np.int64),  # in the copy, as the map has it
+        ("time_ms", np.int64),
+        ("identity", np.int64),
+    ]
+)
 
-    # Offset of the first such record of the original; of the next one where there is none.
-    first: int
-    last: int  # offset of the last one, below the first if there is none
-    records: int
-    time_ms: int
-    copy_first: int
-    copy_last: int
-    copy_records: int
-    copy_time_ms: int
+
+@dataclass(slots=True)
+class Passed:
+    """Records of one log that follow each other."""
+
+    first: int = -1
+    last: int = -1  # offset of the last one, -1 without one
+    records: int = 0
+    time_ms: int = -1
+
+    def add(self, rows: Rows) -> None:
+        """Take note of records that follow."""
+        if not rows.shape[1]:
+            return
+        if self.last < 0:
+            self.first, self.time_ms = int(rows[OFFSET, 0]), int(rows[TIMESTAMP, 0])
+        self.last = int(rows[OFFSET, -1])
+        self.records += rows.shape[1]
+
+    def or_before(self, offset: int) -> "Passed":
+        """Return these records; where there are none, the place before an offset."""
+        return self if self.last >= 0 else Passed(offset, offset - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Records of both logs between two places at which they are alike.
+
+    Where a log has none there, ``first`` is the offset of its next record, and ``last`` below it.
+    """
+
+    original: Passed
+    copy: Passed
     is_first: bool  # whether nothing before was alike
     is_last: bool  # whether nothing behind is alike
 
@@ -287,9 +319,7 @@ class Alignment:
     records: int = 0
     # Records at other offsets than in the original, where there is no map.
     wrong: WrongOffsets = field(default_factory=WrongOffsets)
-    # int64[5, n] each, records that do not lie where a map says: offset in the original, in the
-    # copy, in the copy as the map has it, timestamp, identity.
-    unmet: list[NDArray[np.int64]] = field(default_factory=list)
+    unmet: list[NDArray[np.void]] = field(default_factory=list)  # of UNMET each
 
 
 class _AlignedLog:
@@ -323,25 +353,6 @@ class _AlignedLog:
         """Read on from an offset that was passed already."""
         self.readers.append(self._open_at(offset))
         self.is_at_end = False
-
-
-@dataclass(slots=True)
-class Passed:
-    """Records of one log that follow each other."""
-
-    first: int = -1
-    last: int = -1  # offset of the last one, -1 without one
-    records: int = 0
-    time_ms: int = -1
-
-    def add(self, rows: Rows) -> None:
-        """Take note of records that follow."""
-        if not rows.shape[1]:
-            return
-        if self.last < 0:
-            self.first, self.time_ms = int(rows[OFFSET, 0]), int(rows[TIMESTAMP, 0])
-        self.last = int(rows[OFFSET, -1])
-        self.records += rows.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,9 +440,11 @@ class Aligner:
             is_wrong = (original[OFFSET, at] == syncs[:, 0]) & (offsets[at] != syncs[:, 1])
             if is_wrong.any():
                 at = at[is_wrong]
-                columns = [original[OFFSET, at], offsets[at], syncs[is_wrong, 1]]
-                columns += [original[TIMESTAMP, at], original[IDENTITY, at]]
-                self._answer.unmet.append(np.stack(columns))
+                unmet = np.empty(len(at), UNMET)
+                unmet["offset"], unmet["copy_offset"] = original[OFFSET, at], offsets[at]
+                unmet["mapped_offset"] = syncs[is_wrong, 1]
+                unmet["time_ms"], unmet["identity"] = original[[TIMESTAMP, IDENTITY]][:, at]
+                self._answer.unmet.append(unmet)
         for side in (self.original, self.copy):
             side.next_offset = int(side.rows[OFFSET, count - 1]) + 1
             side.rows = side.rows[:, count:]
@@ -447,28 +460,15 @@ class Aligner:
         two.fill(1)
         for side, each in zip((one, two), passed, strict=True):
             side.next_offset = max(side.next_offset, each.last + 1)
-        nexts = [
-            int(side.rows[OFFSET, 0]) if side.rows.shape[1] else side.next_offset
-            for side in (one, two)
+        spans = [
+            each.or_before(int(side.rows[OFFSET, 0]) if side.rows.shape[1] else side.next_offset)
+            for side, each in zip((one, two), passed, strict=True)
         ]
-        (mine, theirs), answer = passed, self._answer
-        if len(answer.gaps) >= _MOST_GAPS:
-            answer.untold += 1
-            return
-        answer.gaps.append(
-            Mismatch(
-                first=mine.first if mine.last >= 0 else nexts[0],
-                last=mine.last if mine.last >= 0 else nexts[0] - 1,
-                records=mine.records,
-                time_ms=mine.time_ms,
-                copy_first=theirs.first if theirs.last >= 0 else nexts[1],
-                copy_last=theirs.last if theirs.last >= 0 else nexts[1] - 1,
-                copy_records=theirs.records,
-                copy_time_ms=theirs.time_ms,
-                is_first=is_first,
-                is_last=not one.rows.shape[1] and not two.rows.shape[1],
-            )
-        )
+        is_last = not one.rows.shape[1] and not two.rows.shape[1]
+        if len(self._answer.gaps) < _MOST_GAPS:
+            self._answer.gaps.append(Mismatch(spans[0], spans[1], is_first, is_last))
+        else:
+            self._answer.untold += 1
 
     def _meet_near(self, passed: tuple[Passed, Passed]) -> bool:
         """Look among the next records of both; return whether they meet."""

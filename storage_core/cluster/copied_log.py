@@ -8,9 +8,8 @@ away the other one is.
 
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from storage_core.cluster.alignment import (
     NULL,
     OFFSET,
     TIMESTAMP,
+    UNMET,
     VALUE,
     WINDOW_RECORDS,
     Aligner,
@@ -81,43 +81,23 @@ def compare_copy(
     first = RecordReader(copy, ())
     first.read()
     has_times = not first.has_append_times
-    logs = original, copy
-    aborted = [_read_aborted(log) for log in logs]
-    aligner = Aligner(
-        partial(_open, original, aborted[0], has_times),
-        partial(_open, copy, aborted[1], has_times),
-        syncs,
+    one = _ComparedLog(original, has_times=has_times)
+    two = _ComparedLog(copy, has_times=has_times)
+    alignment = Aligner(one.open, two.open, syncs).run()
+    report = ListedDifferences(
+        logs=(original, copy), has_times=has_times, is_mapped=syncs is not None
     )
-    alignment = aligner.run()
-    report = ListedDifferences(logs=logs, has_times=has_times, is_mapped=syncs is not None)
-    comparison = _CopyComparison(
-        report=report,
-        aborted=(aborted[0], aborted[1]),
-        cleaned=(
-            _cleaned(original, aligner.original.readers, is_compacted[0]),
-            _cleaned(copy, aligner.copy.readers, is_compacted[1]),
-        ),
-    )
-    report.add_damage(0, aligner.original.readers)
-    report.add_damage(1, aligner.copy.readers)
-    comparison.explain(alignment)
-    readers = [*aligner.original.readers, *aligner.copy.readers]
+    for number, log in enumerate((one, two)):
+        log.find_cleaned_end(is_compacted=is_compacted[number])
+        report.add_damage(number, log.readers)
+    _CopyComparison(one, two, report).explain(alignment)
     return CopyDifferences(
         differences=report.sorted(),
         untold=report.untold + alignment.untold,
         records=alignment.records,
-        read_bytes=comparison.read_bytes + sum(reader.read_bytes for reader in readers),
+        read_bytes=one.read_bytes + two.read_bytes,
         has_times=has_times,
     )
-
-
-def _open(
-    log: RestingLog,
-    aborted: Sequence[AbortedTxn],
-    has_times: bool,  # noqa: FBT001 - is bound by position
-    first: int,
-) -> RecordReader:
-    return RecordReader(log, aborted, has_times=has_times, skips_aborted=True, first=first)
 
 
 def _read_aborted(log: RestingLog) -> list[AbortedTxn]:
@@ -137,9 +117,118 @@ def _read_aborted(log: RestingLog) -> list[AbortedTxn]:
     return aborted
 
 
-def _cleaned(log: RestingLog, readers: Sequence[RecordReader], is_compacted: bool) -> int:  # noqa: FBT001
-    sparse_end = max(reader.sparse_end for reader in readers)
-    return cleaned_end(log, sparse_end, is_compacted=is_compacted)
+# Records that a cleaner may have removed from the other log.
+_UNSURE: Final = np.dtype(
+    [
+        ("first", np.int64),  # offset of the first one
+        ("last", np.int64),
+        ("near", np.int64),  # where they would be in the other log
+    ]
+)
+# Of `Keys`.
+_KEYED_RECORD: Final = np.dtype(
+    [("offset", np.int64), ("time_ms", np.int64), ("is_tombstone", np.bool_)]
+)
+
+
+class _ComparedLog:
+    """One of the two logs, which is read more than once.
+
+    Attributes:
+        readers: Those that the alignment has opened.
+        cleaned_end: A cleaner was below this offset.
+        unsure: Parts of _UNSURE, which are not judged yet.
+    """
+
+    def __init__(self, log: RestingLog, *, has_times: bool) -> None:
+        self.log = log
+        self.aborted = _read_aborted(log)
+        self.readers: list[RecordReader] = []
+        self.cleaned_end = 0
+        self.unsure = [np.empty(0, _UNSURE)]
+        self._has_times = has_times
+        self._read_bytes = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of batches that were looked at."""
+        return self._read_bytes + sum(reader.read_bytes for reader in self.readers)
+
+    def open(self, first: int) -> RecordReader:
+        """Return a reader for the alignment, from an offset on."""
+        self.readers.append(
+            RecordReader(
+                self.log, self.aborted, has_times=self._has_times, skips_aborted=True, first=first
+            )
+        )
+        return self.readers[-1]
+
+    def find_cleaned_end(self, *, is_compacted: bool) -> None:
+        """Find out where a cleaner was, when all was read once."""
+        sparse_end = max(reader.sparse_end for reader in self.readers)
+        self.cleaned_end = cleaned_end(self.log, sparse_end, is_compacted=is_compacted)
+
+    def read(
+        self,
+        spans: Sequence[tuple[int, int]] | Spans | None = None,
+        *,
+        first: int = 0,
+        skips_aborted: bool = True,
+    ) -> Iterator[Rows]:
+        """Yield records, at some offsets or from one on."""
+        reader = RecordReader(
+            self.log,
+            self.aborted,
+            has_times=self._has_times,
+            skips_aborted=skips_aborted,
+            spans=None if spans is None else np.array(spans, np.int64).reshape(-1, 2),
+            first=first,
+        )
+        try:
+            while (rows := reader.read()) is not None:
+                yield rows
+        finally:
+            self._read_bytes += reader.read_bytes
+
+    def cut(self, span: Passed, floor: int) -> Passed:
+        """Return a span without what lies below an offset."""
+        if floor <= span.first:
+            return span
+        rest = Passed()
+        for rows in self.read([(floor, span.last)]) if floor <= span.last else ():
+            rest.add(rows)
+        return replace(rest, first=min(floor, span.last + 1), last=span.last)
+
+    def take(self, spans: Sequence[tuple[int, int]], moved: NDArray[np.int64]) -> Unlike:
+        """Return the records at some offsets, except the moved ones."""
+        parts, total, rest = [no_rows()], 0, Passed()
+        for piece in self.read(spans) if spans else ():
+            near = moved[slice(*np.searchsorted(moved, [piece[OFFSET, 0], piece[OFFSET, -1] + 1]))]
+            rows = piece[:, ~np.isin(piece[OFFSET], near)]
+            room = WINDOW_RECORDS - total
+            parts.append(rows[:, :room])
+            total += parts[-1].shape[1]
+            rest.add(rows[:, room:])
+        return Unlike(np.concatenate(parts, axis=1), rest)
+
+    def read_keys(self, spans: Spans, turn: int, turns: int) -> Keys:
+        """Return the keys of some records for one pass of several."""
+        parts = [_keys_of(no_rows())]
+        for rows in self.read(spans):
+            counts = rows[KEY] != NULL
+            counts &= rows[KEY].view(np.uint64) % np.uint64(turns) == turn
+            parts.append(_keys_of(rows[:, counts]))
+        return Keys.join(parts)
+
+    def note_unsure(self, unlike: Unlike, is_left: NDArray[np.bool_], near: int) -> None:
+        """Keep records that a cleaner may have removed from the other log, to be judged."""
+        offsets = unlike.rows[OFFSET, is_left]
+        spans = np.empty(len(offsets), _UNSURE)
+        spans["first"], spans["last"], spans["near"] = offsets, offsets, near
+        self.unsure.append(spans)
+        if unlike.rest.last >= 0:
+            rest = unlike.rest
+            self.unsure.append(np.array([(rest.first, rest.last, near)], _UNSURE))
 
 
 class _State(enum.IntEnum):
@@ -167,173 +256,165 @@ class _Foreign:
     spans: list[tuple[int, int]] = field(default_factory=list)
     records: int = 0
 
+    def add(self, rows: Rows) -> None:
+        """Add records that follow each other."""
+        self.spans.append((int(rows[OFFSET, 0]), int(rows[OFFSET, -1])))
+        self.records += rows.shape[1]
 
-@dataclass(slots=True, kw_only=True)
+
+class _Run(NamedTuple):
+    """Records of the copy that follow each other and are alike in what became of them."""
+
+    gap: int
+    state: _State
+    first_origin: int  # offset of the first one in the original, -1 for none
+    last_origin: int
+
+    def goes_on_from(self, before: "_Run | None") -> bool:
+        """Return whether this run is the other one's second part."""
+        return before is not None and (
+            before[:2] == self[:2] and before.last_origin < self.first_origin
+        )
+
+
 class _CopyComparison:
     """A log and its copy once they are aligned."""
 
-    report: ListedDifferences
-    aborted: tuple[Sequence[AbortedTxn], Sequence[AbortedTxn]]
-    cleaned: tuple[int, int]  # below which offset a cleaner was, of each
-    read_bytes: int = 0
-    _moved: list[NDArray[np.int64]] = field(default_factory=lambda: [np.empty(0, np.int64)])
-    _foreign: dict[int, _Foreign] = field(default_factory=dict)
-    _unmet: NDArray[np.int64] = field(default_factory=lambda: np.empty((5, 0), np.int64))
+    def __init__(
+        self, original: _ComparedLog, copy: _ComparedLog, report: ListedDifferences
+    ) -> None:
+        self._original = original
+        self._copy = copy
+        self._report = report
+        # Offsets of the original's records that the copy has elsewhere.
+        self._moved = [np.empty(0, np.int64)]
+        self._foreign: dict[int, _Foreign] = {}  # by number of the gap
+        self._unmet = np.empty(0, UNMET)
 
     def explain(self, alignment: Alignment) -> None:
         """Find out what became of all that is not alike."""
         gaps = [self._without_deleted(gap) for gap in alignment.gaps]
-        self._unmet = np.concatenate([self._unmet, *alignment.unmet], axis=1)
+        self._unmet = np.concatenate([self._unmet, *alignment.unmet])
         self._look_for_copied(gaps)
-        if self.report.is_mapped and self._unmet.size:
-            first_row, last_row = self._unmet[:, 0].tolist(), self._unmet[:, -1].tolist()
+        wrong, expected = alignment.wrong, alignment.wrong.first
+        if self._report.is_mapped and self._unmet.size:
+            first, last = self._unmet[0], self._unmet[-1]
             wrong = WrongOffsets(
-                records=self._unmet.shape[1],
-                first=first_row[0],
-                last=last_row[0],
-                copy_first=first_row[1],
-                copy_last=last_row[1],
-                time_ms=first_row[3],
+                records=self._unmet.size,
+                first=int(first["offset"]),
+                last=int(last["offset"]),
+                copy_first=int(first["copy_offset"]),
+                copy_last=int(last["copy_offset"]),
+                time_ms=int(first["time_ms"]),
             )
-            self.report.add_wrong_offsets(wrong, expected=first_row[2])
-        else:
-            self.report.add_wrong_offsets(alignment.wrong, expected=alignment.wrong.first)
+            expected = int(first["mapped_offset"])
+        self._report.add_wrong_offsets(wrong, expected=expected)
         moved = np.sort(np.concatenate(self._moved))
-        none = np.empty((0, 3), np.int64)
-        candidates: tuple[list[Spans], list[Spans]] = ([none], [none])
         for number, gap in enumerate(gaps):
             foreign = self._foreign.get(number, _Foreign())
-            if not gap.records and not foreign.records:
+            if not gap.original.records and not foreign.records:
                 continue
-            if self.report.is_full:
-                self.report.untold += 1
+            if self._report.is_full:
+                self._report.untold += 1
                 continue
-            self._explain_gap(gap, foreign, moved, candidates)
-        for number in (0, 1):
-            wanted = np.concatenate(candidates[number])
-            if len(wanted):
-                self._add_unsurvived(number, wanted)
+            self._explain_gap(gap, foreign, moved)
+        self._add_unsurvived(self._original, self._copy)
+        self._add_unsurvived(self._copy, self._original)
 
     def _without_deleted(self, gap: Mismatch) -> Mismatch:
         """Return a gap without what retention has taken from the other log."""
-        if not gap.is_first or (gap.is_last and self.report.is_mapped):
+        is_mapped = self._report.is_mapped
+        if not gap.is_first or (gap.is_last and is_mapped):
             return gap
-        starts = self.report.logs[1].log_start_offset, self.report.logs[0].log_start_offset
-        floors = starts
-        if self.report.is_mapped:
+        floors = self._copy.log.log_start_offset, self._original.log.log_start_offset
+        if is_mapped:
             # At the start of one log, the offset in the other is unknown.
-            floors = (gap.last + 1) * (starts[0] > 0), (gap.copy_last + 1) * (starts[1] > 0)
-        changed = gap
-        if floors[0] > gap.first:
-            rest = self._sum_up(0, floors[0], gap.last)
-            changed = changed._replace(
-                first=max(gap.first, min(floors[0], gap.last + 1)),
-                records=rest.records,
-                time_ms=rest.time_ms,
+            floors = (
+                gap.original.last + 1 if floors[0] > 0 else 0,
+                gap.copy.last + 1 if floors[1] > 0 else 0,
             )
-        if floors[1] > gap.copy_first:
-            rest = self._sum_up(1, floors[1], gap.copy_last)
-            changed = changed._replace(
-                copy_first=max(gap.copy_first, min(floors[1], gap.copy_last + 1)),
-                copy_records=rest.records,
-                copy_time_ms=rest.time_ms,
-            )
-        return changed
-
-    def _sum_up(self, number: int, first: int, last: int) -> Passed:
-        passed = Passed()
-        if first <= last:
-            for rows in self._read(number, [(first, last)]):
-                passed.add(rows)
-        return passed
-
-    def _read(
-        self,
-        number: int,
-        spans: Sequence[tuple[int, int]] | Spans | None = None,
-        *,
-        first: int = 0,
-        skips_aborted: bool = True,
-    ) -> Iterator[Rows]:
-        """Yield records of a log, at some offsets or from one on."""
-        reader = RecordReader(
-            self.report.logs[number],
-            self.aborted[number],
-            has_times=self.report.has_times,
-            skips_aborted=skips_aborted,
-            spans=None if spans is None else np.array(spans, np.int64).reshape(-1, 2),
-            first=first,
+        return replace(
+            gap,
+            original=self._original.cut(gap.original, floors[0]),
+            copy=self._copy.cut(gap.copy, floors[1]),
         )
-        try:
-            while (rows := reader.read()) is not None:
-                yield rows
-        finally:
-            self.read_bytes += reader.read_bytes
 
     def _look_for_copied(self, gaps: Sequence[Mismatch]) -> None:
         """Look in the original for what the copy alone seems to have."""
-        spans = _spans_of(gaps, 1)
+        spans = _spans_of([gap.copy for gap in gaps])
         if not len(spans):
             return
-        numbers = np.array([n for n, gap in enumerate(gaps) if gap.copy_first <= gap.copy_last])
-        unmatched = _spans_of(gaps, 0)
+        numbers = np.array([n for n, gap in enumerate(gaps) if gap.copy.first <= gap.copy.last])
+        unmatched = _spans_of([gap.original for gap in gaps])
         next_offset = 0
-        before: tuple[int, int, int] | None = None
-        number = -1  # of the last difference added
-        for rows in _pieces(self._read(1, spans)):
-            match = self._find_origin(rows, unmatched, next_offset)
-            # The copy may have records of aborted transactions as often as the original has. A
-            # moved record that is there once more is doubled.
-            times = _rank(rows[IDENTITY])
-            is_aborted = times < match.aborted
-            is_moved = match.is_unmatched & (times == match.aborted)
-            origin = match.offset
-            is_moved &= ~np.isin(origin, np.concatenate(self._moved))
-            self._moved.append(origin[is_moved])
-            if self._unmet.size:
-                # For a doubled record a map may name the other one.
-                at = np.searchsorted(rows[OFFSET], self._unmet[2])
-                there = rows[:, np.minimum(at, rows.shape[1] - 1)]
-                is_met = (there[OFFSET] == self._unmet[2]) & (there[IDENTITY] == self._unmet[4])
-                self._unmet = self._unmet[:, ~is_met]
+        before: _Run | None = None
+        added = -1  # number of the last difference added
+        for rows in _pieces(self._copy.read(spans)):
+            found = self._find_origin(rows, unmatched, next_offset)
+            origin, state = found.offset, self._judge(rows, found)
+            self._drop_met(rows)
             if origin.max() >= 0:
                 next_offset = int(origin[origin >= 0][-1]) + 1
             gap = numbers[np.searchsorted(spans[:, 1], rows[OFFSET])]
-            state = np.select(
-                [is_aborted, is_moved, origin >= 0],
-                [_State.ABORTED, _State.MOVED, _State.DOUBLED],
-                _State.FOREIGN,
-            )
             is_border = (np.diff(state) != 0) | (np.diff(gap) != 0) | (np.diff(origin) < 0)
             for start, end in runs(is_border):
-                count = end - start + 1
-                first, last = (int(rows[OFFSET, at]) for at in (start, end))
-                here = int(gap[start]), int(state[start]), int(origin[start])
-                goes_on = before is not None and before[:2] == here[:2] and before[2] < here[2]
-                before = *here[:2], int(origin[end])
-                if state[start] == _State.ABORTED:
-                    continue
-                if state[start] == _State.FOREIGN:
-                    foreign = self._foreign.setdefault(int(gap[start]), _Foreign())
-                    foreign.spans.append((first, last))
-                    foreign.records += count
-                    continue
-                if goes_on and not start and number == len(self.report.differences) - 1:
-                    # The former piece ended inside of it.
-                    self.report.lengthen(
-                        number, records=count, last_offset=int(origin[end]), copy_last_offset=last
-                    )
-                    continue
-                has_moved = state[start] == _State.MOVED
-                number = len(self.report.differences)
-                self.report.add(
-                    kind=DifferenceKind.ORDER if has_moved else DifferenceKind.DOUBLED,
-                    records=count,
-                    original=(int(origin[start]), int(origin[end])),
-                    copy=(first, last),
-                    time_ms=int(rows[TIMESTAMP, start]),
-                    message="the copy has it behind later ones" if has_moved else "",
+                piece = rows[:, start : end + 1]
+                run = _Run(
+                    int(gap[start]), _State(state[start]), int(origin[start]), int(origin[end])
                 )
+                goes_on, before = run.goes_on_from(before), run
+                if run.state is _State.ABORTED:
+                    continue
+                if run.state is _State.FOREIGN:
+                    self._foreign.setdefault(run.gap, _Foreign()).add(piece)
+                elif goes_on and not start and added == len(self._report.differences) - 1:
+                    # The former piece ended inside of it.
+                    self._report.lengthen(
+                        added,
+                        records=piece.shape[1],
+                        last_offset=run.last_origin,
+                        copy_last_offset=int(piece[OFFSET, -1]),
+                    )
+                else:
+                    added = len(self._report.differences)
+                    self._add_copied(run, piece)
+
+    def _judge(self, rows: Rows, found: _OriginalOffsets) -> NDArray[np.int64]:
+        """Return the _State of records of the copy, and keep which are moved."""
+        # The copy may have records of aborted transactions as often as the original has. A moved
+        # record that is there once more is doubled.
+        times = _rank(rows[IDENTITY])
+        is_aborted = times < found.aborted
+        is_moved = found.is_unmatched & (times == found.aborted)
+        is_moved &= ~np.isin(found.offset, np.concatenate(self._moved))
+        self._moved.append(found.offset[is_moved])
+        return np.select(
+            [is_aborted, is_moved, found.offset >= 0],
+            [_State.ABORTED, _State.MOVED, _State.DOUBLED],
+            _State.FOREIGN,
+        )
+
+    def _drop_met(self, rows: Rows) -> None:
+        """Forget records that lie where a map says after all. Of a doubled record a map may name
+        the other one."""
+        if self._unmet.size:
+            at = np.searchsorted(rows[OFFSET], self._unmet["mapped_offset"])
+            there = rows[:, np.minimum(at, rows.shape[1] - 1)]
+            is_met = there[OFFSET] == self._unmet["mapped_offset"]
+            is_met &= there[IDENTITY] == self._unmet["identity"]
+            self._unmet = self._unmet[~is_met]
+
+    def _add_copied(self, run: _Run, rows: Rows) -> None:
+        """Add records that the original has elsewhere."""
+        has_moved = run.state is _State.MOVED
+        self._report.add(
+            kind=DifferenceKind.ORDER if has_moved else DifferenceKind.DOUBLED,
+            records=rows.shape[1],
+            original=(run.first_origin, run.last_origin),
+            copy=(int(rows[OFFSET, 0]), int(rows[OFFSET, -1])),
+            time_ms=int(rows[TIMESTAMP, 0]),
+            message="the copy has it behind later ones" if has_moved else "",
+        )
 
     def _find_origin(self, rows: Rows, unmatched: Spans, next_offset: int) -> _OriginalOffsets:
         """Look for the same records in the original.
@@ -348,10 +429,10 @@ class _CopyComparison:
         aborted = np.zeros(names.size, np.int64)
         # Records of aborted transactions may come again: then all are searched.
         last = int(unmatched[-1, 1]) if len(unmatched) else -1
-        last = MOST_OFFSET if self.aborted[0] else last
+        last = MOST_OFFSET if self._original.aborted else last
         is_done = False
         for first, end in ((next_offset, MOST_OFFSET), (0, next_offset)):
-            for piece in self._read(0, first=first, skips_aborted=False):
+            for piece in self._original.read(first=first, skips_aborted=False):
                 if piece[OFFSET, 0] >= end or is_done:
                     break
                 part = piece[:, piece[OFFSET] < end]
@@ -369,71 +450,47 @@ class _CopyComparison:
                 is_done = bool((offset >= 0).all()) and piece[OFFSET, -1] >= last
         return _OriginalOffsets(offset[of_row], is_unmatched[of_row], aborted[of_row])
 
-    def _explain_gap(
-        self,
-        gap: Mismatch,
-        foreign: _Foreign,
-        moved: NDArray[np.int64],
-        candidates: tuple[list[Spans], list[Spans]],
-    ) -> None:
+    def _explain_gap(self, gap: Mismatch, foreign: _Foreign, moved: NDArray[np.int64]) -> None:
         """Add what one gap has, moved and doubled records left out.
 
         Args:
             foreign: Records of the copy's part that the original has nowhere.
             moved: Offsets of the original's records that the copy has elsewhere.
-            candidates: To be added to: records of each log that a cleaner may have removed from the
-                other, int64[n, 3], first and last offset, and where they would be in the other.
         """
+        one, two = gap.original, gap.copy
+        is_lack_unsure = two.first < self._copy.cleaned_end
+        is_extra_unsure = one.first < self._original.cleaned_end
         lacks_kind = DifferenceKind.BEHIND if gap.is_last else DifferenceKind.MISSING
-        is_cleaned = gap.copy_first < self.cleaned[1], gap.first < self.cleaned[0]
-        has_moved = np.searchsorted(moved, gap.first) < np.searchsorted(moved, gap.last, "right")
-        if not foreign.records and not has_moved and not is_cleaned[0]:
-            whole = Passed(gap.first, gap.last, gap.records, gap.time_ms)
-            self.report.add_span(0, lacks_kind, whole, gap.copy_first)
+        has_moved = np.searchsorted(moved, one.first) < np.searchsorted(moved, one.last, "right")
+        if not foreign.records and not has_moved and not is_lack_unsure:
+            self._report.add_span(0, lacks_kind, one, two.first)
             return
-        lacked = self._take(0, [(gap.first, gap.last)], moved)
-        added = self._take(1, foreign.spans, np.empty(0, np.int64))
-        pairs = self._pair(lacked, added, is_by_place=not any(is_cleaned), is_last=gap.is_last)
-        if len(pairs[1]) < added.records and not is_cleaned[1]:
-            # The copy has other records there: no more will come.
-            lacks_kind = DifferenceKind.MISSING
-        self.report.add_pairs(lacked.rows, added.rows, pairs)
-        for number, unlike in enumerate((lacked, added)):
-            is_left = np.ones(unlike.rows.shape[1], np.bool_)
-            is_left[pairs[number]] = False
-            if is_cleaned[number]:
-                near = gap.first if number else gap.copy_first
-                offsets = unlike.rows[OFFSET, is_left]
-                candidates[number].append(
-                    np.column_stack([offsets, offsets, np.full_like(offsets, near)])
-                )
-                if unlike.rest.last >= 0:
-                    rest = [(unlike.rest.first, unlike.rest.last, near)]
-                    candidates[number].append(np.array(rest, np.int64))
-            elif number:
-                self.report.add_rest(1, DifferenceKind.EXTRA, unlike, is_left, gap.first)
-            else:
-                # Up to the copy's last record, perhaps in another form, no more will come.
-                is_before = np.arange(is_left.size) < max(pairs[0], default=-1)
-                before = Unlike(unlike.rows, Passed())
-                self.report.add_rest(
-                    0, DifferenceKind.MISSING, before, is_left & is_before, gap.copy_first
-                )
-                self.report.add_rest(0, lacks_kind, unlike, is_left & ~is_before, gap.copy_first)
-
-    def _take(
-        self, number: int, spans: Sequence[tuple[int, int]], moved: NDArray[np.int64]
-    ) -> Unlike:
-        """Return a log's records at some offsets, except the moved ones."""
-        parts, total, rest = [no_rows()], 0, Passed()
-        for piece in self._read(number, spans) if spans else ():
-            near = moved[slice(*np.searchsorted(moved, [piece[OFFSET, 0], piece[OFFSET, -1] + 1]))]
-            rows = piece[:, ~np.isin(piece[OFFSET], near)]
-            room = WINDOW_RECORDS - total
-            parts.append(rows[:, :room])
-            total += parts[-1].shape[1]
-            rest.add(rows[:, room:])
-        return Unlike(np.concatenate(parts, axis=1), rest)
+        lacked = self._original.take([(one.first, one.last)], moved)
+        added = self._copy.take(foreign.spans, np.empty(0, np.int64))
+        is_by_place = not is_lack_unsure and not is_extra_unsure
+        pairs = self._pair(lacked, added, is_by_place=is_by_place, is_last=gap.is_last)
+        self._report.add_pairs(lacked.rows, added.rows, pairs)
+        is_lacked, is_added = (
+            ~np.isin(np.arange(each.rows.shape[1]), paired)
+            for each, paired in zip((lacked, added), pairs, strict=True)
+        )
+        if is_lack_unsure:
+            self._original.note_unsure(lacked, is_lacked, two.first)
+        else:
+            if len(pairs[1]) < added.records and not is_extra_unsure:
+                # The copy has other records there: no more will come.
+                lacks_kind = DifferenceKind.MISSING
+            # Up to the copy's last record, perhaps in another form, no more will come.
+            is_before = np.arange(is_lacked.size) < max(pairs[0], default=-1)
+            before = Unlike(lacked.rows, Passed())
+            self._report.add_rest(
+                0, DifferenceKind.MISSING, before, is_lacked & is_before, two.first
+            )
+            self._report.add_rest(0, lacks_kind, lacked, is_lacked & ~is_before, two.first)
+        if is_extra_unsure:
+            self._copy.note_unsure(added, is_added, one.first)
+        else:
+            self._report.add_rest(1, DifferenceKind.EXTRA, added, is_added, one.first)
 
     def _pair(
         self, lacked: Unlike, added: Unlike, *, is_by_place: bool, is_last: bool
@@ -456,7 +513,7 @@ class _CopyComparison:
             if is_alike.all() and added.rest.last < 0:
                 return np.arange(count), np.arange(count)
         marks = [
-            rows[KEY] ^ (rows[TIMESTAMP] * _ODD) if self.report.has_times else rows[KEY]
+            rows[KEY] ^ (rows[TIMESTAMP] * _ODD) if self._report.has_times else rows[KEY]
             for rows in (one, two)
         ]
         _, first, second = np.intersect1d(*marks, return_indices=True)
@@ -465,76 +522,53 @@ class _CopyComparison:
         is_rising = second == np.maximum.accumulate(second)
         return first[is_rising], second[is_rising]
 
-    def _add_unsurvived(self, number: int, wanted: NDArray[np.int64]) -> None:
-        """Add records of one log, lost from the other without a cleaner. No cleaner can have
-        removed them from that log.
-
-        Args:
-            wanted: int64[n, 3], first and last offset of those that the other one lacks, and where
-                they would be there.
-        """
-        passes = 1 + int((wanted[:, 1] - wanted[:, 0] + 1).sum()) // WINDOW_RECORDS
-        lost = [np.empty((5, 0), np.int64)]
-        for turn in range(passes):
-            mine = self._read_keys(number, wanted[:, :2], (turn, passes))
-            names = np.unique(mine.halves[0])
-            newer = [
-                _keys_of(rows, names)
-                for rows in self._read(1 - number, first=int(wanted[:, 2].min()))
-            ]
-            theirs = Keys(
-                np.concatenate([mine.halves[:, :0], *(each.halves for each in newer)], axis=1),
-                np.concatenate([mine.facts[:, :0], *(each.facts for each in newer)], axis=1),
-            )
-            at = np.searchsorted(wanted[:, 1], mine.facts[0])
-            lost.append(find_unexplained(mine, theirs, wanted[at, 2] - 1))
-        facts = np.concatenate(lost, axis=1)
-        facts = facts[:, np.argsort(facts[0])]
-        message = (
-            "the original's cleaner cannot have removed it"
-            if number
-            else "its key has no newer record either"
-        )
-        nothing = None, None
-        for start, end in runs(np.diff(facts[0]) != 1) if facts.shape[1] else ():
-            offsets = int(facts[0, start]), int(facts[0, end])
-            self.report.add(
-                kind=DifferenceKind.EXTRA if number else DifferenceKind.COMPACTION,
-                records=end - start + 1,
-                original=nothing if number else offsets,
-                copy=offsets if number else nothing,
-                time_ms=int(facts[1, start]),
-                message=message,
-            )
-
-    def _read_keys(self, number: int, wanted: Spans, turn: tuple[int, int]) -> Keys:
-        """Return the keys of some records for one pass of several."""
+    def _add_unsurvived(self, has: _ComparedLog, lacks: _ComparedLog) -> None:
+        """Add the unsure records of a log that no cleaner can have removed from the other."""
+        unsure = np.concatenate(has.unsure)
+        if not unsure.size:
+            return
+        turns = 1 + int((unsure["last"] - unsure["first"] + 1).sum()) // WINDOW_RECORDS
+        spans = np.column_stack([unsure["first"], unsure["last"]])
         parts = []
-        for rows in self._read(number, wanted):
-            counts = rows[KEY] != NULL
-            counts &= rows[KEY].view(np.uint64) % np.uint64(turn[1]) == turn[0]
-            parts.append(_keys_of(rows[:, counts]))
-        empty = _keys_of(no_rows())
-        return Keys(
-            np.concatenate([empty.halves, *(each.halves for each in parts)], axis=1),
-            np.concatenate([empty.facts, *(each.facts for each in parts)], axis=1),
-        )
+        for turn in range(turns):
+            mine = has.read_keys(spans, turn, turns)
+            names = np.unique(mine.hashes)
+            newer = lacks.read(first=int(unsure["near"].min()))
+            theirs = Keys.join([_keys_of(no_rows()), *(_keys_of(rows, names) for rows in newer)])
+            near = unsure["near"][np.searchsorted(unsure["last"], mine.records["offset"])]
+            parts.append(mine.records[find_unexplained(mine, theirs, near - 1)])
+        lost = np.concatenate(parts)
+        lost = lost[np.argsort(lost["offset"])]
+        is_extra = has is self._copy
+        nothing = None, None
+        for start, end in runs(np.diff(lost["offset"]) != 1) if lost.size else ():
+            offsets = int(lost["offset"][start]), int(lost["offset"][end])
+            self._report.add(
+                kind=DifferenceKind.EXTRA if is_extra else DifferenceKind.COMPACTION,
+                records=end - start + 1,
+                original=nothing if is_extra else offsets,
+                copy=offsets if is_extra else nothing,
+                time_ms=int(lost["time_ms"][start]),
+                message="the original's cleaner cannot have removed it"
+                if is_extra
+                else "its key has no newer record either",
+            )
 
 
 def _keys_of(rows: Rows, names: NDArray[np.uint64] | None = None) -> Keys:
     """Return keys of records, those among some names alone."""
     if names is not None:
         rows = rows[:, np.isin(rows[KEY].view(np.uint64), names)]
-    key = np.ascontiguousarray(rows[KEY]).view(np.uint64)
-    facts = np.zeros((5, rows.shape[1]), np.int64)
-    facts[0], facts[1], facts[4] = rows[OFFSET], rows[TIMESTAMP], rows[VALUE] == NULL
-    return Keys(np.stack([key, key]), facts)
+    records = np.empty(rows.shape[1], _KEYED_RECORD)
+    records["offset"], records["time_ms"] = rows[OFFSET], rows[TIMESTAMP]
+    records["is_tombstone"] = rows[VALUE] == NULL
+    return Keys(np.ascontiguousarray(rows[KEY]).view(np.uint64), records)
 
 
-def _spans_of(gaps: Sequence[Mismatch], number: int) -> Spans:
-    """Return the offsets of one log's records that are in gaps."""
-    spans = [gap[4 * number : 4 * number + 2] for gap in gaps]
-    return np.array([span for span in spans if span[0] <= span[1]], np.int64).reshape(-1, 2)
+def _spans_of(parts: Sequence[Passed]) -> Spans:
+    """Return the offsets of one log's parts of gaps."""
+    spans = [(part.first, part.last) for part in parts if part.first <= part.last]
+    return np.array(spans, np.int64).reshape(-1, 2)
 
 
 def _pieces(pieces: Iterator[Rows]) -> Iterator[Rows]:

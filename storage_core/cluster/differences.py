@@ -41,6 +41,7 @@ from storage_core.log.committed_view import scan_committed_view
 from storage_core.log.directory_view import DirectoryView
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code, Finding
+from storage_core.records.batch_table import BatchTable
 
 # Find records missing from a compacted log without a cleaner's reason. Neither the record nor a
 # newer one of its key is there.
@@ -52,73 +53,79 @@ from storage_core.maintenance.verification.findings import Code, Finding
 _MOST_KEYS: Final = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class LostRecords:
-    """Records of a log, in order of offsets."""
-
-    offset: NDArray[np.int64]  # int64[n]
-    epoch: NDArray[np.int64]  # int64[n]
-    segment: NDArray[np.int64]  # int64[n], base offset of the segment of each
-    position: NDArray[np.int64]  # int64[n], of its batch in that segment's file
+# A record with a key, by which it is found again.
+KEYED_RECORD: Final = np.dtype(
+    [
+        ("offset", np.int64),
+        ("epoch", np.int64),
+        ("segment", np.int64),  # base offset of its segment
+        ("position", np.int64),  # of its batch in that segment's file
+        ("is_tombstone", np.bool_),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Keyed records that are not of an aborted transaction."""
 
-    halves: NDArray[np.uint64]  # uint64[2, n], hashes of the keys
-    # int64[5, n], offset, epoch, segment, position, and whether it is a tombstone.
-    facts: NDArray[np.int64]
+    hashes: NDArray[np.uint64]  # uint64[n], of the keys
+    records: NDArray[np.void]  # n of KEYED_RECORD, or of a dtype with its offset and is_tombstone
+
+    @classmethod
+    def join(cls, parts: Sequence["Keys"]) -> "Keys":
+        """Return the keys of several parts, at least one."""
+        return cls(
+            np.concatenate([each.hashes for each in parts]),
+            np.concatenate([each.records for each in parts]),
+        )
 
 
-def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[LostRecords, int]:
+def find_lost(has: RestingLog, lacks: RestingLog, missing: Ranges) -> tuple[NDArray[np.void], int]:
     """Return records missing from a compacted log without a newer one.
 
     Returns:
-        The records, and how many bytes were read to find out.
+        The records, of KEYED_RECORD in order of offsets, and how many bytes were read to find out.
     """
     passes = 1 + count(missing) // _MOST_KEYS
-    parts: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
+    parts = [np.empty(0, KEYED_RECORD)]
     read_bytes = 0
     for number in range(passes):
         wanted, mine = _read_keys(has, number, passes, missing)
         other, theirs = _read_keys(lacks, number, passes, None)
-        parts.append(find_unexplained(wanted, other))
+        parts.append(wanted.records[find_unexplained(wanted, other)])
         read_bytes += mine + theirs
-    facts = np.concatenate(parts, axis=1)
-    facts = facts[:, np.argsort(facts[0])]
-    return LostRecords(*facts[:4]), read_bytes
+    lost = np.concatenate(parts)
+    return lost[np.argsort(lost["offset"])], read_bytes
 
 
 def find_unexplained(
     wanted: Keys, other: Keys, places: NDArray[np.int64] | None = None
-) -> NDArray[np.int64]:
-    """Return missing records without a newer one in the other log. A newer record has the same key.
+) -> NDArray[np.bool_]:
+    """Mark missing records without a newer one in the other log. A newer record has the same key.
 
     Args:
         places: Behind which offset of that log each would be; None for its own offset.
     """
-    names, of_wanted = np.unique(wanted.halves[0], return_inverse=True)
+    names, of_wanted = np.unique(wanted.hashes, return_inverse=True)
     newest = np.full(len(names), -1, np.int64)
-    slot = np.minimum(np.searchsorted(names, other.halves[0]), max(len(names) - 1, 0))
-    is_known = names[slot] == other.halves[0] if len(names) else np.zeros(len(slot), np.bool_)
-    np.maximum.at(newest, slot[is_known], other.facts[0, is_known])
-    offset = wanted.facts[0]
+    slot = np.minimum(np.searchsorted(names, other.hashes), max(len(names) - 1, 0))
+    is_known = names[slot] == other.hashes if len(names) else np.zeros(len(slot), np.bool_)
+    np.maximum.at(newest, slot[is_known], other.records["offset"][is_known])
+    offset = wanted.records["offset"]
     # For each key, its newest missing record.
     last = np.full(len(names), -1, np.int64)
     np.maximum.at(last, of_wanted, offset)
     is_last = last[of_wanted] == offset
     is_expired = np.zeros(len(names), np.bool_)
-    is_expired[of_wanted[is_last & (wanted.facts[4] != 0)]] = True
-    is_lost = newest[of_wanted] <= (offset if places is None else places)
-    is_lost &= ~is_expired[of_wanted]
-    return wanted.facts[:, is_lost]
+    is_expired[of_wanted[is_last & wanted.records["is_tombstone"]]] = True
+    is_lost: NDArray[np.bool_] = newest[of_wanted] <= (offset if places is None else places)
+    return is_lost & ~is_expired[of_wanted]
 
 
 def _read_keys(log: RestingLog, number: int, passes: int, only: Ranges | None) -> tuple[Keys, int]:
     """Return a log's keys for one pass of several, and bytes read."""
-    halves: list[NDArray[np.uint64]] = [np.empty((2, 0), np.uint64)]
-    facts: list[NDArray[np.int64]] = [np.empty((5, 0), np.int64)]
+    parts = [Keys(np.empty(0, np.uint64), np.empty(0, KEYED_RECORD))]
     read_bytes = 0
     assert log.view is not None  # noqa: S101  # it was compared
     aborted = scan_committed_view(log.view.store).aborted
@@ -133,19 +140,15 @@ def _read_keys(log: RestingLog, number: int, passes: int, only: Ranges | None) -
                 is_wanted &= is_within(offset, only)
             table, offset = table.filter(pa.array(is_wanted)), offset[is_wanted]
             hashes = _hash(table["key"].combine_chunks())
-            is_of_pass = hashes[0] % np.uint64(passes) == number
             row = np.searchsorted(group.batches.last_offset, offset)
-            tombstone = np.asarray(table["value"].is_null(), np.int64)
-            columns = [
-                offset,
-                table["epoch"].to_numpy(),
-                group.segment[row],
-                group.batches.position[row],
-                tombstone,
-            ]
-            halves.append(hashes[:, is_of_pass])
-            facts.append(np.stack(columns)[:, is_of_pass])
-    return Keys(np.concatenate(halves, axis=1), np.concatenate(facts, axis=1)), read_bytes
+            records = np.empty(len(offset), KEYED_RECORD)
+            records["offset"], records["epoch"] = offset, table["epoch"].to_numpy()
+            records["segment"] = group.segment[row]
+            records["position"] = group.batches.position[row]
+            records["is_tombstone"] = np.asarray(table["value"].is_null(), np.bool_)
+            is_of_pass = hashes % np.uint64(passes) == number
+            parts.append(Keys(hashes[is_of_pass], records[is_of_pass]))
+    return Keys.join(parts), read_bytes
 
 
 def _committed_rows(
@@ -179,15 +182,17 @@ def _committed_rows(
 
 
 def _hash(keys: pa.BinaryArray) -> NDArray[np.uint64]:
-    """Hash keys, none of them null, into halves, uint64[2, n]."""
+    """Hash keys, none of them null, into uint64[n]: halves of their digests."""
     _, offsets, data = keys.buffers()
     if not len(keys):
-        return np.empty((2, 0), np.uint64)
+        return np.empty(0, np.uint64)
     ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    halves = np.stack([ends[:-1], np.diff(ends)]).astype(np.uint64)
+    # Where each key begins and how long it is; the hash takes their place.
+    halves: NDArray[np.uint64] = np.stack([ends[:-1], np.diff(ends)]).astype(np.uint64)
     content = np.zeros(1, np.uint8) if data is None or not len(data) else data
     siphash_each(np.frombuffer(content, np.uint8), halves[0], halves[1], 0, len(keys), 0, 0)
-    return halves
+    hashes: NDArray[np.uint64] = halves[0]
+    return hashes
 
 
 # One difference between two logs of a partition: kind, offsets, places.
@@ -266,20 +271,75 @@ def place_of(log: RestingLog, offset: int, epoch: int | None) -> Side:
 # only where batches differ, and both logs have some at these offsets.
 
 
-@dataclass(frozen=True, slots=True)
-class PairPiece:
-    """The batches of two logs that reach into a range of offsets."""
+@dataclass(slots=True)
+class Replica:
+    """One of two replicas, while they are compared."""
 
-    parts: tuple[BatchRows, BatchRows]
-    behind: tuple[BatchRows, BatchRows]
+    log: RestingLog
+    cleaned_end: int = 0  # a cleaner was below this offset
+    # Records that the other one has, and a cleaner may have removed here.
+    lacked: list[Ranges] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Some batches of one of two replicas that reach into a range of offsets."""
+
+    replica: Replica
+    rows: BatchRows
+    around: tuple[BatchRows, BatchRows]  # all that the replica has in the range, and behind it
     start: int
     end: int
 
-    def place_behind(self, number: int, log: RestingLog, offset: int) -> Side:
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "Batches":
+        """Return some of them."""
+        return replace(self, rows=self.rows.take(rows))
+
+    @property
+    def headers(self) -> BatchTable:
+        """Their headers."""
+        return self.rows.batches
+
+    @property
+    def has_right_checksum(self) -> NDArray[np.bool_]:
+        """Which of them have the checksum of their bytes."""
+        is_right: NDArray[np.bool_] = self.headers.crc_ok != 0
+        return is_right
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """Yield first and last row of each run of batches without gaps."""
+        if not len(self):
+            return
+        gaps = np.flatnonzero(self.rows.lowest[1:] > self.headers.last_offset[:-1] + 1)
+        starts = [0, *(gaps + 1).tolist()]
+        ends = [*gaps.tolist(), len(self) - 1]
+        yield from zip(starts, ends, strict=True)
+
+    def place(self, first: int, last: int) -> Side:
+        """Return the place of the first batch in a range of offsets. That batch may begin below
+        the range."""
+        log = self.replica.log
+        at = np.flatnonzero((self.headers.last_offset >= first) & (self.rows.lowest <= last))
+        if not at.size or log.view is None:
+            return Side(log=log)
+        row = int(at[0])
+        epoch = int(self.headers.leader_epoch[row])
+        return Side(
+            log=log,
+            epoch=epoch if epoch >= 0 else None,
+            file=log.view.place(log_file(int(self.rows.segment[row])))[0],
+            position=int(self.headers.position[row]),
+        )
+
+    def place_behind(self, offset: int) -> Side:
         """Return the first batch's place behind an offset, else the log's end."""
+        log = self.replica.log
         if log.view is None:
             return Side(log=log)
-        for rows in (self.parts[number], self.behind[number]):
+        for rows in self.around:
             at = np.flatnonzero(rows.lowest > offset)
             if at.size:
                 file = log.view.place(log_file(int(rows.segment[at[0]])))[0]
@@ -291,313 +351,256 @@ class PairPiece:
 class ReplicaPair:
     """Two replicas, while they are compared."""
 
-    logs: tuple[RestingLog, RestingLog]
+    one: Replica
+    two: Replica
     look: ReadDepth = ReadDepth.HEADERS
-    cleaned: tuple[int, int] = (0, 0)  # below which offsets a cleaner was, of each
     differences: list[Difference] = field(default_factory=list)
     untold: int = 0  # how many ranges more
     undecided: int = 0  # batches of which the headers do not tell whether they differ
-    # Records of the second that the first lacks and a cleaner may have removed, and the other way.
-    lacked: tuple[list[Ranges], list[Ranges]] = field(default_factory=lambda: ([], []))
 
-    def add(self, difference: Difference) -> None:
-        """Add a difference, or extend an adjacent one of its kind."""
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that both may have."""
+        return max(self.one.log.log_start_offset, self.two.log.log_start_offset)
+
+    @property
+    def cleaned_end(self) -> int:
+        """Below this offset a cleaner was in one of them."""
+        return max(self.one.cleaned_end, self.two.cleaned_end)
+
+    def add(
+        self,
+        kind: DifferenceKind,
+        offsets: tuple[int, int],
+        side: Side,
+        other: Side,
+        message: str = "",
+    ) -> None:
+        """Add a difference, or extend an adjacent one of its kind.
+
+        Args:
+            offsets: The first and the last one.
+            side: The replica that lacks something, or the second one.
+        """
+        first, end = offsets
         for number in range(len(self.differences) - 1, max(len(self.differences) - 5, -1), -1):
             last = self.differences[number]
             if (
-                last.kind is difference.kind
-                and last.side.log is difference.side.log
-                and last.message == difference.message
-                and last.first_offset <= difference.first_offset <= last.last_offset + 1
+                last.kind is kind
+                and last.side.log is side.log
+                and last.message == message
+                and last.first_offset <= first <= last.last_offset + 1
             ):
-                end = max(last.last_offset, difference.last_offset)
-                self.differences[number] = replace(last, last_offset=end)
+                self.differences[number] = replace(last, last_offset=max(last.last_offset, end))
                 return
-        if len(self.differences) < MOST_LISTED:
-            self.differences.append(difference)
-        else:
+        if len(self.differences) >= MOST_LISTED:
             self.untold += 1
-
-    def compare(self, piece: PairPiece) -> None:
-        """Compare what both have in a range of offsets."""
-        floor = max(log.log_start_offset for log in self.logs)
-        one, two = (part.take(part.batches.last_offset >= floor) for part in piece.parts)
-        names = tuple(batch_names(part.batches, part.digests) for part in (one, two))
-        alone = one.take(~np.isin(names[0], names[1])), two.take(~np.isin(names[1], names[0]))
-        if not len(alone[0]) and not len(alone[1]):
             return
-        piece = replace(piece, start=max(piece.start, floor))
-        _, at_1, at_2 = np.intersect1d(
-            alone[0].batches.base_offset, alone[1].batches.base_offset, return_indices=True
+        self.differences.append(
+            Difference(
+                kind=kind,
+                first_offset=first,
+                last_offset=end,
+                side=side,
+                other=other,
+                message=message,
+            )
         )
-        is_pair = alone[0].batches.last_offset[at_1] == alone[1].batches.last_offset[at_2]
-        at_1, at_2 = at_1[is_pair], at_2[is_pair]
-        paired = alone[0].take(at_1), alone[1].take(at_2)
-        is_same = _has_same_content(*paired)
-        self._add_rows(DifferenceKind.EPOCH, paired[0].take(is_same), paired[1].take(is_same))
-        changed = paired[0].take(~is_same), paired[1].take(~is_same)
-        self._compare_changed(changed, piece)
-        rest = alone[0].take(_others(alone[0], at_1)), alone[1].take(_others(alone[1], at_2))
-        is_met = rest[0].that_meet(rest[1]), rest[1].that_meet(rest[0])
-        for number in (0, 1):
-            alone_here = rest[number].take(~is_met[number])
-            self._note_lack(1 - number, alone_here, piece)
-        self._compare_overlapping((rest[0].take(is_met[0]), rest[1].take(is_met[1])), piece)
 
-    def _compare_changed(self, changed: tuple[BatchRows, BatchRows], piece: PairPiece) -> None:
+    def compare(self, one: Batches, two: Batches) -> None:
+        """Compare what both have in a range of offsets."""
+        floor = self.log_start_offset
+        one, two = (
+            replace(each, start=max(each.start, floor)).take(each.headers.last_offset >= floor)
+            for each in (one, two)
+        )
+        names, others = (batch_names(each.headers, each.rows.digests) for each in (one, two))
+        one, two = one.take(~np.isin(names, others)), two.take(~np.isin(others, names))
+        if not len(one) and not len(two):
+            return
+        _, at_1, at_2 = np.intersect1d(
+            one.headers.base_offset, two.headers.base_offset, return_indices=True
+        )
+        is_pair = one.headers.last_offset[at_1] == two.headers.last_offset[at_2]
+        at_1, at_2 = at_1[is_pair], at_2[is_pair]
+        first, second = one.take(at_1), two.take(at_2)
+        is_same = _has_same_content(first, second)
+        self._add_each(DifferenceKind.EPOCH, first.take(is_same), second.take(is_same))
+        self._compare_changed(first.take(~is_same), second.take(~is_same))
+        one, two = one.take(_others(one, at_1)), two.take(_others(two, at_2))
+        is_met = one.rows.that_meet(two.rows), two.rows.that_meet(one.rows)
+        self._note_lack(one.take(~is_met[0]), two)
+        self._note_lack(two.take(~is_met[1]), one)
+        self._compare_overlapping(one.take(is_met[0]), two.take(is_met[1]))
+
+    def _compare_changed(self, one: Batches, two: Batches) -> None:
         """Compare batches of the same offsets and another content."""
-        one, two = changed
         if not len(one):
             return
-        is_cleaned = one.batches.base_offset < max(self.cleaned)
         if self.look is ReadDepth.HEADERS:
-            is_comparable = ~is_cleaned | _has_same_form(one, two)
+            is_plain = one.headers.base_offset >= self.cleaned_end
+            is_comparable = is_plain | _has_same_form(one.headers, two.headers)
             self.undecided += int((~is_comparable).sum())
-            self._add_rows(DifferenceKind.BYTES, one.take(is_comparable), two.take(is_comparable))
+            self._add_each(DifferenceKind.BYTES, one.take(is_comparable), two.take(is_comparable))
             return
-        is_damaged = (one.batches.crc_ok == 0) | (two.batches.crc_ok == 0)
-        for row in np.flatnonzero(is_damaged).tolist():
-            rows = one.take(np.array([row])), two.take(np.array([row]))
-            self._add_rows(DifferenceKind.BYTES, *rows, message=self._damage_text(*rows))
-        sound = one.take(~is_damaged), two.take(~is_damaged)
-        if len(sound[0]):
-            self._compare_records(sound, piece)
+        is_sound = one.has_right_checksum & two.has_right_checksum
+        for row in np.flatnonzero(~is_sound).tolist():
+            pair = one.take(np.array([row])), two.take(np.array([row]))
+            damaged = [
+                f"broker {each.replica.log.place.broker}"
+                for each in pair
+                if not each.has_right_checksum.all()
+            ]
+            message = f"the checksum is wrong at {' and '.join(damaged)}"
+            self._add_each(DifferenceKind.BYTES, *pair, message=message)
+        if is_sound.any():
+            self._compare_records(one.take(is_sound), two.take(is_sound))
 
-    def _damage_text(self, one: BatchRows, two: BatchRows) -> str:
-        damaged = [
-            f"broker {log.place.broker}"
-            for log, rows in zip(self.logs, (one, two), strict=True)
-            if (rows.batches.crc_ok == 0).any()
-        ]
-        return f"the checksum is wrong at {' and '.join(damaged)}"
-
-    def _compare_overlapping(self, rows: tuple[BatchRows, BatchRows], piece: PairPiece) -> None:
+    def _compare_overlapping(self, one: Batches, two: Batches) -> None:
         """Compare batches that share some offsets and begin or end at others."""
-        if not len(rows[0]):
+        if not len(one):
             return
-        first = min(int(each.lowest.min()) for each in rows)
         if self.look is ReadDepth.HEADERS:
-            if first < max(self.cleaned):
-                self.undecided += sum(map(len, rows))
+            if min(int(each.rows.lowest.min()) for each in (one, two)) < self.cleaned_end:
+                self.undecided += len(one) + len(two)
                 return
-            self._add_range(DifferenceKind.BYTES, rows, "the batches begin or end at other offsets")
+            message = "the batches begin or end at other offsets"
+            self._add_range(DifferenceKind.BYTES, one, two, message)
             return
-        sound = []
-        for each in rows:
-            is_damaged = each.batches.crc_ok == 0
-            if is_damaged.any():
-                damaged = [each.take(is_damaged) if other is each else other for other in rows]
-                text = "the checksum is wrong, or the offsets of a batch are"
-                self._add_range(DifferenceKind.BYTES, (damaged[0], damaged[1]), text)
-            sound.append(each.take(~is_damaged))
-        if len(sound[0]) and len(sound[1]):
-            self._compare_records((sound[0], sound[1]), piece)
+        message = "the checksum is wrong, or the offsets of a batch are"
+        sound = [each.take(each.has_right_checksum) for each in (one, two)]
+        if len(sound[0]) < len(one):
+            damaged = one.take(~one.has_right_checksum)
+            self._add_range(DifferenceKind.BYTES, damaged, two, message)
+        if len(sound[1]) < len(two):
+            damaged = two.take(~two.has_right_checksum)
+            self._add_range(DifferenceKind.BYTES, one, damaged, message)
+        if all(map(len, sound)):
+            self._compare_records(*sound)
 
-    def _compare_records(self, rows: tuple[BatchRows, BatchRows], piece: PairPiece) -> None:
+    def _compare_records(self, one: Batches, two: Batches) -> None:
         """Decode batches, and compare what is at each offset."""
         is_listed = False
-        first, _ = _bounds(rows)
         try:
-            for matched in match_batches(rows, piece.start, piece.end):
-                is_listed |= self._add_records(matched, rows, piece)
+            for matched in match_batches((one.rows, two.rows), one.start, one.end):
+                is_listed |= self._add_records(matched, one, two)
         except PylogError as error:
-            self._add_range(DifferenceKind.BYTES, rows, f"records cannot be read: {error}")
+            message = f"records cannot be read: {error}"
+            self._add_range(DifferenceKind.BYTES, one, two, message)
             return
-        if not is_listed and first >= max(self.cleaned):
-            self._add_range(DifferenceKind.BYTES, rows, "the records are the same")
+        if not is_listed and _bounds(one, two)[0] >= self.cleaned_end:
+            self._add_range(DifferenceKind.BYTES, one, two, "the records are the same")
 
-    def _add_records(
-        self, matched: MatchedRecords, rows: tuple[BatchRows, BatchRows], piece: PairPiece
-    ) -> bool:
-        is_epoch = np.isin(matched.other, matched.same)
+    def _add_records(self, matched: MatchedRecords, one: Batches, two: Batches) -> bool:
+        """Add what differs record by record; return whether anything does."""
         is_listed = bool(len(matched.other))
+        is_epoch = np.isin(matched.other, matched.same)
         for kind, offsets in (
             (DifferenceKind.EPOCH, matched.other[is_epoch]),
             (DifferenceKind.RECORD, matched.other[~is_epoch]),
         ):
             for low, high in _runs(offsets):
-                sides = [self._side(number, rows[number], low, low) for number in (0, 1)]
-                self.add(
-                    Difference(
-                        kind=kind,
-                        first_offset=low,
-                        last_offset=high,
-                        side=sides[1],
-                        other=sides[0],
-                    )
-                )
-        for number, table in enumerate(matched.tables):
-            theirs = matched.tables[1 - number]["offset"].to_numpy()
+                self.add(kind, (low, high), two.place(low, low), one.place(low, low))
+        tables = matched.tables
+        for has, lacks, table, others in ((one, two, *tables), (two, one, *tables[::-1])):
             offsets = table["offset"].to_numpy()
-            is_alone = ~np.isin(offsets, theirs)
-            is_cleaned = offsets < self.cleaned[1 - number]
-            is_control = np.asarray(table["is_control"], np.bool_)
+            is_alone = ~np.isin(offsets, others["offset"].to_numpy())
+            is_cleaned = offsets < lacks.replica.cleaned_end
+            is_missing = is_alone & is_cleaned & ~np.asarray(table["is_control"], np.bool_)
             epochs = table["epoch"].to_numpy()
-            is_missing = is_alone & is_cleaned & ~is_control
-            self.lacked[1 - number].append(of_offsets(offsets[is_missing], epochs[is_missing]))
+            lacks.replica.lacked.append(of_offsets(offsets[is_missing], epochs[is_missing]))
             for low, high in _runs(offsets[is_alone & ~is_cleaned]):
                 is_listed = True
-                side = self._side(number, rows[number], low, low)
-                place = piece.place_behind(1 - number, self.logs[1 - number], high)
-                self.add(
-                    Difference(
-                        kind=DifferenceKind.MISSING,
-                        first_offset=low,
-                        last_offset=high,
-                        side=place,
-                        other=side,
-                    )
-                )
+                side, other = lacks.place_behind(high), has.place(low, low)
+                self.add(DifferenceKind.MISSING, (low, high), side, other)
         return is_listed
 
-    def _note_lack(self, lacking: int, rows: BatchRows, piece: PairPiece) -> None:
+    def _note_lack(self, alone: Batches, lacks: Batches) -> None:
         """Take note of batches at whose offsets the other log has nothing."""
-        is_cleaned = rows.batches.last_offset < self.cleaned[lacking]
-        cleaned = rows.take(is_cleaned)
+        is_cleaned = alone.headers.last_offset < lacks.replica.cleaned_end
+        cleaned = alone.take(is_cleaned)
         if self.look is ReadDepth.HEADERS:
             self.undecided += len(cleaned)
         else:
-            lacked = cleaned.take(cleaned.batches.crc_ok != 0).offsets()
-            self.lacked[lacking].append(clip(lacked, start=piece.start, end=piece.end))
-        plain = rows.take(~is_cleaned)
-        for first, last in _groups(plain):
-            # The other part of a batch that crosses the piece's ends is compared with other
+            lacked = cleaned.rows.take(cleaned.has_right_checksum).offsets()
+            lacks.replica.lacked.append(clip(lacked, start=alone.start, end=alone.end))
+        plain = alone.take(~is_cleaned)
+        for first, last in plain.groups():
+            # The other part of a batch that crosses the range's ends is compared with other
             # batches.
-            base = max(int(plain.lowest[first]), piece.start)
-            offset = min(int(plain.batches.last_offset[last]), piece.end - 1)
-            self.add(
-                Difference(
-                    kind=DifferenceKind.MISSING,
-                    first_offset=base,
-                    last_offset=offset,
-                    side=piece.place_behind(lacking, self.logs[lacking], offset),
-                    other=self._side(1 - lacking, plain, base, offset),
-                )
-            )
+            low = max(int(plain.rows.lowest[first]), plain.start)
+            high = min(int(plain.headers.last_offset[last]), plain.end - 1)
+            side, other = lacks.place_behind(high), plain.place(low, high)
+            self.add(DifferenceKind.MISSING, (low, high), side, other)
 
-    def _add_rows(
-        self, kind: DifferenceKind, one: BatchRows, two: BatchRows, message: str = ""
+    def _add_each(
+        self, kind: DifferenceKind, one: Batches, two: Batches, message: str = ""
     ) -> None:
         """Add batches of the same offsets, one by one; neighbours become one."""
-        for first, last in _groups(one):
-            low = int(one.lowest[first])
-            self.add(
-                Difference(
-                    kind=kind,
-                    first_offset=low,
-                    last_offset=int(one.batches.last_offset[last]),
-                    side=self._side(1, two, low, low),
-                    other=self._side(0, one, low, low),
-                    message=message,
-                )
-            )
+        for first, last in one.groups():
+            low, high = int(one.rows.lowest[first]), int(one.headers.last_offset[last])
+            self.add(kind, (low, high), two.place(low, low), one.place(low, low), message)
 
-    def _add_range(
-        self, kind: DifferenceKind, rows: tuple[BatchRows, BatchRows], message: str
-    ) -> None:
-        low, high = _bounds(rows)
-        self.add(
-            Difference(
-                kind=kind,
-                first_offset=low,
-                last_offset=high,
-                side=self._side(1, rows[1], low, high),
-                other=self._side(0, rows[0], low, high),
-                message=message,
-            )
-        )
-
-    def _side(self, number: int, rows: BatchRows, first: int, last: int) -> Side:
-        """Return the place of the first batch in a range of offsets. That batch may begin below
-        the range."""
-        log = self.logs[number]
-        at = np.flatnonzero((rows.batches.last_offset >= first) & (rows.lowest <= last))
-        if not at.size or log.view is None:
-            return Side(log=log)
-        row = int(at[0])
-        epoch = int(rows.batches.leader_epoch[row])
-        return Side(
-            log=log,
-            epoch=epoch if epoch >= 0 else None,
-            file=log.view.place(log_file(int(rows.segment[row])))[0],
-            position=int(rows.batches.position[row]),
-        )
+    def _add_range(self, kind: DifferenceKind, one: Batches, two: Batches, message: str) -> None:
+        """Add all offsets that batches of both have."""
+        low, high = _bounds(one, two)
+        self.add(kind, (low, high), two.place(low, high), one.place(low, high), message)
 
     def find_lost(self) -> int:
         """Find records no cleaner can have removed; return the bytes read."""
         read_bytes = 0
-        for lacking in (0, 1):
-            floor = max(log.log_start_offset for log in self.logs)
-            missing = clip(union(self.lacked[lacking]), start=floor)
+        for lacks, has in ((self.one, self.two), (self.two, self.one)):
+            missing = clip(union(lacks.lacked), start=self.log_start_offset)
             if not len(missing):
                 continue
             missing = missing[np.argsort(missing[:, 0])]
-            has, lacks = self.logs[1 - lacking], self.logs[lacking]
-            lost, read = find_lost(has, lacks, missing)
+            lost, read = find_lost(has.log, lacks.log, missing)
             read_bytes += read
-            view = has.view
-            for low, high in _runs(lost.offset):
-                at = int(np.searchsorted(lost.offset, low))
-                epoch = int(lost.epoch[at])
-                file = "" if view is None else view.place(log_file(int(lost.segment[at])))[0]
-                self.add(
-                    Difference(
-                        kind=DifferenceKind.COMPACTION,
-                        first_offset=low,
-                        last_offset=high,
-                        side=Side(log=lacks),
-                        other=Side(
-                            log=has,
-                            epoch=epoch if epoch >= 0 else None,
-                            file=file,
-                            position=int(lost.position[at]),
-                        ),
-                        message="its key has no newer record either",
-                    )
+            view = has.log.view
+            for low, high in _runs(lost["offset"]):
+                record = lost[np.searchsorted(lost["offset"], low)]
+                place = Side(
+                    log=has.log,
+                    epoch=int(record["epoch"]) if record["epoch"] >= 0 else None,
+                    file="" if view is None else view.place(log_file(int(record["segment"])))[0],
+                    position=int(record["position"]),
                 )
+                message = "its key has no newer record either"
+                side = Side(log=lacks.log)
+                self.add(DifferenceKind.COMPACTION, (low, high), side, place, message)
         return read_bytes
 
 
-def _has_same_content(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
+def _has_same_content(one: Batches, two: Batches) -> NDArray[np.bool_]:
     """Mark batches with equal offsets and content; epochs may differ."""
-    is_same: NDArray[np.bool_] = (one.batches.size == two.batches.size) & (
-        one.batches.crc == two.batches.crc
+    is_same: NDArray[np.bool_] = (one.headers.size == two.headers.size) & (
+        one.headers.crc == two.headers.crc
     )
-    is_same &= (one.digests == two.digests).all(axis=0)
+    is_same &= (one.rows.digests == two.rows.digests).all(axis=0)
     return is_same
 
 
-def _has_same_form(one: BatchRows, two: BatchRows) -> NDArray[np.bool_]:
+def _has_same_form(one: BatchTable, two: BatchTable) -> NDArray[np.bool_]:
     """Mark batches with equal offsets and record counts, and not rebuilt."""
     is_same = np.ones(len(one), np.bool_)
     for name in ("size", "record_count", "attributes", "base_timestamp", "magic"):
-        is_same &= getattr(one.batches, name) == getattr(two.batches, name)
+        is_same &= getattr(one, name) == getattr(two, name)
     return is_same
 
 
-def _others(rows: BatchRows, indexes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    is_other = np.ones(len(rows), np.bool_)
+def _others(batches: Batches, indexes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    is_other = np.ones(len(batches), np.bool_)
     is_other[indexes] = False
     return is_other
 
 
-def _bounds(rows: tuple[BatchRows, BatchRows]) -> tuple[int, int]:
+def _bounds(*logs: Batches) -> tuple[int, int]:
     """Return two logs' first and last offset; one may be empty."""
-    filled = [each for each in rows if len(each)]
+    filled = [each for each in logs if len(each)]
     return (
-        max(int(each.lowest.min()) for each in filled),
-        min(int(each.batches.last_offset.max()) for each in filled),
+        max(int(each.rows.lowest.min()) for each in filled),
+        min(int(each.headers.last_offset.max()) for each in filled),
     )
-
-
-def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
-    """Yield first and last row of each run of batches without gaps."""
-    if not len(rows):
-        return
-    gaps = np.flatnonzero(rows.lowest[1:] > rows.batches.last_offset[:-1] + 1)
-    starts = [0, *(gaps + 1).tolist()]
-    ends = [*gaps.tolist(), len(rows) - 1]
-    yield from zip(starts, ends, strict=True)
 
 
 def _runs(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -745,7 +748,7 @@ class _Comparison:
         self.readers = [LogReader(log.view, log.base_offsets, look, ranges=ranges) for log in logs]
         self._numbers = list(combinations(range(len(logs)), 2))
         self.pairs = [
-            ReplicaPair((logs[one], logs[two]), look, (cleaned[one], cleaned[two]))
+            ReplicaPair(Replica(logs[one], cleaned[one]), Replica(logs[two], cleaned[two]), look)
             for one, two in self._numbers
         ]
 
@@ -753,7 +756,7 @@ class _Comparison:
     def has_differences(self) -> bool:
         """Whether any two replicas differ, or one lacks what the other has."""
         return any(
-            pair.differences or any(map(len, pair.lacked[0] + pair.lacked[1]))
+            pair.differences or any(map(len, pair.one.lacked + pair.two.lacked))
             for pair in self.pairs
         )
 
@@ -765,14 +768,17 @@ class _Comparison:
     def run(self) -> None:
         """Read all, and compare."""
         for start, end, parts in pieces(self.readers):
-            for pair, (one, two) in zip(self.pairs, self._numbers, strict=True):
-                behind = self.readers[one].rows, self.readers[two].rows
-                pair.compare(PairPiece((parts[one], parts[two]), behind, start, end))
+            for pair, numbers in zip(self.pairs, self._numbers, strict=True):
+                one, two = (
+                    Batches(replica, parts[n], (parts[n], self.readers[n].rows), start, end)
+                    for replica, n in zip((pair.one, pair.two), numbers, strict=True)
+                )
+                pair.compare(one, two)
 
 
 def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
     """Compare two replicas' ends, and epochs at the offsets of both."""
-    pair = ReplicaPair((one, two))
+    pair = ReplicaPair(Replica(one), Replica(two))
     start = max(one.log_start_offset, two.log_start_offset)
     end = min(one.log_end_offset, two.log_end_offset)
     starts = {entry.start_offset for log in (one, two) for entry in log.epochs}
@@ -780,31 +786,18 @@ def _compare_offsets(one: RestingLog, two: RestingLog) -> ReplicaPair:
     for low, high in pairwise(bounds):
         epochs = one.cache.epoch_for_offset(low), two.cache.epoch_for_offset(low)
         if epochs[0] != epochs[1] and low < end:
-            pair.add(
-                Difference(
-                    kind=DifferenceKind.EPOCH,
-                    first_offset=low,
-                    last_offset=high - 1,
-                    side=place_of(two, low, epochs[1]),
-                    other=place_of(one, low, epochs[0]),
-                )
-            )
+            side, other = place_of(two, low, epochs[1]), place_of(one, low, epochs[0])
+            pair.add(DifferenceKind.EPOCH, (low, high - 1), side, other)
     for short, long in ((one, two), (two, one)):
         low = max(start, short.log_end_offset)
         if low < long.log_end_offset:
-            last = long.log_end_offset - 1
-            pair.add(
-                Difference(
-                    kind=DifferenceKind.MISSING,
-                    first_offset=low,
-                    last_offset=last,
-                    side=Side(log=short, file=short.last_file, position=short.end_position)
-                    if short.view is not None
-                    else Side(log=short),
-                    other=place_of(long, low, long.cache.epoch_for_offset(low)),
-                    message="nothing is there" if short.view is None else "",
-                )
-            )
+            side, message = Side(log=short), "nothing is there"
+            if short.view is not None:
+                side = Side(log=short, file=short.last_file, position=short.end_position)
+                message = ""
+            other = place_of(long, low, long.cache.epoch_for_offset(low))
+            offsets = low, long.log_end_offset - 1
+            pair.add(DifferenceKind.MISSING, offsets, side, other, message)
     return pair
 
 
@@ -814,13 +807,13 @@ def _put_together(
     """Collect the differences of all pairs, each difference once. A pair without the first log
     adds only differences that neither log has from the first."""
     first = logs[0] if logs else None
-    of_first = {id(pair.logs[1]): pair.differences for pair in pairs if pair.logs[0] is first}
+    of_first = {id(pair.two.log): pair.differences for pair in pairs if pair.one.log is first}
     differences: list[Difference] = []
     for pair in pairs:
-        if pair.logs[0] is first:
+        if pair.one.log is first:
             differences += pair.differences
             continue
-        first_differences = of_first[id(pair.logs[0])], of_first[id(pair.logs[1])]
+        first_differences = of_first[id(pair.one.log)], of_first[id(pair.two.log)]
         differences += [
             each
             for each in pair.differences
@@ -830,7 +823,7 @@ def _put_together(
         differences=tuple(differences),
         untold=sum(pair.untold for pair in pairs),
         findings=tuple(findings),
-        undecided=sum(pair.undecided for pair in pairs if pair.logs[0] is first),
+        undecided=sum(pair.undecided for pair in pairs if pair.one.log is first),
         read_bytes=0,
     )
 
