@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -36,7 +35,6 @@ from storage_core.commit.trash import (
 )
 from storage_core.errors import PylogError
 from storage_core.filenames import PURGED_FILE, TopicPartition
-from storage_core.maintenance.compaction.partial import map_set, write_set
 from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
 from storage_core.roots.broker_undo import remember_marker
 from storage_core.roots.killed_runs import _read_marker
@@ -129,12 +127,6 @@ def _plan_of_parquet(column: str | None) -> Reader:
     return reader
 
 
-def _key_set(content: str, folder: Path) -> Any:
-    write_set(folder / "keys", {}, {"a": np.zeros(1)})
-    (folder / "keys").write_text(content + "\n")
-    return map_set(folder / "keys")
-
-
 def _remembered(content: str, folder: Path) -> Any:
     path = folder / "clean-shutdown-marker"
     path.write_text(content)
@@ -174,7 +166,6 @@ READERS: dict[str, Reader] = {
     "the state of an undo": _commit(UNDO_FILE),
     "a copy's state": _file(STATE_FILE, lambda at: read_target(at, root="r", root_id="1")),
     "a copy's generation": _file(PIN_FILE, read_pin),
-    "keys on disk": _key_set,
     "a plan": _file("plan.json", lambda at: read_plan_file(at / "plan.json")),
     "a plan's head in Parquet": _plan_of_parquet(None),
     "a plan's row in Parquet": _plan_of_parquet("plan"),

@@ -48,7 +48,7 @@ class Strategy(enum.StrEnum):
     AUTO = "auto"
     WHOLE = "whole"  # one task makes both passes
     BROADCAST = "broadcast"  # merged by one task, a broadcast variable
-    FILES = "files"  # merged by one task in scratch files, which the others map into memory
+    FILES = "files"  # as AUTO: the name of a strategy of former releases
     SHUFFLE = "shuffle"  # in no one task: keys meet by hash, survivors come back as bitmaps
 
 

@@ -519,7 +519,7 @@ STRATEGY: Final = Option[str](
     default=Strategy.AUTO,
     shown=Strategy.AUTO,
     help="How tasks share an offset map. The result is the same. Default: depends on the map's "
-    "size.",
+    "size; files means the same.",
     doc="how the tasks of one partition share its offset map",
 )
 RECOMPRESS: Final = Option[str | None](

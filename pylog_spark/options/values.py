@@ -73,12 +73,12 @@ class Tuning:
     files_max_bytes: int = _job(
         "files.max.bytes",
         1_073_741_824,
-        "an offset map that one task merges in scratch files stays below this",
+        "an offset map that one task builds stays below this",
     )
     shuffle_bucket_bytes: int = _job(
         "shuffle.bucket.bytes",
         33_554_432,
-        "key entries that one task gets of a map that is larger than files.max.bytes",
+        "key entries that one task gets where keys are shuffled",
     )
     unit_min_bytes: int = _job(
         "unit.min.bytes",

@@ -89,9 +89,8 @@ class MapBudgets:
     """The largest offset map for each way to share it."""
 
     broadcast_bytes: int  # bytes of maps that may be published together
-    files_bytes: int  # bytes of a map that one task may merge in scratch files
+    task_bytes: int  # bytes of a map that one task may build
     can_broadcast: bool = True  # whether the session has broadcast variables
-    can_share_files: bool = True  # whether all tasks see one scratch folder
     # Tasks that run at the same time: many of them would all wait for one that merges.
     slots: int = 1
 
@@ -106,12 +105,11 @@ def choose_strategy(
 ) -> Strategy:
     """Choose how one partition is cleaned; the result is the same.
 
-    What is one unit gains nothing from two passes over several tasks. Scratch files cost no heap;
-    what is broadcast or shuffled passes through it. What is asked for holds wherever it is
-    possible; else the next one that can do more is taken.
+    What is one unit gains nothing from two passes over several tasks. What is asked for holds
+    wherever it is possible; a map that cannot be broadcast is shuffled.
 
     Args:
-        asked: What the caller wants; AUTO leaves it to the sizes.
+        asked: What the caller wants; AUTO, or FILES of former releases, leaves it to the sizes.
         is_one_unit: Whether it has one segment alone, or fits in what one task gets.
         map_bytes: Upper bound of the merged map.
         budgets: What maps may take.
@@ -119,24 +117,18 @@ def choose_strategy(
             that only a task which sees all of them in order can find.
 
     Returns:
-        WHOLE, BROADCAST, FILES or SHUFFLE.
+        WHOLE, BROADCAST or SHUFFLE.
     """
     if is_bounded or asked is Strategy.WHOLE:
         return Strategy.WHOLE
-    fits_one_task = map_bytes <= budgets.files_bytes
+    is_auto = asked in {Strategy.AUTO, Strategy.FILES}
+    if is_auto and is_one_unit and map_bytes <= budgets.task_bytes:
+        return Strategy.WHOLE
+    is_wide = budgets.slots >= MANY_SLOTS and map_bytes > MOST_MERGED_BYTES
     can_broadcast = budgets.can_broadcast and map_bytes <= budgets.broadcast_bytes
-    if asked is Strategy.AUTO:
-        if is_one_unit and fits_one_task:
-            return Strategy.WHOLE
-        is_wide = budgets.slots >= MANY_SLOTS and map_bytes > MOST_MERGED_BYTES
-        wanted = [Strategy.SHUFFLE] if is_wide else [Strategy.FILES, Strategy.BROADCAST]
-    else:
-        wanted = [asked, Strategy.FILES] if asked is Strategy.BROADCAST else [asked]
-    possible = {
-        Strategy.BROADCAST: can_broadcast,
-        Strategy.FILES: budgets.can_share_files and (fits_one_task or asked is Strategy.FILES),
-    }
-    return next((way for way in wanted if possible.get(way)), Strategy.SHUFFLE)
+    if asked is Strategy.SHUFFLE or not can_broadcast or (is_auto and is_wide):
+        return Strategy.SHUFFLE
+    return Strategy.BROADCAST
 
 
 def broadcast_budget(most_bytes: int, *, heap_bytes: int) -> int:

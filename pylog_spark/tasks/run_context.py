@@ -61,7 +61,6 @@ class WriteContext:
     roots: Mapping[str, RootAccess]
     tasks_at_once: int = 1  # how many tasks share the budget of bytes a second
     threads: int = 1  # how many threads one task may use
-    wave: int = 0  # number of the wave, part of the names of files that its tasks share
 
     def map_commits(
         self, commit: Callable[[Item], Answer], items: Iterable[Item]

@@ -24,10 +24,10 @@ def test_fifty_million_keys_are_shuffled_within_a_gigabyte_and_a_half_an_executo
 @pytest.mark.timeout(900)
 def test_any_strategy_leaves_the_bytes_that_a_shuffle_leaves() -> None:
     trees = {}
-    for strategy in ("shuffle", "files", "broadcast", "whole"):
+    for strategy in ("shuffle", "broadcast", "whole"):
         bench_many_keys.measure(300_000, strategy=strategy)
         trees[strategy] = read_tree(bench_many_keys.SCRATCH / "keys300000-0")
-    assert trees["shuffle"] == trees["files"] == trees["broadcast"] == trees["whole"]
+    assert trees["shuffle"] == trees["broadcast"] == trees["whole"]
 
 
 @pytest.mark.bench

@@ -3,8 +3,6 @@
 import dataclasses
 import enum
 import json
-import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,6 @@ from storage_core.maintenance.compaction.merged import (
     facts_for_pass_two,
     fold_facts,
     group_of_segment,
-    merge_files,
     merge_indexes,
 )
 from storage_core.maintenance.compaction.partial import (
@@ -240,7 +237,6 @@ class Way(enum.StrEnum):
     """How the keys of a spread round come together."""
 
     MEMORY = "merged in memory"
-    FILES = "merged in files"
     EXCHANGE = "exchanged by hash"
 
 
@@ -279,8 +275,7 @@ def clean_spread(
     if way is Way.EXCHANGE:
         groups, stats = _exchange(directory, text, step)
     else:
-        index_of = _merge_in_files if way is Way.FILES else _merge_in_memory
-        groups, stats = _merge(directory, text, step, index_of)
+        groups, stats = _merge(directory, text, step)
     verify_inputs(store, plan)
     commit(plan_commit(log, plan, groups), store)
     return SpreadRound(
@@ -291,40 +286,19 @@ def clean_spread(
     )
 
 
-def _merge_in_memory(directory: Path, plan: CompactionPlan, step: int) -> Callable[[], MergedIndex]:
+def _merge(directory: Path, text: str, step: int) -> tuple[list[CleanedGroup], IndexStats]:
+    plan = from_json(CompactionPlan, text)
     packed = [
         index_segment(LocalStore(directory), plan, segment, threads=2).to_bytes()
         for segment in plan.round_segments[::step]
     ]
-    merged = merge_indexes(plan, [PartialIndex.from_bytes(data) for data in packed]).to_bytes()
-    return lambda: MergedIndex.from_bytes(merged)
-
-
-def _merge_in_files(directory: Path, plan: CompactionPlan, step: int) -> Callable[[], MergedIndex]:
-    scratch = directory.parent / f"scratch-of-{directory.name}"
-    scratch.mkdir()
-    prefixes = []
-    for segment in plan.round_segments[::step]:
-        prefixes.append(scratch / str(segment.base_offset))
-        index_segment(LocalStore(directory), plan, segment, prefix=prefixes[-1], threads=2)
-    merged, table = merge_files(plan, prefixes, scratch / "merged")
-    return lambda: MergedIndex.from_file(merged, table)
-
-
-def _merge(
-    directory: Path,
-    text: str,
-    step: int,
-    merge: Callable[[Path, CompactionPlan, int], Callable[[], MergedIndex]],
-) -> tuple[list[CleanedGroup], IndexStats]:
-    index_of = merge(directory, from_json(CompactionPlan, text), step)
+    content = merge_indexes(plan, [PartialIndex.from_bytes(data) for data in packed]).to_bytes()
+    merged = MergedIndex.from_bytes(content)
     manifests = [
-        _clean_one_group(directory, text, index_of(), number)
-        for number in range(len(index_of().groups))[::step]
+        _clean_one_group(directory, text, MergedIndex.from_bytes(content), number)
+        for number in range(len(merged.groups))[::step]
     ]
-    stats = index_of().index.stats
-    shutil.rmtree(directory.parent / f"scratch-of-{directory.name}", ignore_errors=True)
-    return [from_json(CleanedGroup, manifest) for manifest in manifests[::step]], stats
+    return [from_json(CleanedGroup, manifest) for manifest in manifests[::step]], merged.index.stats
 
 
 def _exchange(

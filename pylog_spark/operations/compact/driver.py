@@ -255,9 +255,7 @@ _log: Final = logging.getLogger(__name__)
 
 # Logs that stay as they are: neither cleaned nor swept.
 _GIVEN_UP: Final = frozenset({Reason.NEGATIVE_TIMESTAMP, Reason.RECORDS_WITHOUT_KEY})
-_NO_BROADCAST: Final = (
-    "this session has no broadcast variables: offset maps are shared by scratch files or shuffled"
-)
+_NO_BROADCAST: Final = "this session has no broadcast variables: offset maps are shuffled"
 
 
 def compact(
@@ -372,11 +370,7 @@ def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Stra
     stages = CompactionStages(run, observation.context, limits)
     plans = logs.plans
     while plans.num_rows:
-        due = find_due_compactions(
-            plans,
-            limits,
-            shares_files=lambda root: run.roots[root].access.shared_folder(root) is not None,
-        )
+        due = find_due_compactions(plans, limits)
         outcomes: Outcomes = {}
         for ended in run_waves(run, stages, due, budget=limits.of_wave):
             outcomes |= ended

@@ -1,14 +1,16 @@
-"""Run both compaction passes of a wave, spread over tasks.
+"""Choose how each partition is compacted, and run the stages of both passes over many tasks.
 
-Partitions whose offset map is merged by one task go through two collections: pass one and merge,
-then pass two. Those whose keys are exchanged by hash go through one.
+Of a partition whose keys one task merges, a job makes pass one and the merge, another one pass two.
+Of a partition whose keys are exchanged by hash, one job makes both passes.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -19,20 +21,19 @@ from pylog_spark.operations.compact.pass_task import (
     ExchangeMessage,
     Item,
     PartitionKeyIndex,
+    PassWork,
     RewrittenGroup,
     Route,
     SegmentKeyIndex,
     answer_keys,
     index_segments,
     merge_partitions,
-    require,
     rewrite_exchanged,
     rewrite_groups,
     send_keys,
 )
 from pylog_spark.operations.compact.task import CompactionWork
 from pylog_spark.options import Strategy, Tuning
-from pylog_spark.rows import read_rows, schema_of
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.run.planning import (
     MANY_SLOTS,
@@ -58,14 +59,15 @@ from pylog_spark.tasks.run_context import PartitionRef, WriteContext
 from storage_core.errors import OffsetOverflowError
 from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.index import IndexStats
-from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.partition import CleanedPartition
 from storage_core.maintenance.compaction.plan import group_segments, map_capacity
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 
-# Choose the partitions to clean from a table of plans. Each comes with its strategy.
-
 _NAMED_PARTITIONS: Final = 3
+# Partitions are dealt out to the tasks that merge; with some for each slot a long one is no tail.
+MERGE_TASKS_PER_SLOT: Final = 4
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +81,7 @@ class CompactionLimits:
     can_broadcast: bool  # whether the session has broadcast variables
     max_keys: int | None  # keys that an offset map may hold, None without a limit
     strategy: Strategy = Strategy.AUTO  # what the caller asks for
-    # Bytes of an offset map that one task may merge in scratch files.
-    files_bytes: int = Tuning().files_max_bytes
+    task_map_bytes: int = Tuning().files_max_bytes  # bytes of an offset map that one task may build
     # Bytes of key entries that one task gets where keys are exchanged.
     bucket_bytes: int = Tuning().shuffle_bucket_bytes
     wave_bytes: int = Tuning().wave_max_bytes  # bytes of segments that a wave may hold
@@ -107,7 +108,7 @@ class CompactionLimits:
             can_broadcast=engine.can_broadcast,
             max_keys=map_capacity(options.cleaner),
             strategy=Strategy(options.strategy) if strategy is Strategy.AUTO else strategy,
-            files_bytes=tuning.files_max_bytes,
+            task_map_bytes=tuning.files_max_bytes,
             bucket_bytes=tuning.shuffle_bucket_bytes,
             wave_bytes=tuning.wave_max_bytes,
             wave_tasks=tuning.wave_max_tasks,
@@ -123,6 +124,16 @@ class CompactionLimits:
             disk_bytes=sys.maxsize,
             read_bytes=self.wave_bytes,
             tasks=self.wave_tasks,
+        )
+
+    @property
+    def of_maps(self) -> MapBudgets:
+        """How large offset maps may be."""
+        return MapBudgets(
+            broadcast_bytes=self.budget_bytes,
+            task_bytes=self.task_map_bytes,
+            can_broadcast=self.can_broadcast,
+            slots=self.slots,
         )
 
     def unit_bytes(self, total_bytes: int) -> int:
@@ -183,69 +194,60 @@ class _PlannedRound:
     segment_bytes: tuple[int, ...]
 
 
-def find_due_compactions(
-    plans: pa.Table, limits: CompactionLimits, *, shares_files: Callable[[str], bool]
-) -> list[DueCompaction]:
+def find_due_compactions(plans: pa.Table, limits: CompactionLimits) -> list[DueCompaction]:
     """Return the planned rows in table order, each with its strategy.
 
     Args:
         plans: Rows of ``schemas.PLAN``.
-        limits: How much one task and one wave are given.
-        shares_files: Whether the tasks on a root share a scratch folder.
     """
-    due = []
     # Of all that is due: where many partitions fill the slots, to cut each of them up gains
     # nothing, and costs two more stages, and what a task that does both passes keeps.
     planned = plans.filter(pc.equal(plans["status"], Status.PLANNED.value))
     total_bytes = pc.sum(pc.list_flatten(planned["segment_bytes"])).as_py() or 0
     whole_bytes = limits.whole_bytes(planned.num_rows, total_bytes)
-    for each in read_planned(_PlannedRound, plans):
-        plan = plans["plan"][each.ref.ordinal]
-        map_bytes = estimate_map_bytes(
-            offset_span=each.first_uncleanable_offset - each.first_dirty_offset,
-            dirty_bytes=each.cleanable_bytes,
-            capacity=limits.max_keys,
+    rounds = read_planned(_PlannedRound, plans)
+    return [_due_compaction(each, plans, limits, whole_bytes) for each in rounds]
+
+
+def _due_compaction(
+    planned: _PlannedRound, plans: pa.Table, limits: CompactionLimits, whole_bytes: int
+) -> DueCompaction:
+    plan = plans["plan"][planned.ref.ordinal]
+    size_bytes = sum(planned.segment_bytes)
+    map_bytes = estimate_map_bytes(
+        offset_span=planned.first_uncleanable_offset - planned.first_dirty_offset,
+        dirty_bytes=planned.cleanable_bytes,
+        capacity=limits.max_keys,
+    )
+    strategy = choose_strategy(
+        asked=limits.strategy,
+        is_one_unit=len(planned.segment_bytes) == 1 or size_bytes <= whole_bytes,
+        map_bytes=map_bytes,
+        budgets=limits.of_maps,
+        is_bounded=limits.max_keys is not None,
+    )
+    buckets = 1
+    if strategy is Strategy.SHUFFLE:
+        first_base = decode_plan(plan.as_py()).segments[0].base_offset
+        entries = count_records_at_most(
+            offset_span=planned.first_uncleanable_offset - first_base, size_bytes=size_bytes
         )
-        size_bytes = sum(each.segment_bytes)
-        strategy = choose_strategy(
-            asked=limits.strategy,
-            is_one_unit=len(each.segment_bytes) == 1 or size_bytes <= whole_bytes,
-            map_bytes=map_bytes,
-            budgets=MapBudgets(
-                broadcast_bytes=limits.budget_bytes,
-                files_bytes=limits.files_bytes,
-                can_broadcast=limits.can_broadcast,
-                # Of what tasks share in files nobody could say how many read them at once.
-                can_share_files=shares_files(each.ref.root) and limits.disks.per_disk is None,
-                slots=limits.slots,
-            ),
-            is_bounded=limits.max_keys is not None,
+        buckets = choose_buckets(
+            entry_bytes=entries * MAP_ENTRY_BYTES,
+            bucket_bytes=limits.bucket_bytes,
+            slots=limits.slots,
         )
-        buckets = 1
-        if strategy is Strategy.SHUFFLE:
-            first_base = decode_plan(plan.as_py()).segments[0].base_offset
-            entries = count_records_at_most(
-                offset_span=each.first_uncleanable_offset - first_base, size_bytes=size_bytes
-            )
-            buckets = choose_buckets(
-                entry_bytes=entries * MAP_ENTRY_BYTES,
-                bucket_bytes=limits.bucket_bytes,
-                slots=limits.slots,
-            )
-        due.append(
-            DueCompaction(
-                ref=each.ref,
-                plans=plans,
-                size_bytes=size_bytes,
-                segment_bytes=() if strategy is Strategy.WHOLE else each.segment_bytes,
-                extra_bytes=each.peak_extra_bytes,
-                map_bytes=map_bytes,
-                plan_bytes=0 if limits.can_broadcast else plan.as_buffer().size,
-                strategy=strategy,
-                buckets=buckets,
-            )
-        )
-    return due
+    return DueCompaction(
+        ref=planned.ref,
+        plans=plans,
+        size_bytes=size_bytes,
+        segment_bytes=() if strategy is Strategy.WHOLE else planned.segment_bytes,
+        extra_bytes=planned.peak_extra_bytes,
+        map_bytes=map_bytes,
+        plan_bytes=0 if limits.can_broadcast else plan.as_buffer().size,
+        strategy=strategy,
+        buckets=buckets,
+    )
 
 
 def name_partitions(partitions: Sequence[DueCompaction]) -> str:
@@ -255,63 +257,43 @@ def name_partitions(partitions: Sequence[DueCompaction]) -> str:
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-# Partitions are dealt out to the tasks that merge; with some for each slot a long one is no tail.
-MERGE_TASKS_PER_SLOT: Final = 4
-
-Plans = Published[dict[int, bytes]]
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapPlace:
-    """A partition's merged index, as tasks find it. It is published, or lies in scratch files."""
+class _Begun:
+    """A partition before pass two."""
 
-    published: Published[bytes] | None = None  # the index, None where it is in a file
-    path: str | None = None
-    table_path: str | None = None  # that of the offset map, None where pass two needs none
-
-    def open(self) -> MergedIndex:
-        """Return the index, in a task."""
-        if self.published is not None:
-            return MergedIndex.from_bytes(self.published.value)
-        table = None if self.table_path is None else Path(self.table_path)
-        return MergedIndex.from_file(Path(require(self.path)), table)
-
-
-@dataclass(slots=True, kw_only=True)
-class Between:
-    """A partition between the passes, with its groups from pass two."""
-
+    due: DueCompaction
     group_bytes: tuple[int, ...]
     end_offset: int  # its cleaner point after the round
-    index: IndexStats
-    index_ms: int | None  # time that tasks spent on it
-    disk: int | None  # the disk that it lies on, where only so many tasks may be at one
-    place: MapPlace | None  # where its merged index is; None where keys are exchanged
-    _groups: list[CleanedGroup] = field(default_factory=list)
-    _spent_ms: int = 0
+    index: IndexStats  # what pass one read and found, as long as no group tells
+    index_ms: int | None = None  # time that tasks spent on pass one, None where it is not apart
 
-    def add(self, row: RewrittenGroup) -> None:
-        """Take a group that was cleaned."""
-        self._groups.append(from_json(CleanedGroup, row.manifest))
-        self._spent_ms += row.duration_ms
-        if row.numbers is not None:
-            self.index = from_json(IndexStats, row.numbers)
+    @classmethod
+    def of_exchange(cls, due: DueCompaction) -> "_Begun":
+        """Return a partition whose keys are exchanged. Its plan says its groups."""
+        plan = decode_plan(due.work.plan)
+        groups = group_segments(plan, plan.end_offset)
+        return cls(
+            due=due,
+            group_bytes=tuple(sum(segment.size_bytes for segment in group) for group in groups),
+            end_offset=plan.end_offset,
+            index=IndexStats(bytes_read=0, messages_read=0, keys=0),
+        )
 
-    def cleaned(self) -> CleanedPartition:
+    def cleaned(self, groups: Sequence[RewrittenGroup]) -> CleanedPartition:
         """Return the partition as both passes left it."""
+        told = next((group.numbers for group in groups if group.numbers is not None), None)
+        spent_ms = sum(group.duration_ms for group in groups) + (self.index_ms or 0)
         return CleanedPartition(
             end_offset=self.end_offset,
-            groups=tuple(self._groups),
-            index=self.index,
-            spent_secs=(self._spent_ms + (self.index_ms or 0)) / 1000,
+            groups=tuple(from_json(CleanedGroup, group.manifest) for group in groups),
+            index=self.index if told is None else from_json(IndexStats, told),
+            spent_secs=spent_ms / 1000,
             index_secs=None if self.index_ms is None else self.index_ms / 1000,
         )
 
 
 class PassStages:
-    """The stages of both passes, for partitions spread over tasks. The partitions are those of one
-    wave.
+    """The stages of both passes, for the partitions of one wave.
 
     Args:
         title: Names the wave where stages are shown.
@@ -338,17 +320,10 @@ class PassStages:
             What can be committed, by ordinal. A partition that is neither here nor ended has a
             merged index above its bound, or a segment to be split: it is to be cleaned otherwise.
         """
-        merged = [p for p in due if p.strategy is not Strategy.SHUFFLE]
-        exchanged = [p for p in due if p.strategy is Strategy.SHUFFLE]
-        cleaned: dict[int, CleanedPartition] = {}
-        if merged:
-            plans = self._engine.publish({p.ref.ordinal: p.work.plan for p in merged})
-            between = self._index(merged, plans, outcomes)
-            cleaned |= self._rewrite(between, plans, outcomes)
-        if exchanged:
-            plans = self._engine.publish({p.ref.ordinal: p.work.plan for p in exchanged})
-            cleaned |= self._exchange(exchanged, plans, outcomes)
-        return cleaned
+        merged = [each for each in due if each.strategy is not Strategy.SHUFFLE]
+        exchanged = [each for each in due if each.strategy is Strategy.SHUFFLE]
+        cleaned = self._merge(merged, outcomes) if merged else {}
+        return cleaned | (self._exchange(exchanged, outcomes) if exchanged else {})
 
     def pack(self, items: Iterable[WorkItem[T]]) -> list[list[T]]:
         """Return what each task does, the longest first."""
@@ -357,141 +332,86 @@ class PassStages:
         units = pack_units(listed, unit_bytes=unit_bytes, per_disk=self._limits.disks.per_disk)
         return [unit.values for unit in units]
 
-    def _disk(self, partition: DueCompaction) -> int | None:
-        return self._limits.disks.of(partition.ref.root)
-
-    def _segments(self, due: Sequence[DueCompaction]) -> list[list[Item]]:
-        return self.pack(
-            WorkItem(value=(p.ref.ordinal, number), size_bytes=size, disk=self._disk(p))
-            for p in due
-            for number, size in enumerate(p.segment_bytes)
-        )
-
-    def _index(
-        self, due: Sequence[DueCompaction], plans: Plans, outcomes: Outcomes
-    ) -> dict[int, Between]:
-        """Run pass one and the merge; return what fits into the budget."""
-        context = self._context
-        filed = frozenset(p.ref.ordinal for p in due if p.strategy is Strategy.FILES)
-        # Below this an index is not worth a limit; a partition's own bound is a few per cent off.
-        limits = {
-            p.ref.ordinal: None
-            if p.ref.ordinal in filed
-            else p.map_bytes + p.map_bytes // 4 + 65536
-            for p in due
-        }
-
-        engine = self._engine
+    def _merge(
+        self, due: Sequence[DueCompaction], outcomes: Outcomes
+    ) -> dict[int, CleanedPartition]:
+        """Run pass one and the merge, then pass two of what fits into the budget."""
+        engine, work = self._engine, self._work(due)
+        by_ordinal = {each.ref.ordinal: each for each in due}
         tasks = min(len(due), MERGE_TASKS_PER_SLOT * engine.slots)
-        merged_by = {p.ref.ordinal: number % tasks for number, p in enumerate(due)}
-
-        def index(items: Sequence[Item]) -> Iterator[SegmentKeyIndex]:
-            return index_segments(items, plans.value, merged_by, context, filed=filed)
-
-        def merge(indexes: Iterator[SegmentKeyIndex]) -> Iterator[PartitionKeyIndex]:
-            return merge_partitions(indexes, plans.value, limits, context)
-
-        partials = engine.spread(self._segments(due), index, SegmentKeyIndex)
-        ordered = partials.to_units(tasks).sort_within("ordinal", "segment", PART)
+        merged_by = {ordinal: number % tasks for number, ordinal in enumerate(by_ordinal)}
+        # Below this an index is not worth a limit; a partition's own bound is a few per cent off.
+        limits = {n: each.map_bytes + each.map_bytes // 4 + 65536 for n, each in by_ordinal.items()}
+        segments = self._pack_parts((each, each.segment_bytes) for each in due)
+        indexed = engine.spread(segments, partial(index_segments, work, merged_by), SegmentKeyIndex)
+        ordered = indexed.to_units(tasks).sort_within("ordinal", "segment", PART)
+        merge = partial(merge_partitions, work, limits)
         merged = engine.map_messages(ordered, SegmentKeyIndex, merge, PartitionKeyIndex)
+        begun: list[_Begun] = []
+        indexes: dict[int, Published[bytes]] = {}
         title = f"{self._title}: pass one and merge"
-        between = {}
-        disks = {p.ref.ordinal: self._disk(p) for p in due}
         for row in engine.receive(merged, PartitionKeyIndex, title):
             outcome = outcomes[row.ordinal]
             outcome.duration_ms += row.duration_ms
             if row.failure:
                 outcome.fail(row.failure)
-            elif row.index is not None or row.path is not None:
-                between[row.ordinal] = Between(
-                    group_bytes=row.group_bytes,
-                    end_offset=row.end_offset,
-                    index=from_json(IndexStats, row.numbers),
-                    index_ms=row.duration_ms,
-                    disk=disks[row.ordinal],
-                    place=self._place(row),
+            elif row.index is not None:
+                indexes[row.ordinal] = engine.publish(row.index)
+                begun.append(
+                    _Begun(
+                        due=by_ordinal[row.ordinal],
+                        group_bytes=row.group_bytes,
+                        end_offset=row.end_offset,
+                        index=from_json(IndexStats, row.numbers),
+                        index_ms=row.duration_ms,
+                    )
                 )
-        return between
-
-    def _place(self, row: PartitionKeyIndex) -> MapPlace:
-        if row.index is None:
-            return MapPlace(path=row.path, table_path=row.table_path)
-        return MapPlace(published=self._engine.publish(row.index))
-
-    def _rewrite(
-        self, between: Mapping[int, Between], plans: Plans, outcomes: Outcomes
-    ) -> dict[int, CleanedPartition]:
-        """Run pass two; return the partitions whose groups are all there."""
-        units = self._groups(between)
-        if not units:
-            return _complete(between, schema_of(RewrittenGroup).empty_table(), outcomes)
-        context = self._context
-        places = {
-            ordinal: partition.place for ordinal, partition in between.items() if partition.place
-        }
-
-        def rewrite(items: Sequence[Item]) -> Iterator[RewrittenGroup]:
-            return rewrite_groups(
-                items, plans.value, lambda ordinal: places[ordinal].open(), context
-            )
-
-        groups = self._engine.spread(units, rewrite, RewrittenGroup)
-        columns = schema_of(RewrittenGroup)
-        table = self._engine.collect(groups, columns, f"{self._title}: pass two")
-        return _complete(between, table, outcomes)
-
-    def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
-        return self.pack(
-            WorkItem(value=(ordinal, number), size_bytes=size, disk=partition.disk)
-            for ordinal, partition in between.items()
-            for number, size in enumerate(partition.group_bytes)
-        )
+        groups = self._pack_parts((each.due, each.group_bytes) for each in begun)
+        rewrite = partial(rewrite_groups, work, indexes)
+        title = f"{self._title}: pass two"
+        rewritten = engine.ask(groups, rewrite, RewrittenGroup, title) if groups else ()
+        return _complete(begun, rewritten, outcomes)
 
     def _exchange(
-        self, due: Sequence[DueCompaction], plans: Plans, outcomes: Outcomes
+        self, due: Sequence[DueCompaction], outcomes: Outcomes
     ) -> dict[int, CleanedPartition]:
-        """Run both passes of partitions whose keys are exchanged, in one collection."""
-        between = {p.ref.ordinal: _before_exchange(p, self._disk(p)) for p in due}
-        units = self._groups(between)
-        routes = _routes(due, units)
-        published = self._engine.publish(routes)
-        context = self._context
-
-        def send(items: Sequence[Item]) -> Iterator[ExchangeMessage]:
-            return send_keys(items, plans.value, published.value, context)
-
-        def answer(messages: Iterator[ExchangeMessage]) -> Iterator[ExchangeMessage]:
-            return answer_keys(messages, plans.value, published.value)
-
-        def rewrite(messages: Iterator[ExchangeMessage]) -> Iterator[RewrittenGroup]:
-            return rewrite_exchanged(messages, plans.value, context)
-
-        engine = self._engine
-        sent = engine.spread(self._segments(due), send, ExchangeMessage)
-        buckets = sum(route.buckets + 1 for route in routes.values())
+        """Run both passes of partitions whose keys are exchanged."""
+        engine, work = self._engine, self._work(due)
+        begun = [_Begun.of_exchange(each) for each in due]
+        segments = self._pack_parts((each, each.segment_bytes) for each in due)
+        groups = self._pack_parts((each.due, each.group_bytes) for each in begun)
+        routes = _routes(due, groups)
+        buckets = sum(len(route.units) for route in routes.values())
+        published = engine.publish(routes)
+        sent = engine.spread(segments, partial(send_keys, work, published), ExchangeMessage)
         heard = sent.to_units(buckets).sort_within("unit", "kind", "segment", PART)
+        answer = partial(answer_keys, work, published)
         answered = engine.map_messages(heard, ExchangeMessage, answer, ExchangeMessage)
-        answers = answered.to_units(len(units)).sort_within(
+        told = answered.to_units(len(groups)).sort_within(
             "ordinal", "group", "kind", "segment", PART
         )
-        groups = engine.map_messages(answers, ExchangeMessage, rewrite, RewrittenGroup)
+        rewrite = partial(rewrite_exchanged, work)
+        rewritten = engine.map_messages(told, ExchangeMessage, rewrite, RewrittenGroup)
         title = f"{self._title}: both passes, {buckets} buckets"
-        table = engine.collect(groups, schema_of(RewrittenGroup), title)
-        return _complete(between, table, outcomes)
+        return _complete(begun, engine.receive(rewritten, RewrittenGroup, title), outcomes)
 
+    def _work(self, due: Sequence[DueCompaction]) -> PassWork:
+        plans = self._engine.publish({each.ref.ordinal: each.work.plan for each in due})
+        return PassWork(plans=plans, context=self._context)
 
-def _before_exchange(partition: DueCompaction, disk: int | None) -> Between:
-    plan = decode_plan(partition.work.plan)
-    end_offset = plan.end_offset
-    groups = group_segments(plan, end_offset)
-    return Between(
-        group_bytes=tuple(sum(segment.size_bytes for segment in group) for group in groups),
-        end_offset=end_offset,
-        index=IndexStats(bytes_read=0, messages_read=0, keys=0),
-        index_ms=None,
-        disk=disk,
-        place=None,
-    )
+    def _pack_parts(
+        self, partitions: Iterable[tuple[DueCompaction, Sequence[int]]]
+    ) -> list[list[Item]]:
+        """Return the segments or groups of each task, by the sizes of those of each partition."""
+        return self.pack(
+            WorkItem(
+                value=(due.ref.ordinal, number),
+                size_bytes=size,
+                disk=self._limits.disks.of(due.ref.root),
+            )
+            for due, sizes in partitions
+            for number, size in enumerate(sizes)
+        )
 
 
 def _routes(due: Sequence[DueCompaction], units: Sequence[Sequence[Item]]) -> dict[int, Route]:
@@ -504,35 +424,34 @@ def _routes(due: Sequence[DueCompaction], units: Sequence[Sequence[Item]]) -> di
     counts = Counter(ordinal for ordinal, _ in unit_of)
     routes: dict[int, Route] = {}
     first_unit = 0
-    for partition in due:
-        groups = counts[partition.ref.ordinal]
-        routes[partition.ref.ordinal] = Route(
+    for each in due:
+        ordinal = each.ref.ordinal
+        routes[ordinal] = Route(
             first_unit=first_unit,
-            buckets=partition.buckets,
-            group_units=tuple(unit_of[partition.ref.ordinal, group] for group in range(groups)),
+            buckets=each.buckets,
+            group_units=tuple(unit_of[ordinal, group] for group in range(counts[ordinal])),
         )
-        first_unit += partition.buckets + 1
+        first_unit = routes[ordinal].units.stop
     return routes
 
 
 def _complete(
-    between: Mapping[int, Between], groups: pa.Table, outcomes: Outcomes
+    begun: Collection[_Begun], rewritten: Iterable[RewrittenGroup], outcomes: Outcomes
 ) -> dict[int, CleanedPartition]:
     """Join the groups of pass two; leave out partitions with errors."""
-    overflowing = set()
-    ordered = groups.sort_by([("ordinal", "ascending"), ("group", "ascending")])
-    for row in read_rows(RewrittenGroup, ordered):
-        outcome = outcomes[row.ordinal]
-        outcome.duration_ms += row.duration_ms
-        if not row.failure:
-            between[row.ordinal].add(row)
-        elif row.failure.error_class == OffsetOverflowError.__name__:
-            # One task alone may split the segment.
-            overflowing.add(row.ordinal)
-        elif not outcome.has_ended:
-            outcome.fail(row.failure)
-    return {
-        ordinal: partition.cleaned()
-        for ordinal, partition in between.items()
-        if not outcomes[ordinal].has_ended and ordinal not in overflowing
-    }
+    ordered = sorted(rewritten, key=attrgetter("ordinal", "group"))
+    groups_of = {n: list(groups) for n, groups in groupby(ordered, key=attrgetter("ordinal"))}
+    cleaned = {}
+    for each in begun:
+        ordinal = each.due.ref.ordinal
+        groups, outcome = groups_of.get(ordinal, []), outcomes[ordinal]
+        outcome.duration_ms += sum(group.duration_ms for group in groups)
+        failures = [group.failure for group in groups if group.failure]
+        # A segment whose offsets overflow is no failure: one task alone may split it.
+        overflow = OffsetOverflowError.__name__
+        final = next((each for each in failures if each.error_class != overflow), None)
+        if final is not None:
+            outcome.fail(final)
+        elif not failures:
+            cleaned[ordinal] = each.cleaned(groups)
+    return cleaned

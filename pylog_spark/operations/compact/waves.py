@@ -5,7 +5,6 @@ A partition that fits in one task is cleaned whole in one, beside the stages of 
 bytes are the same.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,10 +19,8 @@ from pylog_spark.operations.compact.pass_stages import (
     PassStages,
     name_partitions,
 )
-from pylog_spark.operations.compact.pass_task import remove_wave
 from pylog_spark.operations.compact.task import (
     CompactionCommit,
-    CompactionWork,
     clean_partitions,
     commit_partitions,
 )
@@ -34,17 +31,12 @@ from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import Reason
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core.maintenance.compaction.partition import CleanedPartition
 from storage_core.roots.root import HeldRoot
-
-_log: Final = logging.getLogger(__name__)
 
 # A commit is renames and syncs: about as long as reading this much.
 COMMIT_BYTES: Final = 8 * 1024 * 1024
 # Two at once: the tail of one is filled by the next.
 _JOBS_BESIDE: Final = 2
-# Partial maps as they come, and a table of which between five and ten sixteenths are used.
-_FILED_COPIES: Final = 5
 
 T = TypeVar("T")
 
@@ -74,15 +66,13 @@ class CompactionStages:
         self._run = run
         self._context = context
         self.limits = limits
-        self._waves = 0
 
     def demand(self, each: DueCompaction) -> Demand:
         """Return what a round of one partition needs."""
-        is_filed = each.strategy is Strategy.FILES
         is_published = each.strategy is Strategy.BROADCAST
         return Demand(
             map_bytes=each.plan_bytes + (each.map_bytes if is_published else 0),
-            disk_bytes=each.extra_bytes + (each.map_bytes * _FILED_COPIES if is_filed else 0),
+            disk_bytes=each.extra_bytes,
             read_bytes=each.size_bytes,
             tasks=1 if each.strategy is Strategy.WHOLE else len(each.segment_bytes),
         )
@@ -96,14 +86,12 @@ class CompactionStages:
 
     def work(self, due: Sequence[DueCompaction], title: str) -> Outcomes:
         """Clean the partitions."""
-        self._waves += 1
         self._run.budget.use(sum(each.size_bytes for each in due))
         tasks_at_once = min(self.limits.slots, self._most_at_once(due))
         context = replace(
             self._run.write_context(self._context),
             tasks_at_once=tasks_at_once,
             threads=self._run.engine.threads_of(tasks_at_once),
-            wave=self._waves,
         )
         wave = _Wave(
             title=title,
@@ -134,9 +122,6 @@ class CompactionStages:
                 self._clean_spread(spread, wave)
             if whole:
                 self._clean_whole(whole, wave)
-        for each in spread:
-            if each.strategy is Strategy.FILES:
-                self._remove_scratch(each, context)
         return wave.outcomes
 
     def settle(
@@ -150,14 +135,6 @@ class CompactionStages:
         }
         is_whole = not any(outcomes[each.ref.ordinal].was_touched for each in due)
         root.settle_commits(points, is_whole=is_whole)
-
-    def _remove_scratch(self, each: DueCompaction, context: WriteContext) -> None:
-        """Remove the scratch files of a wave, shared by its tasks. What cannot go now goes when
-        the run ends."""
-        try:
-            remove_wave(self._run.roots[each.ref.root].access, each.ref.directory, context)
-        except OSError as error:
-            _log.warning("%s: scratch files were not removed: %s", each.ref.directory, error)
 
     def _most_at_once(self, due: Sequence[DueCompaction]) -> int:
         """Return how many tasks may share the budget of bytes per second. They are tasks of one
@@ -187,17 +164,11 @@ class CompactionStages:
 
     def _clean_spread(self, due: Sequence[DueCompaction], wave: _Wave) -> None:
         """Run both passes over many tasks, and commit the cleaned segments."""
-        context = wave.context
         cleaned = wave.passes.clean(due, wave.outcomes)
         ready = [each for each in due if each.ref.ordinal in cleaned]
         if ready:
             pairs = {each.ref.ordinal: (each.work, cleaned[each.ref.ordinal]) for each in ready}
-
-            def commit(
-                items: Sequence[tuple[CompactionWork, CleanedPartition]],
-            ) -> Iterator[CompactionCommit]:
-                return commit_partitions(items, context)
-
+            commit = partial(commit_partitions, context=wave.context)
             self._end(ready, pairs, commit, "commit", wave, size_of=lambda _: COMMIT_BYTES)
         # The estimate of a map's size holds for all but absurdly compressed data.
         whole = [
@@ -210,12 +181,8 @@ class CompactionStages:
 
     def _clean_whole(self, due: Sequence[DueCompaction], wave: _Wave) -> None:
         """Clean partitions in one task each."""
-        context = wave.context
         works = {each.ref.ordinal: each.work for each in due}
-
-        def clean(items: Sequence[CompactionWork]) -> Iterator[CompactionCommit]:
-            return clean_partitions(items, context)
-
+        clean = partial(clean_partitions, context=wave.context)
         self._end(due, works, clean, "clean", wave, size_of=_whole_bytes)
 
     def _end(

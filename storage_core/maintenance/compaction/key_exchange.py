@@ -8,7 +8,7 @@ newer one has their key: those below the dirty section. A bucket knows all recor
 it can say of each who survives, and pass two needs neither keys nor a map.
 
 What is not about keys (batches' flags, transactions) goes to one task, the *fold*, which has to
-see all segments of the partition in order (``exchanged_index.py``).
+see all segments of the partition in order (``merged.py``).
 """
 
 import enum
@@ -24,8 +24,6 @@ from storage_core.log.open_transactions import TransactionRows
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import (
     CHUNK_KEYS,
-    KEY_WORDS,
-    SUSPECT_WORDS,
     KeyColumns,
     SegmentKeys,
     SuspectColumns,
@@ -46,6 +44,9 @@ from storage_core.store.base import LogStore
 
 # In place of a bucket: the task that sees the facts of all segments.
 FOLD: Final = -1
+# Numbers of a key, and of one of a batch that may be aborted.
+_KEY_WORDS: Final = 3
+_SUSPECT_WORDS: Final = 4
 # Keys of one message: with 24 or 32 bytes each, a megabyte at most.
 MESSAGE_KEYS: Final = 1 << 15
 # A megabyte of them: what travels as one message.
@@ -239,12 +240,12 @@ class KeyBucket:
             if facts["first_dirty_row"] is not None:
                 self._rows[number] = (facts["first_dirty_row"], rows)
         elif kind is MessageKind.KEYS:
-            low, high, rank = unpack_columns(content, KEY_WORDS)
+            low, high, rank = unpack_columns(content, _KEY_WORDS)
             self._map.put(low, high, rank.view(np.int64), len(rank))
         elif kind is MessageKind.SUSPECTS:
             self._hear_suspects(number, content)
         else:
-            low, high, rank = unpack_columns(content, KEY_WORDS)
+            low, high, rank = unpack_columns(content, _KEY_WORDS)
             self._ask(low, high, rank.view(np.int64))
 
     def survivors(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
@@ -264,7 +265,7 @@ class KeyBucket:
                 yield int(numbers[begin]), ordinals[here]
 
     def _hear_suspects(self, number: int, content: bytes | memoryview) -> None:
-        low, high, rank, row = unpack_columns(content, SUSPECT_WORDS)
+        low, high, rank, row = unpack_columns(content, _SUSPECT_WORDS)
         if self._is_aborted is None:
             numbers = sorted(self._rows)
             aborted = find_aborted(self._plan, (self._rows[one] for one in numbers))

@@ -1,17 +1,14 @@
-"""Merge partial indexes into everything pass two needs. The merge is in memory or in scratch
-files."""
+"""Merge partial indexes into everything pass two needs."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.json_values import from_json, to_json
-from storage_core.kernels.offset_table import SLOT_WORDS
 from storage_core.kernels.survivors import mark_ordinals
 from storage_core.log.open_transactions import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import (
@@ -23,13 +20,9 @@ from storage_core.maintenance.compaction.index import (
 from storage_core.maintenance.compaction.key_exchange import unpack_rows
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import (
-    FiledTable,
     PartialIndex,
     find_aborted,
-    map_set,
-    map_table,
     rows_of_suspects,
-    write_set,
 )
 from storage_core.maintenance.compaction.pass_one import index_of_map
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
@@ -56,37 +49,6 @@ class MergedIndex:
 
     def to_bytes(self) -> bytes:
         """Return the merged index as bytes, for the processes of pass two."""
-        facts, arrays = self._parts()
-        whole = self.index.offset_map if self.needs_map else OffsetMap()
-        arrays["low"], arrays["high"], arrays["rank"] = whole.entries()
-        return pack_arrays(facts, arrays)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "MergedIndex":
-        """Return what to_bytes packed."""
-        facts, arrays = unpack_arrays(data)
-        whole = OffsetMap.from_entries(arrays["low"], arrays["high"], arrays["rank"])
-        return cls._of(facts, arrays, whole)
-
-    def to_file(self, path: Path) -> None:
-        """Write the merged index to a file, without the map's table. Where the index needs the
-        map, its table lies in another file."""
-        write_set(path, *self._parts())
-
-    @classmethod
-    def from_file(cls, path: Path, table: Path | None) -> "MergedIndex":
-        """Return what to_file wrote, mapped into memory.
-
-        Args:
-            table: That of the offset map's table, None if it is not needed.
-        """
-        facts, arrays = map_set(path)
-        whole = OffsetMap()
-        if table is not None:
-            whole = OffsetMap.over(map_table(table, SLOT_WORDS), facts["stats"]["keys"])
-        return cls._of(facts, arrays, whole)
-
-    def _parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         index = self.index
         segments = []
         arrays: dict[str, NDArray[Any]] = {"words": index.words}
@@ -101,12 +63,15 @@ class MergedIndex:
             "needs_map": self.needs_map,
             "groups": [[list(group.base_offsets), group.tracker] for group in self.groups],
         }
-        return facts, arrays
+        whole = index.offset_map if self.needs_map else OffsetMap()
+        arrays["low"], arrays["high"], arrays["rank"] = whole.entries()
+        return pack_arrays(facts, arrays)
 
     @classmethod
-    def _of(
-        cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]], whole: OffsetMap
-    ) -> "MergedIndex":
+    def from_bytes(cls, data: bytes) -> "MergedIndex":
+        """Return what to_bytes packed."""
+        facts, arrays = unpack_arrays(data)
+        whole = OffsetMap.from_entries(arrays["low"], arrays["high"], arrays["rank"])
         segments = {
             numbers["base_offset"]: IndexedSegment.from_parts(
                 numbers, arrays, f".{numbers['base_offset']}"
@@ -129,14 +94,11 @@ class MergedIndex:
         )
 
 
-def merge_indexes(
-    plan: CompactionPlan, partials: Sequence[PartialIndex], whole: OffsetMap | None = None
-) -> MergedIndex:
+def merge_indexes(plan: CompactionPlan, partials: Sequence[PartialIndex]) -> MergedIndex:
     """Merge the partial indexes of a round.
 
     Args:
         partials: One for each of the plan's ``round_segments``, in any order.
-        whole: The empty map that is to hold all keys, None for one in memory.
     """
     ordered = sorted(partials, key=lambda partial: partial.base_offset)
     expected = [segment.base_offset for segment in plan.round_segments]
@@ -146,7 +108,7 @@ def merge_indexes(
             f"found {[partial.base_offset for partial in ordered]}"
         )
     dirty = [partial for partial in ordered if partial.is_dirty]
-    index = _merge_keys(plan, dirty, OffsetMap() if whole is None else whole)
+    index = _merge_keys(plan, dirty)
     return MergedIndex(
         index=index,
         groups=start_groups(
@@ -158,41 +120,15 @@ def merge_indexes(
     )
 
 
-def merge_files(
-    plan: CompactionPlan, prefixes: Sequence[Path], target: Path
-) -> tuple[Path, Path | None]:
-    """Merge the partial indexes in scratch files, the map in one, too. The map never lies in
-    memory.
-
-    Args:
-        prefixes: Of the files of each of the plan's ``round_segments``, in any order.
-        target: Path of the merged index's files but for their endings.
-
-    Returns:
-        (merged, table): for ``MergedIndex.from_file``; no table where none is needed.
-    """
-    table = target.with_name(target.name + ".table")
-    partials = [PartialIndex.from_file(prefix) for prefix in prefixes]
-    with FiledTable(table, SLOT_WORDS) as memory:
-        merged = merge_indexes(plan, partials, OffsetMap(memory=memory))
-    file = target.with_name(target.name + ".merged")
-    merged.to_file(file)
-    if merged.needs_map:
-        return file, table
-    table.unlink()
-    return file, None
-
-
-def _merge_keys(
-    plan: CompactionPlan, dirty: Sequence[PartialIndex], whole: OffsetMap
-) -> CompactionIndex:
+def _merge_keys(plan: CompactionPlan, dirty: Sequence[PartialIndex]) -> CompactionIndex:
+    whole = OffsetMap()
     suspects = (
         (partial.first_dirty_row, rows_of_suspects(plan, partial.rows)) for partial in dirty
     )
     for partial, is_aborted in zip(dirty, find_aborted(plan, suspects), strict=True):
-        for low, high, rank in partial.key_blocks():
+        for low, high, rank in partial.keys:
             whole.put(low, high, rank, len(rank))
-        for low, high, rank, row in partial.suspect_blocks():
+        for low, high, rank, row in partial.suspects:
             lives = ~is_aborted[row]
             whole.put(low[lives], high[lives], rank[lives], int(lives.sum()))
     return index_of_map([partial.segment for partial in dirty], whole, plan.end_offset - 1)

@@ -2,7 +2,7 @@
 
 import mmap
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,19 +37,7 @@ _ALL_HASH_BITS: Final = np.full(1, 2**64 - 1, np.uint64)
 _SLOT_BYTES: Final = SLOT_WORDS * np.dtype(np.uint64).itemsize
 
 
-class TableMemory(Protocol):
-    """Where a table lies."""
-
-    def extend(self, slots: int) -> NDArray[np.uint64]:
-        """Extend the table to so many slots, with empty ones behind. It keeps the slots that it
-        has.
-
-        Nobody may have the array of the last time any more: its memory may move.
-        """
-        ...
-
-
-class _OwnMemory:
+class _TableMemory:
     """Memory of this process: a table that grows never lies there twice.
 
     Its pages are large ones where the system has any: keys are all over a table, and with pages of
@@ -60,7 +48,7 @@ class _OwnMemory:
         self._pages: mmap.mmap | None = None
 
     def extend(self, slots: int) -> NDArray[np.uint64]:
-        """As of any `TableMemory`."""
+        """Extend the table to so many slots, with empty ones behind; its memory may move."""
         size_bytes = slots * _SLOT_BYTES
         if self._pages is None:
             self._pages = _large_pages(size_bytes)
@@ -87,11 +75,10 @@ class OffsetMap:
 
     Args:
         max_keys: How many keys it may hold, None for no limit.
-        memory: Where its table lies, None for memory of this process.
     """
 
-    def __init__(self, max_keys: int | None = None, *, memory: TableMemory | None = None) -> None:
-        self._memory = _OwnMemory() if memory is None else memory
+    def __init__(self, max_keys: int | None = None) -> None:
+        self._memory = _TableMemory()
         self.table = self._memory.extend(_FIRST_SLOTS)
         self._max_keys = _NO_LIMIT if max_keys is None else max_keys
         self._used = 0
@@ -107,13 +94,6 @@ class OffsetMap:
         """Return a map of these entries."""
         whole = cls()
         whole.put(low, high, rank, len(rank))
-        return whole
-
-    @classmethod
-    def over(cls, table: NDArray[np.uint64], keys: int) -> "OffsetMap":
-        """Return a look-up map over another map's table of so many keys."""
-        whole = cls()
-        whole.table, whole._used = table, keys
         return whole
 
     def put(

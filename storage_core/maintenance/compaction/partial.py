@@ -13,21 +13,13 @@ map: the merge keeps the largest rank.
 Only rounds without a limit of keys can be spread like this (``CompactionPlan.max_keys`` is None).
 """
 
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import StorageError
-from storage_core.json_values import parse_json
-from storage_core.local_files import create_file, open_file
 from storage_core.log.loaded_log import SegmentState
 from storage_core.log.open_transactions import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import IndexedSegment
@@ -46,145 +38,8 @@ from storage_core.records.packing import pack_arrays, unpack_arrays
 from storage_core.records.reader import Window
 from storage_core.store.base import LogStore
 
-# Store key entries and arrays in scratch files, mapped into memory. They are for processes of one
-# host.
-#
-# A *stream* is a file of rows ``uint64[n, columns]``, appended to block by block and mapped when
-# it is complete. A *set* is a file of named arrays with a few facts: a line of JSON that says
-# where each array begins, then the arrays, each at a multiple of 64 bytes. Both live no longer
-# than the wave that made them, on the host that made them: bytes are in the machine's own order,
-# nothing is synced.
-
-_ALIGNMENT: Final = 64
-_MAX_HEAD_BYTES: Final = 16 << 20  # facts of one set, and a line for each of its arrays
-# What a reader takes out of a mapped stream at a time: 24 MiB of 24-byte rows.
-BLOCK_ROWS: Final = 1 << 20
-
-T = TypeVar("T")
-
-
-class _NewFile:
-    """A file that is created; a context manager that closes it."""
-
-    def __init__(self, path: Path, columns: int) -> None:
-        self._path = path
-        self._columns = columns
-        self._file = _failing_as_storage(path, lambda: os.fdopen(create_file(path), "rb+"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-
-class StreamWriter(_NewFile):
-    """Appends rows to a stream."""
-
-    rows = 0
-
-    def append(self, *columns: NDArray[Any]) -> None:
-        """Append rows given as columns of 64-bit numbers, all of one length."""
-        rows = np.empty((len(columns[0]), self._columns), np.uint64)
-        for number, column in enumerate(columns):
-            rows[:, number] = column.view(np.uint64)
-        _failing_as_storage(self._path, lambda: self._file.write(rows.data))
-        self.rows += len(rows)
-
-
-def read_stream(path: Path, columns: int) -> Iterator[NDArray[np.uint64]]:
-    """Yield the rows of a complete stream in blocks, copied by columns.
-
-    Yields:
-        uint64[columns, n], n at most BLOCK_ROWS; a row of it is contiguous.
-    """
-    mapped = _map(path, np.uint64, (-1, columns))
-    for first in range(0, len(mapped), BLOCK_ROWS):
-        yield np.ascontiguousarray(mapped[first : first + BLOCK_ROWS].T)
-
-
-def write_set(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays and facts (as JSON) to a file."""
-    described = [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
-    head = json.dumps({"facts": facts, "arrays": described}).encode() + b"\n"
-
-    def write() -> None:
-        with os.fdopen(create_file(path), "wb") as file:
-            file.write(head)
-            for array in arrays.values():
-                file.write(bytes(-file.tell() % _ALIGNMENT))
-                file.write(np.ascontiguousarray(array).data)
-
-    _failing_as_storage(path, write)
-
-
-def map_set(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the facts and arrays of a file, mapped into memory. The arrays' bytes stay in the page
-    cache.
-
-    A change of an array is seen by nobody else, and not written back.
-    """
-    mapped = _map(path, np.uint8, (-1,))
-    end = _failing_as_storage(path, lambda: _end_of_line(path))
-    head = parse_json(mapped[:end].tobytes(), limit_bytes=_MAX_HEAD_BYTES)
-    arrays: dict[str, NDArray[Any]] = {}
-    position = end
-    for name, kind, shape in head["arrays"]:
-        position += -position % _ALIGNMENT
-        size = int(np.dtype(kind).itemsize * np.prod(shape, dtype=np.int64))
-        arrays[name] = mapped[position : position + size].view(kind).reshape(shape)
-        position += size
-    return head["facts"], arrays
-
-
-class FiledTable(_NewFile):
-    """A table's memory in a file instead of the process."""
-
-    def extend(self, slots: int) -> NDArray[np.uint64]:
-        """Extend the table to so many rows, with zeros behind. It keeps the rows that it has."""
-
-        def extend() -> NDArray[np.uint64]:
-            size = slots * self._columns * np.dtype(np.uint64).itemsize
-            # With its blocks: a disk that is full is an error here, and a dead process later.
-            os.posix_fallocate(self._file.fileno(), 0, size)
-            table = np.memmap(self._file, np.uint64, "r+", shape=(slots, self._columns))
-            return np.asarray(table)
-
-        return _failing_as_storage(self._path, extend)
-
-
-def map_table(path: Path, columns: int) -> NDArray[np.uint64]:
-    """Map the current table of a `FiledTable`; changes stay in this process."""
-    return _map(path, np.uint64, (-1, columns))
-
-
-def _map(path: Path, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    def open_mapped() -> NDArray[Any]:
-        with os.fdopen(open_file(path), "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return np.empty([max(0, size) for size in shape], kind)
-            # Copy on write: kernels are compiled for arrays that can be written.
-            return np.asarray(np.memmap(file, kind, "c")).reshape(shape)
-
-    return _failing_as_storage(path, open_mapped)
-
-
-def _end_of_line(path: Path) -> int:
-    with os.fdopen(open_file(path), "rb") as file:
-        return len(file.readline(_MAX_HEAD_BYTES + 1))
-
-
-def _failing_as_storage(path: Path, step: Callable[[], T]) -> T:
-    try:
-        return step()
-    except OSError as error:
-        raise StorageError(str(path), error.strerror or str(error)) from error
-
-
 # Keys of the small map: 24 MiB of entries, and a table of 48 MiB.
 CHUNK_KEYS: Final = 1 << 20
-KEY_WORDS: Final = 3
-SUSPECT_WORDS: Final = 4
 
 # (low, high, rank), and with the row of the batch of each.
 KeyColumns = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
@@ -311,57 +166,24 @@ class PartialIndex:
     keys: tuple[KeyColumns, ...] = ()  # its keys, in blocks; one may come several times
     # Keys of suspects' records, with the row of suspects that each belongs to.
     suspects: tuple[SuspectColumns, ...] = ()
-    # Of the streams that hold the keys in place of these blocks, None without.
-    prefix: Path | None = None
 
     @property
     def base_offset(self) -> int:
         """Which segment."""
         return self.segment.base_offset
 
-    def key_blocks(self) -> Iterator[KeyColumns]:
-        """Yield the segment's keys; one may come several times."""
-        if self.prefix is not None:
-            for low, high, rank in read_stream(_keys_file(self.prefix), KEY_WORDS):
-                yield low, high, rank.view(np.int64)
-        yield from self.keys
-
-    def suspect_blocks(self) -> Iterator[SuspectColumns]:
-        """Yield the records of batches that may be aborted."""
-        if self.prefix is not None:
-            for low, high, rank, row in read_stream(_suspects_file(self.prefix), SUSPECT_WORDS):
-                yield low, high, rank.view(np.int64), row.view(np.int64)
-        yield from self.suspects
-
     def to_bytes(self) -> bytes:
         """Pack the partial index into bytes for another process. The other process belongs to
         the same run."""
-        return pack_arrays(*self._parts())
+        facts = {"is_dirty": self.is_dirty, "first_dirty_row": self.first_dirty_row}
+        segment, arrays = self.segment.to_parts()
+        arrays |= _join(self.keys, _KEY_ARRAYS) | _join(self.suspects, _SUSPECT_ARRAYS)
+        return pack_arrays(facts | {"segment": segment}, arrays | self.rows.to_arrays())
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> "PartialIndex":
         """Return what to_bytes packed."""
-        return cls._of(*unpack_arrays(data))
-
-    def to_file(self, prefix: Path) -> None:
-        """Write the partial index beside the streams that hold its keys."""
-        write_set(_partial_file(prefix), *self._parts())
-
-    @classmethod
-    def from_file(cls, prefix: Path) -> "PartialIndex":
-        """Return what to_file wrote, mapped into memory."""
-        return cls._of(*map_set(_partial_file(prefix)), prefix=prefix)
-
-    def _parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        facts = {"is_dirty": self.is_dirty, "first_dirty_row": self.first_dirty_row}
-        segment, arrays = self.segment.to_parts()
-        arrays |= _join(self.keys, _KEY_ARRAYS) | _join(self.suspects, _SUSPECT_ARRAYS)
-        return facts | {"segment": segment}, arrays | self.rows.to_arrays()
-
-    @classmethod
-    def _of(
-        cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]], prefix: Path | None = None
-    ) -> "PartialIndex":
+        facts, arrays = unpack_arrays(data)
         low, high, rank = (arrays[name] for name in _KEY_ARRAYS)
         suspect_low, suspect_high, suspect_rank, row = (arrays[name] for name in _SUSPECT_ARRAYS)
         return cls(
@@ -371,7 +193,6 @@ class PartialIndex:
             first_dirty_row=facts["first_dirty_row"],
             keys=((low, high, rank),),
             suspects=((suspect_low, suspect_high, suspect_rank, row),),
-            prefix=prefix,
         )
 
 
@@ -400,43 +221,11 @@ class _MemoryReceiver:
         self.suspects.append(keys)
 
 
-class _FileReceiver(_MemoryReceiver):
-    """Writes the keys to two streams; a context manager that closes them.
-
-    Args:
-        prefix: Path of the streams but for their endings.
-    """
-
-    def __init__(self, prefix: Path) -> None:
-        super().__init__()
-        self._keys = StreamWriter(_keys_file(prefix), KEY_WORDS)
-        self._suspects = StreamWriter(_suspects_file(prefix), SUSPECT_WORDS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._keys.__exit__(kind, error, trace)
-        self._suspects.__exit__(kind, error, trace)
-
-    def put(self, keys: KeyColumns) -> None:
-        self._keys.append(*keys)
-
-    def put_suspects(self, keys: SuspectColumns) -> None:
-        self._suspects.append(*keys)
-
-
 def index_segment(
     store: LogStore,
     plan: CompactionPlan,
     segment: SegmentState,
     *,
-    prefix: Path | None = None,
     throttler: Throttler | None = None,
     threads: int = 1,
 ) -> PartialIndex:
@@ -444,47 +233,21 @@ def index_segment(
 
     Args:
         plan: The round, without a limit of keys.
-        prefix: Path, but for their endings, of scratch files for ``PartialIndex.from_file``; None
-            to keep the keys in memory.
         throttler: Slows the reading down.
     """
     number = plan.number_of_dirty.get(segment.base_offset)
-    opened: AbstractContextManager[_MemoryReceiver] = (
-        nullcontext(_MemoryReceiver()) if prefix is None else _FileReceiver(prefix)
+    receiver = _MemoryReceiver()
+    sink = SegmentKeys(plan, receiver)
+    reading = SegmentReading(
+        store, plan, segment, sink, number=number or 0, throttler=throttler, threads=threads
     )
-    with opened as receiver:
-        sink = SegmentKeys(plan, receiver)
-        indexed = SegmentReading(
-            store,
-            plan,
-            segment,
-            sink,
-            number=number or 0,
-            throttler=throttler,
-            threads=threads,
-        ).run()
-        sink.flush()
-    index = PartialIndex(
+    indexed = reading.run()
+    sink.flush()
+    return PartialIndex(
         segment=indexed,
         is_dirty=number is not None,
         rows=sink.rows(),
         first_dirty_row=sink.first_dirty_row,
         keys=tuple(receiver.keys),
         suspects=tuple(receiver.suspects),
-        prefix=prefix,
     )
-    if prefix is not None:
-        index.to_file(prefix)
-    return index
-
-
-def _keys_file(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".keys")
-
-
-def _suspects_file(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".suspects")
-
-
-def _partial_file(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".partial")

@@ -205,7 +205,6 @@ STORIES: Mapping[
         *(cleaned, [on_log(clocked(compact, strategy=Strategy.BROADCAST))]),
         {},
     ),
-    "compact by files": (cleaned, [on_log(clocked(compact, strategy=Strategy.FILES))], {}),
     "compact by shuffle": (cleaned, [on_log(clocked(compact, strategy=Strategy.SHUFFLE))], {}),
     "compact exactly dry": (cleaned, [on_log(clocked(compact), dry_run=True, exact=True)], {}),
     "retain": (swept, [on_log(clocked(retain))], {}),

@@ -56,7 +56,7 @@ class DyingEngine(local_engine.LocalEngine):
 
 @pytest.mark.thorough
 @pytest.mark.item("FLT-14")
-@pytest.mark.parametrize("strategy", [Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE])
+@pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.SHUFFLE, Strategy.WHOLE])
 def test_what_is_done_again_leaves_what_kafka_left(tmp_path, monkeypatch, strategy):
     monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
     monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
@@ -65,7 +65,7 @@ def test_what_is_done_again_leaves_what_kafka_left(tmp_path, monkeypatch, strate
     report = compact(Local(2), [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy)
     assert report.exit_code == 0
     assert report.results["status"].to_pylist() == ["done"] * len(NAMES)
-    least = {Strategy.FILES: 3, Strategy.SHUFFLE: 2, Strategy.WHOLE: 1}[strategy]
+    least = {Strategy.BROADCAST: 3, Strategy.SHUFFLE: 2, Strategy.WHOLE: 1}[strategy]
     assert len(list((tmp_path / "deaths").iterdir())) >= least
     assert differences_from_kafka(root.path, NAMES, tmp_path) == []
     assert read_points(root.path) == expected_points(NAMES)

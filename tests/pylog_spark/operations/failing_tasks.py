@@ -16,7 +16,7 @@ from pylog_spark.session import build_session
 from tests.kit.spark_classes import FEW_ROWS
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
-WAYS = (Strategy.BROADCAST, Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE)
+WAYS = (Strategy.BROADCAST, Strategy.SHUFFLE, Strategy.WHOLE)
 
 
 class FailingEngine(spark_engine.SparkEngine):

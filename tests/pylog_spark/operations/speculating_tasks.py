@@ -30,7 +30,7 @@ SPECULATION = {
     "spark.task.maxFailures": "8",
 }
 DAWDLE_SECONDS = 1.5
-WAYS = (Strategy.FILES, Strategy.SHUFFLE)
+WAYS = (Strategy.BROADCAST, Strategy.SHUFFLE)
 
 
 class SpeculatingEngine(spark_engine.SparkEngine):

@@ -44,7 +44,7 @@ def plans(*sizes: int, status: Status = Status.PLANNED) -> pa.Table:
 
 
 def strategies(table: pa.Table, limits: CompactionLimits = LIMITS) -> list[Strategy]:
-    found = find_due_compactions(table, limits, shares_files=lambda _: True)
+    found = find_due_compactions(table, limits)
     return [each.strategy for each in found]
 
 
@@ -62,7 +62,7 @@ def strategies(table: pa.Table, limits: CompactionLimits = LIMITS) -> list[Strat
 )
 def test_a_partition_is_cut_up_only_where_all_that_is_due_leaves_slots_idle(sizes, cut):
     chosen = strategies(plans(*sizes))
-    assert [n for n, way in enumerate(chosen) if way is Strategy.FILES] == list(cut)
+    assert [n for n, way in enumerate(chosen) if way is Strategy.BROADCAST] == list(cut)
     assert {way for n, way in enumerate(chosen) if n not in cut} <= {Strategy.WHOLE}
 
 
@@ -70,18 +70,18 @@ def test_a_partition_is_cut_up_only_where_all_that_is_due_leaves_slots_idle(size
     ("threads", "slots", "way"),
     [
         pytest.param(4, 4, Strategy.WHOLE, id="threads on all slots"),
-        pytest.param(2, 4, Strategy.FILES, id="other slots would be idle"),
-        pytest.param(8, 8, Strategy.FILES, id="more threads than Python keeps at work"),
+        pytest.param(2, 4, Strategy.BROADCAST, id="other slots would be idle"),
+        pytest.param(8, 8, Strategy.BROADCAST, id="more threads than Python keeps at work"),
     ],
 )
 def test_a_partition_alone_is_cleaned_by_threads_on_all_slots(threads, slots, way):
     limits = replace(LIMITS, slots=slots, lone_threads=threads)
     skipped = plans(40 * MIB, status=Status.SKIPPED)
     assert strategies(pa.concat_tables([skipped, plans(2000 * MIB)]), limits) == [way]
-    assert Strategy.FILES in strategies(plans(2000 * MIB, MIB), limits)
+    assert Strategy.BROADCAST in strategies(plans(2000 * MIB, MIB), limits)
 
 
 def test_what_is_not_due_fills_no_slot():
     skipped = plans(*[40 * MIB] * 20, status=Status.SKIPPED)
-    assert strategies(pa.concat_tables([skipped, plans(40 * MIB)])) == [Strategy.FILES]
+    assert strategies(pa.concat_tables([skipped, plans(40 * MIB)])) == [Strategy.BROADCAST]
     assert strategies(skipped) == []

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations.compact import waves as compaction_waves
 from pylog_spark.operations.compact.pass_stages import CompactionLimits, DueCompaction
 from pylog_spark.operations.compact.waves import CompactionStages
 from pylog_spark.operations.recover.task import RecoveryWork
@@ -246,16 +245,6 @@ def test_plans_that_travel_inside_of_closures_bound_a_wave(disk, waves, monkeypa
     limits = replace(LIMITS, can_broadcast=False, budget_bytes=MOST_CELL_BYTES)
     assert len(list(compact(disk, listed, limits))) == 3
     assert [len(members) for members, _ in waves] == [1, 1, 1]
-
-
-def test_what_was_committed_counts_though_scratch_files_stay(disk, waves, monkeypatch):
-    def refuse(*_):
-        raise EIO
-
-    monkeypatch.setattr(compaction_waves, "remove_wave", refuse)
-    member = due(disk, 0, GOOD, segment_bytes=(1000,), strategy=Strategy.FILES)
-    outcomes = compact_wave(disk, [member])
-    assert outcomes[0].columns["status"] == "done"
 
 
 @pytest.mark.parametrize("is_alone", [True, False])

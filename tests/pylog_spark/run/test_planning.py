@@ -37,8 +37,8 @@ def strategy(
     asked: Strategy = Strategy.AUTO,
     is_one_unit: bool = False,
     map_bytes: int = 10 * MIB,
+    broadcast_bytes: int = 32 * MIB,
     can_broadcast: bool = True,
-    can_share_files: bool = True,
     slots: int = 2,
     is_bounded: bool = False,
 ) -> Strategy:
@@ -47,10 +47,9 @@ def strategy(
         is_one_unit=is_one_unit,
         map_bytes=map_bytes,
         budgets=MapBudgets(
-            broadcast_bytes=32 * MIB,
-            files_bytes=1024 * MIB,
+            broadcast_bytes=broadcast_bytes,
+            task_bytes=1024 * MIB,
             can_broadcast=can_broadcast,
-            can_share_files=can_share_files,
             slots=slots,
         ),
         is_bounded=is_bounded,
@@ -195,19 +194,14 @@ def test_rounds_hold_every_partition_once_and_stay_within_the_budget(sizes, budg
 def test_what_is_one_unit_is_cleaned_whole_unless_no_task_could_hold_its_map():
     assert strategy(is_one_unit=True, map_bytes=1024 * MIB) is Strategy.WHOLE
     assert strategy(is_one_unit=True, map_bytes=1024 * MIB + 1) is Strategy.SHUFFLE
-    assert strategy(is_one_unit=False) is Strategy.FILES
-
-
-def test_scratch_files_are_taken_before_anything_that_passes_through_a_heap():
-    assert strategy(map_bytes=MIB) is Strategy.FILES
-    assert strategy(map_bytes=MIB, can_share_files=False) is Strategy.BROADCAST
+    assert strategy(is_one_unit=False) is Strategy.BROADCAST
 
 
 def test_a_map_above_the_budget_is_not_broadcast():
     def asked(map_bytes: int) -> Strategy:
         return strategy(map_bytes=map_bytes, asked=Strategy.BROADCAST)
 
-    assert [asked(32 * MIB), asked(32 * MIB + 1)] == [Strategy.BROADCAST, Strategy.FILES]
+    assert [asked(32 * MIB), asked(32 * MIB + 1)] == [Strategy.BROADCAST, Strategy.SHUFFLE]
 
 
 def test_what_is_broadcast_is_small_beside_the_heap_that_is_there():
@@ -222,17 +216,14 @@ def test_who_looks_at_partitions_are_tasks_by_their_number_up_to_some_for_each_s
     assert count_look_tasks(None, slots=2) == 8
 
 
-def test_a_map_that_no_task_can_merge_is_shuffled():
-    assert strategy(map_bytes=1024 * MIB) is Strategy.FILES
-    assert strategy(map_bytes=1024 * MIB + 1) is Strategy.SHUFFLE
-    assert strategy(map_bytes=1024 * MIB + 1, asked=Strategy.BROADCAST) is Strategy.SHUFFLE
-
-
 def test_with_many_slots_no_large_map_waits_for_one_task_that_merges():
-    assert strategy(slots=7, map_bytes=65 * MIB) is Strategy.FILES
-    assert strategy(slots=8, map_bytes=65 * MIB) is Strategy.SHUFFLE
-    assert strategy(slots=8, map_bytes=64 * MIB) is Strategy.FILES
-    assert strategy(slots=8, map_bytes=65 * MIB, asked=Strategy.FILES) is Strategy.FILES
+    def way(slots: int, map_bytes: int, asked: Strategy = Strategy.AUTO) -> Strategy:
+        return strategy(slots=slots, map_bytes=map_bytes, asked=asked, broadcast_bytes=128 * MIB)
+
+    assert way(7, 65 * MIB) is Strategy.BROADCAST
+    assert way(8, 65 * MIB) is Strategy.SHUFFLE
+    assert way(8, 64 * MIB) is Strategy.BROADCAST
+    assert way(8, 65 * MIB, Strategy.BROADCAST) is Strategy.BROADCAST
 
 
 def test_small_partitions_beside_big_ones_make_jobs_of_equal_cost():
@@ -245,31 +236,31 @@ def test_small_partitions_beside_big_ones_make_jobs_of_equal_cost():
     assert sum(cut_beside(list(range(500)), slots=2)) == 500
 
 
-def test_a_session_without_broadcasts_shares_files():
-    assert strategy(can_broadcast=False) is Strategy.FILES
-    assert strategy(can_broadcast=False, asked=Strategy.BROADCAST) is Strategy.FILES
+def test_a_session_without_broadcasts_shuffles_what_one_task_does_not_clean():
+    assert strategy(can_broadcast=False) is Strategy.SHUFFLE
+    assert strategy(can_broadcast=False, asked=Strategy.BROADCAST) is Strategy.SHUFFLE
     assert strategy(can_broadcast=False, is_one_unit=True) is Strategy.WHOLE
-
-
-def test_where_tasks_share_no_folder_large_maps_are_shuffled():
-    assert strategy(can_share_files=False) is Strategy.BROADCAST
-    assert strategy(can_share_files=False, map_bytes=32 * MIB + 1) is Strategy.SHUFFLE
-    assert strategy(can_share_files=False, asked=Strategy.FILES) is Strategy.SHUFFLE
-    assert strategy(can_share_files=False, can_broadcast=False) is Strategy.SHUFFLE
 
 
 def test_a_round_with_a_limit_of_keys_is_one_tasks_work():
     assert {strategy(asked=asked, is_bounded=True) for asked in Strategy} == {Strategy.WHOLE}
 
 
-@pytest.mark.parametrize("asked", [s for s in Strategy if s is not Strategy.AUTO])
+@pytest.mark.parametrize("asked", [Strategy.WHOLE, Strategy.BROADCAST, Strategy.SHUFFLE])
 def test_the_caller_may_ask_for_a_strategy(asked):
     assert strategy(asked=asked) is asked
     assert strategy(asked=asked, is_one_unit=True) is asked
 
 
-def test_files_and_shuffle_can_be_asked_for_at_any_size():
-    assert strategy(asked=Strategy.FILES, map_bytes=1 << 50) is Strategy.FILES
+@pytest.mark.parametrize("slots", [2, 8])
+@pytest.mark.parametrize("is_one_unit", [True, False])
+@pytest.mark.parametrize("map_mib", [1, 32, 33, 65, 1024, 1025])
+def test_the_files_of_former_releases_mean_auto(slots, is_one_unit, map_mib):
+    case = {"slots": slots, "is_one_unit": is_one_unit, "map_bytes": map_mib * MIB}
+    assert strategy(asked=Strategy.FILES, **case) is strategy(asked=Strategy.AUTO, **case)
+
+
+def test_a_shuffle_can_be_asked_for_at_any_size():
     assert strategy(asked=Strategy.SHUFFLE, map_bytes=0) is Strategy.SHUFFLE
 
 

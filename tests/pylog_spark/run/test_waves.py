@@ -33,7 +33,7 @@ class StoppedError(Exception):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("strategy", [Strategy.WHOLE, Strategy.FILES])
+@pytest.mark.parametrize("strategy", [Strategy.WHOLE, Strategy.BROADCAST])
 def test_a_run_that_is_stopped_keeps_what_finished_waves_committed(
     spark, tmp_path, monkeypatch, strategy
 ):

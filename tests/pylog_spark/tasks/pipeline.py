@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from pylog_spark.engines.engine import Inline
 from pylog_spark.operations.compact.pass_task import (
     ExchangeMessage,
     PartitionKeyIndex,
+    PassWork,
     RewrittenGroup,
     Route,
     SegmentKeyIndex,
@@ -44,7 +46,6 @@ from storage_core.commit.scratch import claim_path, create_scratch
 from storage_core.config import CleanerConfig
 from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.index import IndexStats
-from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.partition import CleanedPartition
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.roots.broker import BrokerAccess
@@ -91,6 +92,7 @@ class Pipeline:
         # Bytes of the largest cells of the last exchange, batch by batch.
         self.cells: list[int] = []
         self.encoded = {number: plan["plan"] for number, plan in enumerate(self.plans)}
+        self.passes = PassWork(plans=Inline(self.encoded), context=self.context)
 
     def work(self, ordinal: int) -> CompactionWork:
         return row_reader(CompactionWork)(self.plans[ordinal] | {"ordinal": ordinal})
@@ -102,7 +104,7 @@ class Pipeline:
     def claim(self, plan: dict[str, Any]) -> Path:
         return claim_path(self.shared, Path(plan["directory"]), "run")
 
-    def index(self, *, tasks: int = 1, in_files: bool = False) -> dict[int, dict[str, Any]]:
+    def index(self, *, tasks: int = 1) -> dict[int, dict[str, Any]]:
         """Pass one, its items dealt out to some tasks, and the merge."""
         items = [
             (ordinal, number)
@@ -110,24 +112,13 @@ class Pipeline:
             for number in range(len(plan["segment_bytes"]))
         ]
         units = deal(items, tasks)
+        merged_by = dict.fromkeys(self.encoded, 0)
         partials = pieces_of(
-            SegmentKeyIndex,
-            (
-                index_segments(
-                    unit,
-                    self.encoded,
-                    dict.fromkeys(self.encoded, 0),
-                    self.context,
-                    filed=self.encoded if in_files else (),
-                )
-                for unit in units
-            ),
+            SegmentKeyIndex, (index_segments(self.passes, merged_by, unit) for unit in units)
         )
-        limits = dict.fromkeys(self.encoded, None if in_files else NO_LIMIT)
+        limits = dict.fromkeys(self.encoded, NO_LIMIT)
         ordered = sort(partials, "ordinal", "segment")
-        merged = merge_partitions(
-            join_messages(SegmentKeyIndex, ordered), self.encoded, limits, self.context
-        )
+        merged = merge_partitions(self.passes, limits, join_messages(SegmentKeyIndex, ordered))
         rows = map(row_writer(PartitionKeyIndex), merged)
         return {row["ordinal"]: row for row in rows}
 
@@ -142,9 +133,7 @@ class Pipeline:
         groups = (
             group
             for unit in deal(items, tasks)
-            for group in rewrite_groups(
-                unit, self.encoded, lambda ordinal: opened(merged[ordinal]), self.context
-            )
+            for group in rewrite_groups(self.passes, published(merged), unit)
         )
         return table_of(RewrittenGroup, groups).sort_by("group").to_pylist()
 
@@ -183,32 +172,30 @@ class Pipeline:
         sent = pieces_of(
             ExchangeMessage,
             (
-                send_keys([(ordinal, number)], self.encoded, routes, self.context)
+                send_keys(self.passes, Inline(routes), [(ordinal, number)])
                 for ordinal, plan in enumerate(self.plans)
                 for number in range(len(plan["segment_bytes"]))
             ),
         )
         heard = sort(sent, "unit", "kind", "segment")
-        answers = answer_keys(join_messages(ExchangeMessage, heard), self.encoded, routes)
+        messages = join_messages(ExchangeMessage, heard)
+        answers = answer_keys(self.passes, Inline(routes), messages)
         answered = pieces_of(ExchangeMessage, [answers])
         told = sort(answered, "ordinal", "group", "kind", "segment")
-        groups = rewrite_exchanged(join_messages(ExchangeMessage, told), self.encoded, self.context)
+        groups = rewrite_exchanged(self.passes, join_messages(ExchangeMessage, told))
         self.cells = [*map(largest_cell, heard), *map(largest_cell, told)]
         return table_of(RewrittenGroup, groups).sort_by("group").to_pylist()
 
-    def run(self, *, tasks: int = 1, in_files: bool = False) -> list[dict[str, Any]]:
+    def run(self, *, tasks: int = 1) -> list[dict[str, Any]]:
         """All stages."""
         self.allow_commits()
-        merged = self.index(tasks=tasks, in_files=in_files)
+        merged = self.index(tasks=tasks)
         return self.commit(self.pairs(merged, self.rewrite(merged, tasks=tasks)))
 
 
-def opened(merged: dict[str, Any]) -> MergedIndex:
-    """Return the merged index of a row, wherever it is."""
-    if merged["index"] is not None:
-        return MergedIndex.from_bytes(merged["index"])
-    table_path = merged["table_path"]
-    return MergedIndex.from_file(Path(merged["path"]), table_path and Path(table_path))
+def published(merged: dict[int, dict[str, Any]]) -> dict[int, Inline[bytes]]:
+    """Return the merged indexes of rows, as tasks find them."""
+    return {ordinal: Inline(row["index"]) for ordinal, row in merged.items()}
 
 
 def proof_of(directory: Path) -> LockProof:

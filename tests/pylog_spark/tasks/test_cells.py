@@ -118,7 +118,7 @@ def test_a_table_is_handed_to_spark_in_slices_that_are_no_larger_than_a_cell():
 def test_stages_hand_on_no_cell_above_the_limit_however_many_keys_a_segment_has(tmp_path):
     root = large_root(tmp_path / "log")
     pipeline = Pipeline(root, MANY_KEYS.now_ms)
-    segments = index_segments([(0, 0)], pipeline.encoded, {0: 0}, pipeline.context)
+    segments = index_segments(pipeline.passes, {0: 0}, [(0, 0)])
     raw = list(batches_of(SegmentKeyIndex, segments))
     assert max(map(largest_cell, raw)) > MOST_CELL_BYTES
     assert max(map(largest_cell, cut_batches(raw))) <= PIECE_BYTES
@@ -142,8 +142,7 @@ def test_a_scan_of_many_batches_travels_in_pieces(tmp_path):
     assert bytes(again["scan"]) == row["scan"]
 
 
-@pytest.mark.parametrize("in_files", [False, True], ids=["in rows", "in files"])
-def test_many_keys_leave_the_bytes_of_the_process_in_pieces_too(tmp_path, in_files):
+def test_many_keys_leave_the_bytes_of_the_process_in_pieces_too(tmp_path):
     root = large_root(tmp_path / "log")
     alone = root.copy(tmp_path / "alone")
     clean_partition(
@@ -152,7 +151,7 @@ def test_many_keys_leave_the_bytes_of_the_process_in_pieces_too(tmp_path, in_fil
         cleaner=cleaner(),
         request=root.request(MANY_KEYS.topic, MANY_KEYS.now_ms),
     )
-    rows = Pipeline(root, MANY_KEYS.now_ms).run(tasks=2, in_files=in_files)
+    rows = Pipeline(root, MANY_KEYS.now_ms).run(tasks=2)
     assert [row["error"] for row in rows] == [None]
     left = {
         n: c for n, c in read_tree(root.path / f"{MANY_KEYS.topic}-0").items() if "pylog" not in n

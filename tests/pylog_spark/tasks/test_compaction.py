@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.engines.engine import Inline
 from pylog_spark.operations.compact.pass_task import (
     Route,
     SegmentKeyIndex,
     index_segments,
     merge_partitions,
-    remove_wave,
     rewrite_groups,
     send_keys,
 )
@@ -38,7 +38,7 @@ from tests.pylog_spark.broker_roots import (
     broker_directory,
     differences_from_kafka,
 )
-from tests.pylog_spark.tasks.pipeline import Pipeline, opened
+from tests.pylog_spark.tasks.pipeline import Pipeline, published
 
 MANY_GROUPS = "clean-hw-none-s161"
 TRANSACTIONS = "clean-txn-none-s101-3"
@@ -56,32 +56,6 @@ def test_any_number_of_tasks_leaves_what_apache_kafka_left(tmp_path, names, now_
     root = broker_directory(tmp_path / "log", names)
     rows = Pipeline(root, now_ms).run(tasks=tasks)
     assert [row["error"] for row in rows] == [None] * len(rows)
-    assert differences_from_kafka(root.path, names, tmp_path) == []
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.item("CMP-36")
-@pytest.mark.parametrize(
-    ("names", "now_ms"),
-    [(FIRST_ROUNDS, FIRST_ROUNDS_MS), (LATER_ROUNDS, LATER_ROUNDS_MS)],
-    ids=["first rounds", "later rounds with transactions"],
-)
-@pytest.mark.parametrize("has_shared_scratch", [True, False])
-def test_maps_that_are_merged_in_scratch_files_leave_the_same(
-    tmp_path, names, now_ms, has_shared_scratch
-):
-    root = broker_directory(tmp_path / "log", names)
-    pipeline = Pipeline(root, now_ms, has_shared_scratch=has_shared_scratch)
-    pipeline.allow_commits()
-    merged = pipeline.index(tasks=3, in_files=True)
-    groups = pipeline.rewrite(merged, tasks=2)
-    for plan in pipeline.plans:
-        access = pipeline.context.roots[str(root.path)]
-        remove_wave(access, plan["directory"], pipeline.context)
-    rows = pipeline.commit(pipeline.pairs(merged, groups))
-    assert [row["error"] for row in rows] == [None] * len(rows)
-    for plan in pipeline.plans:
-        revoke_claim(pipeline.claim(plan))
     assert differences_from_kafka(root.path, names, tmp_path) == []
 
 
@@ -121,7 +95,7 @@ def plans_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return read
 
 
-@pytest.mark.parametrize("way", ["in rows", "in files", "exchanged"])
+@pytest.mark.parametrize("way", ["in rows", "exchanged"])
 def test_a_task_reads_a_plan_once_however_many_segments_it_gets(tmp_path, monkeypatch, way):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)
@@ -130,11 +104,11 @@ def test_a_task_reads_a_plan_once_however_many_segments_it_gets(tmp_path, monkey
     if way == "exchanged":
         pipeline.exchange()
     else:
-        pipeline.rewrite(pipeline.index(in_files=way == "in files"))
+        pipeline.rewrite(pipeline.index())
     assert len(read) == 1
 
 
-@pytest.mark.parametrize("stage", ["pass one", "into files", "exchange", "pass two"])
+@pytest.mark.parametrize("stage", ["pass one", "exchange", "pass two"])
 def test_a_task_reads_each_plan_once_where_it_gets_segments_of_several(
     tmp_path, monkeypatch, stage
 ):
@@ -142,17 +116,16 @@ def test_a_task_reads_each_plan_once_where_it_gets_segments_of_several(
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)
     pipeline.allow_commits()
     merged = pipeline.index() if stage == "pass two" else {}
-    plans, context = pipeline.encoded, pipeline.context
+    plans, work = pipeline.encoded, pipeline.passes
     read = plans_read(monkeypatch)
     # The largest come first, of whichever partition they are.
     items = [(ordinal, number) for number in range(2) for ordinal in plans]
     units = dict.fromkeys(plans, 0)
     routes = {n: Route(first_unit=2 * n, buckets=1, group_units=(0,) * 9) for n in plans}
     run = {
-        "pass one": lambda: index_segments(items, plans, units, context),
-        "into files": lambda: index_segments(items, plans, units, context, filed=plans),
-        "exchange": lambda: send_keys(items, plans, routes, context),
-        "pass two": lambda: rewrite_groups(items, plans, lambda n: opened(merged[n]), context),
+        "pass one": lambda: index_segments(work, units, items),
+        "exchange": lambda: send_keys(work, Inline(routes), items),
+        "pass two": lambda: rewrite_groups(work, published(merged), items),
     }[stage]
     messages = list(run())
     assert not any(each.failure for each in messages)
@@ -221,9 +194,8 @@ def test_a_task_that_cleans_a_partition_whole_leaves_key_sidecars(tmp_path):
 def test_keys_that_are_missing_are_an_error_and_no_empty_keys(tmp_path):
     pipeline = Pipeline(broker_directory(tmp_path / "log", FIRST_ROUNDS[:1]), FIRST_ROUNDS_MS)
     message = SegmentKeyIndex(ordinal=0, segment=0, duration_ms=0)
-    for limit in (None, 1 << 20):
-        [merged] = merge_partitions([message], pipeline.encoded, {0: limit}, pipeline.context)
-        assert "the keys are not where" in (merged.failure.error or "")
+    [merged] = merge_partitions(pipeline.passes, {0: 1 << 20}, [message])
+    assert "the message has no keys" in (merged.failure.error or "")
 
 
 @pytest.mark.parametrize("name", ["clean-group-all-s211", TRANSACTIONS])

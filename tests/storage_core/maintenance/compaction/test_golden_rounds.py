@@ -9,7 +9,6 @@ import pytest
 from storage_core.config import CleanerConfig
 from storage_core.json_values import to_json
 from storage_core.maintenance.compaction import key_exchange, partial
-from storage_core.maintenance.compaction import partial as key_files
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
@@ -82,7 +81,6 @@ def test_a_round_leaves_what_kafka_left_and_answers_what_kafka_answered(
     [
         pytest.param(1, True, Way.MEMORY, id="newest first, windows of one batch"),
         pytest.param(300, False, Way.MEMORY, id="oldest first, windows of 300 bytes"),
-        pytest.param(300, True, Way.FILES, id="newest first, merged in files"),
         pytest.param(300, True, Way.EXCHANGE, id="newest first, exchanged by hash"),
     ],
 )
@@ -111,7 +109,6 @@ def test_keys_that_are_handed_on_in_small_chunks_leave_the_same(
 ):
     for module in (partial, key_exchange):
         monkeypatch.setattr(module, "CHUNK_KEYS", 3)
-    monkeypatch.setattr(key_files, "BLOCK_ROWS", 5)
     directory = golden.unpack(tmp_path / "before")
     clean_spread(directory, cleaning_of(golden), way=way)
     assert differences(golden, directory, tmp_path) == []
