@@ -16,22 +16,18 @@ from pylog_spark.cluster.audit.driver import measure, open_places
 from pylog_spark.cluster.heal_task import HealingMessage, HealingTarget, find_healings
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.recover.recovered_logs import LogKey, recover_chosen
+from pylog_spark.operations.recover.recovered_logs import ChosenRecovery, LogKey, Planned
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import DONORS
 from pylog_spark.rows import table_of
-from pylog_spark.run.guards import check_truncation
-from pylog_spark.run.job import new_job
-from pylog_spark.run.plan_file import SavedPlan
+from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.planning import WorkItem
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import DAMAGE, Action, DamageRow, Failure, PartitionName, Status
 from storage_core.catalog.roles import local_path
-from storage_core.clock import Clock
 from storage_core.cluster.healing import DamageState, Healing
 from storage_core.cluster.places import PartitionPlaces, ReplicaPlace
 from storage_core.errors import ConfigError, StorageError
@@ -40,8 +36,6 @@ from storage_core.json_values import from_json
 from storage_core.roots.root import HeldRoot
 from storage_core.store.open_objects import names_manifest
 from storage_core.wording import count_text
-
-_ACTION: Final = Action.HEAL.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +103,7 @@ def plan_heal(
     targets = list(_targets(places, own))
     with Run(place, job) as run:
         messages = _find(run, places, targets, quorum)
-    healings: dict[LogKey, dict[str, str]] = {}
+    healings: dict[LogKey, Planned] = {}
     rows: list[DamageRow] = []
     for target, message in zip(targets, messages, strict=True):
         healing = from_json(Healing, message.healing or "{}")
@@ -117,48 +111,33 @@ def plan_heal(
         if message.healing is not None and healing.segments:
             name = target.name
             healings[name.root, str(name.topic), name.partition or 0] = {"healing": message.healing}
-    touched = dict.fromkeys(root for root, _, _ in healings)
-    report = heal(
-        place, list(touched) or roots, replace(options, dry_run=True), healings=healings, rows=rows
+    touched = list(dict.fromkeys(root for root, _, _ in healings))
+    report: HealReport = heal(
+        place,
+        touched or roots,
+        replace(options, dry_run=True),
+        chosen=healings,
+        damage=table_of(DamageRow, rows),
+        has_findings=_count_left(rows) > 0,
     )
     notes = [f"{root}: not read as a donor: {why}" for root, why in cluster.unread.items()]
     return report.with_notes([*notes, *_notes(rows)])
 
 
-def heal(  # besides what is said, what is planned
-    place: Place,
-    roots: Sequence[str | Path],
-    options: JobOptions,
-    *,
-    clock: Clock | None = None,
-    saved: SavedPlan | None = None,
-    healings: Mapping[LogKey, Mapping[str, str]] | None = None,
-    rows: Sequence[DamageRow] = (),
-) -> HealReport:
-    """Heal logs as planned. A dry run only says what would be done.
+def _planned_healing(partition: PlannedPartition) -> Planned:
+    text = str(partition.plan["healing"])
+    _check_pieces(from_json(Healing, text), f"{partition.topic}-{int(partition.partition or 0)}")
+    return {"healing": text}
 
-    Args:
-        place: Where it runs: a Spark session, or this machine (``Local``).
-        options: What may be cut, and what keeps it.
-        clock: For the times in the ledger; what is decided follows ``options.now_ms``.
-        rows: Of ``schemas.DAMAGE``, for the report.
-    """
-    log_roots = resolve_roots(roots, role=options.role)
-    check_truncation(log_roots, options)
-    job = new_job(_ACTION, log_roots, options, clock=clock, saved=saved)
-    if healings is None:
-        healings = _saved_healings(job.saved)
-    with open_upkeep(place, job) as run:
-        logs = recover_chosen(run, healings, HealingStages, action=Action.HEAL, what="damaged logs")
-    return run.report(
-        HealReport,
-        logs.results(),
-        notes=list(logs.readable_cut_notes(options.salvage)),
-        has_findings=_count_left(rows) > 0,
-        cuts=logs.cuts(),
-        recoveries=logs.recoveries(),
-        damage=table_of(DamageRow, rows),
-    )
+
+heal: Final = ChosenRecovery(
+    action=Action.HEAL,
+    stages=HealingStages,
+    what="damaged logs",
+    planned_by="`pylog heal ROOT... --donor DIR...`",
+    planned=_planned_healing,
+    report=HealReport,
+)
 
 
 def _targets(places: Sequence[PartitionPlaces], own: set[str]) -> Iterator[HealingTarget]:
@@ -217,22 +196,6 @@ def _rows_of(target: HealingTarget, failure: Failure, healing: Healing) -> Itera
             donors=each.donors,
             reason=each.reason or None,
         )
-
-
-def _saved_healings(saved: SavedPlan | None) -> dict[LogKey, dict[str, str]]:
-    if saved is None:
-        raise ConfigError("ACTION", _ACTION, "is planned by `pylog heal ROOT... --donor DIR...`")
-    try:
-        healings = {
-            (noted.root, str(noted.topic), int(noted.partition or 0)): str(noted.plan["healing"])
-            for noted in saved.partitions
-            if noted.action == _ACTION and noted.plan
-        }
-        for (_, topic, partition), text in healings.items():
-            _check_pieces(from_json(Healing, text), f"{topic}-{partition}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError("PLAN", saved.run_id, f"is no saved plan: {error}") from error
-    return {key: {"healing": text} for key, text in healings.items()}
 
 
 def _check_pieces(healing: Healing, partition: str) -> None:

@@ -5,46 +5,27 @@ recovery does, which comes first where a log was not closed.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from pylog_spark.cluster.audit.driver import Audit, audit
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.recover.recovered_logs import LogKey, recover_chosen
+from pylog_spark.operations.recover.recovered_logs import ChosenRecovery, LogKey, Planned
 from pylog_spark.operations.recover.task import RecoveryWork
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import LEADER
-from pylog_spark.run.guards import check_truncation, owner_of
-from pylog_spark.run.job import new_job
-from pylog_spark.run.plan_file import SavedPlan
+from pylog_spark.run.guards import owner_of
+from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import Action, Status
-from storage_core.clock import Clock
 from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import RECOVERY_POINT_FILE
 from storage_core.roots.root import HeldRoot
-
-_ACTION: Final = Action.TRUNCATE.value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerTruncation:
-    """The cuts that let one replica follow a leader."""
-
-    leader: int  # node id of the leader
-    truncations: tuple[int, ...]  # offsets of the cuts, in order
-    committed_records: int
-    stays_eligible: bool  # whether its broker may stay in ISR and ELR afterwards
-
-    def __post_init__(self) -> None:
-        if not self.truncations:
-            raise ValueError("a follower has no cuts")
 
 
 class TruncationStages(RecoveryStages):
@@ -115,91 +96,46 @@ def plan_followers(
         reason = f"no replica is cut while this is so: {'; '.join(comparison.unread.values())}"
         raise StorageError(", ".join(comparison.unread), reason)
     cuts, notes = _find_cuts(comparison, leader)
-    touched = dict.fromkeys(root for root, _, _ in cuts)
-    report = truncate(place, list(touched) or roots, replace(options, dry_run=True), followers=cuts)
+    touched = list(dict.fromkeys(root for root, _, _ in cuts))
+    planning = replace(options, dry_run=True)
+    report: RunReport = truncate(place, touched or roots, planning, chosen=cuts)
     if not cuts:
         notes.append(f"no other replica has to be cut to follow broker {leader}")
     return report.with_notes([comparison.belief, *notes])
 
 
-def truncate(
-    place: Place,
-    roots: Sequence[str | Path],
-    options: JobOptions,
-    *,
-    clock: Clock | None = None,
-    saved: SavedPlan | None = None,
-    followers: Mapping[LogKey, FollowerTruncation] | None = None,
-) -> RunReport:
-    """Cut replicas to follow a leader, as planned. A dry run only says what goes.
-
-    Args:
-        place: Where it runs: a Spark session, or this machine (``Local``).
-        options: What may be cut, and what keeps it.
-        clock: For the times in the ledger; what is decided follows ``options.now_ms``.
-        followers: The cuts that are planned, by root, topic and partition.
-    """
-    log_roots = resolve_roots(roots, role=options.role)
-    check_truncation(log_roots, options)
-    job = new_job(_ACTION, log_roots, options, clock=clock, saved=saved)
-    if followers is None:
-        followers = _saved_cuts(job.saved)
-    columns_of = {
-        key: {
-            "leader": follower.leader,
-            "truncations": list(follower.truncations),
-            "committed_records": follower.committed_records,
-            "stays_eligible": follower.stays_eligible,
-        }
-        for key, follower in followers.items()
+def _planned_cut(partition: PlannedPartition) -> Planned:
+    plan = partition.plan
+    truncations = list(map(int, plan["truncations"]))
+    if not truncations:
+        raise ValueError("a follower has no cuts")
+    return {
+        "leader": int(plan["leader"]),
+        "truncations": truncations,
+        "committed_records": int(plan["committed_records"]),
+        # Plans of releases before said nothing of it.
+        "stays_eligible": plan.get("stays_eligible") is True,
     }
-    with open_upkeep(place, job) as run:
-        logs = recover_chosen(
-            run, columns_of, TruncationStages, action=Action.TRUNCATE, what="followers"
-        )
-    leaders = sorted({follower.leader for follower in followers.values()})
-    return run.report(
-        RunReport,
-        logs.results(),
-        notes=[
-            *logs.readable_cut_notes(options.salvage),
-            *(
-                f"broker {leader} has to lead; `pylog audit --up {leader},...` says whether it will"
-                for leader in leaders
-                if saved is not None
-            ),
-        ],
-        cuts=logs.cuts(),
-        recoveries=logs.recoveries(),
-    )
 
 
-def _saved_cuts(saved: SavedPlan | None) -> dict[LogKey, FollowerTruncation]:
-    if saved is None:
-        raise ConfigError(
-            "ACTION", _ACTION, f"is planned by an audit: pylog audit ROOT... {LEADER.flag} N"
-        )
-    try:
-        return {
-            (noted.root, str(noted.topic), int(noted.partition or 0)): FollowerTruncation(
-                leader=int(noted.plan["leader"]),
-                truncations=tuple(map(int, noted.plan["truncations"])),
-                committed_records=int(noted.plan["committed_records"]),
-                # Plans of releases before said nothing of it.
-                stays_eligible=noted.plan.get("stays_eligible") is True,
-            )
-            for noted in saved.partitions
-            if noted.action == _ACTION and noted.plan
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError("PLAN", saved.run_id, f"is no saved plan: {error}") from error
+def _leader_notes(cuts: Iterable[Planned]) -> Iterator[str]:
+    for leader in sorted({cut["leader"] for cut in cuts}):
+        yield f"broker {leader} has to lead; `pylog audit --up {leader},...` says whether it will"
 
 
-def _find_cuts(
-    comparison: Audit, leader: int
-) -> tuple[dict[LogKey, FollowerTruncation], list[str]]:
+truncate: Final = ChosenRecovery(
+    action=Action.TRUNCATE,
+    stages=TruncationStages,
+    what="followers",
+    planned_by=f"an audit: pylog audit ROOT... {LEADER.flag} N",
+    planned=_planned_cut,
+    notes=_leader_notes,
+)
+
+
+def _find_cuts(comparison: Audit, leader: int) -> tuple[dict[LogKey, Planned], list[str]]:
     """Return the cuts under a leader, with notes on untouched replicas."""
-    cuts: dict[LogKey, FollowerTruncation] = {}
+    cuts: dict[LogKey, Planned] = {}
     notes = []
     candidates: set[int] = set()
     others: dict[int | None, list[str]] = {}
@@ -231,12 +167,12 @@ def _find_cuts(
                     f"epoch {epoch} at offset {offset}: run `pylog heal` first"
                 )
             if each["rounds"]:
-                cuts[each["root"], answer["topic"], answer["partition"]] = FollowerTruncation(
-                    leader=leader,
-                    truncations=tuple(each["rounds"]),
-                    committed_records=each["committed"],
-                    stays_eligible=each["stays_eligible"],
-                )
+                cuts[each["root"], answer["topic"], answer["partition"]] = {
+                    "leader": leader,
+                    "truncations": each["rounds"],
+                    "committed_records": each["committed"],
+                    "stays_eligible": each["stays_eligible"],
+                }
                 if each["root"] in clean and not each["stays_eligible"]:
                     unfit.setdefault(each["broker"], []).append(name)
     if leader not in candidates:

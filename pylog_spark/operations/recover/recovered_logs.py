@@ -2,21 +2,30 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.recover.task import observe_recovery
 from pylog_spark.operations.recover.waves import RecoveryStages, find_due_logs
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch, table_of
-from pylog_spark.run.job import run_context
+from pylog_spark.run.guards import check_truncation
+from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.plan_file import PlannedPartition, SavedPlan
 from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.run import Run
+from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import note_operations, settle_plans
+from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_waves
 from pylog_spark.schemas import (
     RECOVERY_WORK,
@@ -30,6 +39,8 @@ from pylog_spark.schemas import (
 )
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
+from storage_core.clock import Clock
+from storage_core.errors import ConfigError
 from storage_core.filenames import CLEANER_FILE, LEADER_EPOCH_FILE, TopicPartition
 from storage_core.json_values import from_json
 from storage_core.maintenance.recovery.salvage import Salvage
@@ -391,50 +402,92 @@ def _cuts(outcome: Outcome) -> list[Row]:
     return cuts
 
 
-# Recover some partitions, each with something more that was planned for it.
+# Recover chosen logs, each with something more that was planned for it.
 
 _NAMES: Final = ("root", "topic", "partition")
-# Of these names.
-LogKey = tuple[str, str, int]
+LogKey = tuple[str, str, int]  # of these names
+Planned = Mapping[str, Any]  # what is planned for a log, as columns of ``schemas.RECOVERY_WORK``
 
 
-def recover_chosen(
-    run: Run,
-    columns_of: Mapping[LogKey, Mapping[str, Any]],
-    stages_type: type[RecoveryStages],
-    *,
-    action: Action,
-    what: str,
-) -> RecoveredLogs:
-    """Recover some partitions of an open run; a dry run only reports.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenRecovery:
+    """An operation that is planned by a look at other replicas, and done by ``pylog apply``."""
 
-    Args:
-        columns_of: What is planned for each, as columns of ``schemas.RECOVERY_WORK``, by root,
-            topic and partition.
-        what: What they are, for Spark's user interface.
-    """
-    options = run.job.options
-    context = run_context(run.job, run.unclean_roots)
-    observed = _observe(run, context, columns_of, what)
-    partitions = settle_plans(run, context, observed, action=action.value)
-    logs = RecoveredLogs(run, partitions, action)
-    stages = stages_type(run, context, may_write=not options.dry_run)
-    budget = replace(NO_LIMIT, read_bytes=options.tuning.wave_max_bytes)
-    for ended in run_waves(run, stages, find_due_logs(partitions), budget=budget):
-        logs.end(ended)
-    if not options.dry_run:
-        logs.record(range(partitions.num_rows))
-    return logs
+    action: Action
+    stages: type[RecoveryStages]
+    what: str  # what the logs are, in titles of stages
+    planned_by: str  # the command that makes a plan
+    planned: Callable[[PlannedPartition], Planned]  # of a saved plan; it raises what is wrong
+    notes: Callable[[Iterable[Planned]], Iterable[str]] = lambda _: ()  # what an apply leaves to do
+    report: type[RunReport] = RunReport
+
+    def __call__(
+        self,
+        place: Place,
+        roots: Sequence[str | Path],
+        options: JobOptions,
+        *,
+        clock: Clock | None = None,
+        saved: SavedPlan | None = None,
+        chosen: Mapping[LogKey, Planned] | None = None,
+        **told: Any,
+    ) -> Any:
+        """Do what is planned, log by log. A dry run only says what would be done.
+
+        Args:
+            options: What may be cut, and what keeps it.
+            clock: For the times in the ledger; what is decided follows ``options.now_ms``.
+            chosen: What is planned; None: what the saved plan says.
+            **told: What the report has besides.
+        """
+        log_roots = resolve_roots(roots, role=options.role)
+        check_truncation(log_roots, options)
+        job = new_job(self.action.value, log_roots, options, clock=clock, saved=saved)
+        chosen = self._saved(job.saved) if chosen is None else chosen
+        with open_upkeep(place, job) as run:
+            logs = self._recover(run, chosen)
+        notes = () if saved is None else self.notes(chosen.values())
+        return run.report(
+            self.report,
+            logs.results(),
+            notes=[*logs.readable_cut_notes(options.salvage), *notes],
+            cuts=logs.cuts(),
+            recoveries=logs.recoveries(),
+            **told,
+        )
+
+    def _saved(self, saved: SavedPlan | None) -> dict[LogKey, Planned]:
+        if saved is None:
+            raise ConfigError("ACTION", self.action.value, f"is planned by {self.planned_by}")
+        try:
+            return {
+                (each.root, str(each.topic), int(each.partition or 0)): self.planned(each)
+                for each in saved.partitions
+                if each.action == self.action and each.plan
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError("PLAN", saved.run_id, f"is no saved plan: {error}") from error
+
+    def _recover(self, run: Run, chosen: Mapping[LogKey, Planned]) -> RecoveredLogs:
+        options = run.job.options
+        context = run_context(run.job, run.unclean_roots)
+        observed = _observe(run, context, chosen, self.what)
+        partitions = settle_plans(run, context, observed, action=self.action.value)
+        logs = RecoveredLogs(run, partitions, self.action)
+        stages = self.stages(run, context, may_write=not options.dry_run)
+        budget = replace(NO_LIMIT, read_bytes=options.tuning.wave_max_bytes)
+        for ended in run_waves(run, stages, find_due_logs(partitions), budget=budget):
+            logs.end(ended)
+        if not options.dry_run:
+            logs.record(range(partitions.num_rows))
+        return logs
 
 
 def _observe(
-    run: Run, context: RunContext, columns_of: Mapping[LogKey, Mapping[str, Any]], what: str
+    run: Run, context: RunContext, chosen: Mapping[LogKey, Planned], what: str
 ) -> pa.Table:
-    """Return the rows of ``schemas.RECOVERY_WORK`` of the partitions that were columns_of."""
-
-    def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return observe_recovery(batches, context)
-
+    """Return the rows of ``schemas.RECOVERY_WORK`` of the chosen logs."""
+    observe = partial(observe_recovery, context=context)
     observed = run.observe(observe, RECOVERY_WORK, f"look at {what} in {run.job.places}")
     checkpoints = {
         root.location: root_checkpoints(root.location, CHECKPOINT_FILES, strict=False)
@@ -444,9 +497,9 @@ def _observe(
         zip(*(observed[name].to_pylist() for name in _NAMES), strict=True)
     )
     rows = []
-    for row in observed.filter(pa.array([key in columns_of for key in keys])).to_pylist():
+    for row in observed.filter(pa.array([key in chosen for key in keys])).to_pylist():
         entries = checkpoints[row["root"]].entries.get(CLEANER_FILE, {})
         cleaner_offset = entries.get(TopicPartition(row["topic"], row["partition"]))
-        columns = columns_of[row["root"], row["topic"], row["partition"]]
+        columns = chosen[row["root"], row["topic"], row["partition"]]
         rows.append(row | {"cleaner_offset": cleaner_offset} | columns)
     return pa.Table.from_pylist(rows, schema=RECOVERY_WORK)
