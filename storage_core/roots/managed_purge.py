@@ -5,12 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage_core.commit.purge import Purged
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
-from storage_core.roots.root import PartitionPurge, PurgeRequest, Stretch
+from storage_core.roots.root import (
+    LeasedAccess,
+    LeasedRoot,
+    PartitionPurge,
+    PurgeRequest,
+    Stretch,
+)
 from storage_core.store import open_object_store
 from storage_core.store.garbage import (
     delete_garbage,
@@ -23,9 +29,6 @@ from storage_core.store.garbage import (
 )
 from storage_core.store.generations import list_partitions, partition_location
 from storage_core.store.listing import key_order
-
-if TYPE_CHECKING:
-    from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 
 # Neighbours that one listing is asked for: so few that a task has several listings on their way,
 # so many that partitions of a few segments fill its pages of 1,000 objects.
@@ -49,7 +52,7 @@ class _TaskFacts:
     root: str
     grace_start_ms: int  # what is needed since then is kept, epoch milliseconds
     seen_ms: int  # what was written before has been looked at by a former purge, epoch milliseconds
-    access: "ManagedAccess | None"  # the root under the run's lease; None to look only
+    access: LeasedAccess | None  # the root under the run's lease; None to look only
 
 
 class ManagedPurge:
@@ -59,9 +62,7 @@ class ManagedPurge:
         held: The root under its lease; None to look only.
     """
 
-    def __init__(
-        self, location: str, request: PurgeRequest, held: "HeldManagedRoot | None"
-    ) -> None:
+    def __init__(self, location: str, request: PurgeRequest, held: LeasedRoot | None) -> None:
         self._location = location
         self._request = request
         self._held = held

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConditionFailedError, GuardRefusedError, PartitionNotFoundError
 from storage_core.filenames import LOG_SUFFIX, kind_of
-from storage_core.roots.root import PartitionUndo, Undone
+from storage_core.roots.root import LeasedAccess, LeasedRoot, PartitionUndo, Undone
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.generations import (
     Head,
@@ -27,9 +27,6 @@ from storage_core.store.generations import (
     read_head,
     read_history,
 )
-
-if TYPE_CHECKING:
-    from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 
 # What was done is on record after so many partitions at the latest.
 _AT_ONCE: Final = 10_000
@@ -56,7 +53,7 @@ class ManagedPartitionUndo(PartitionUndo):
 class ManagedUndo:
     """The undo of a run in one managed root."""
 
-    root: "HeldManagedRoot"
+    root: LeasedRoot
     run_id: str
 
     @property
@@ -118,7 +115,7 @@ def _began_ms(run_id: str) -> int:
     return round(at.timestamp() * 1000) - _TOLERANCE_MS
 
 
-def _undo(undo: ManagedPartitionUndo, access: "ManagedAccess | None" = None) -> Undone | None:
+def _undo(undo: ManagedPartitionUndo, access: LeasedAccess | None = None) -> Undone | None:
     """Undo one partition, or foretell it; None where the run changed nothing.
 
     Args:
@@ -172,7 +169,7 @@ def _publish(
     head: Head,
     before: Manifest,
     undo: ManagedPartitionUndo,
-    access: "ManagedAccess",
+    access: LeasedAccess,
 ) -> None:
     """Publish the generation before the run as the next one. It is published once, whoever else
     is about it."""

@@ -29,9 +29,10 @@ from storage_core.commit import CommitPlan
 from storage_core.commit.purge import Purged
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
-from storage_core.store import LogStore
+from storage_core.store import LogStore, ManagedStore
 from storage_core.store.gaps import CopiedRange
 from storage_core.store.generations import unpinned
+from storage_core.store.lease import LeaseProof
 from storage_core.store.open_objects import MANAGED_PREFIX
 
 # The protocol of undoing a run in one root, partition by partition.
@@ -454,6 +455,33 @@ class HeldRoot(Protocol):
         By no broker: its epoch is unknown to the controller, which then takes nothing for granted.
         Whatever its partitions look like now, they are as they should be.
         """
+        ...
+
+
+class LeasedAccess(RootAccess, Protocol):
+    """A task's interface to a managed root while its run has the lease."""
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        ...
+
+    @property
+    def lease(self) -> LeaseProof:
+        """What tells the run's lease from another's."""
+        ...
+
+    def publish(self, store: ManagedStore, result: Mapping[str, Any]) -> None:
+        """Commit the next generation of a partition, fenced by the lease."""
+        ...
+
+
+class LeasedRoot(HeldRoot, Protocol):
+    """A managed root under this run's lease."""
+
+    @property
+    def access(self) -> LeasedAccess:
+        """How tasks read and change its partitions."""
         ...
 
 
