@@ -1,14 +1,14 @@
 """DAGs for one archive: a nightly, a retention between, a weekly verification.
 
-To be copied into Airflow's folder of DAGs beside ``pylog_operator.py``; what is yours stands in
-``PARAMS``, and can be said anew at each trigger.
+Copy this file into Airflow's folder of DAGs, beside ``pylog_operator.py``. Set your paths in
+``PARAMS``; each trigger can override them.
 
 A run needs the configs of topics. A managed root carries them from its ingest on, a broker's
 directory has its cluster's metadata; else ``config`` names a file that every worker can read.
 
-A nightly and a retention lock the root. They are apart in time here; where they may meet, give both
-a pool of one slot, for the second one is refused (exit status 3). The root of a broker that runs is
-locked by that broker: only the verification may look at it, with ``--live``.
+A nightly and a retention lock the root. Here they run at different times; if they can meet, give
+both a pool of one slot, because the second one is refused (exit status 3). A running broker locks
+its root: only the verification can look at it, with ``--live``.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -422,11 +422,11 @@ def _warnings(verdict: Verdict) -> list[str]:
     commands = verdict.commands
     if any(ALLOW_TRUNCATE.label in each and DRY_RUN.label not in each for each in commands):
         most = max(int(each) for command in commands for each in _LIMIT.findall(command))
-        readable = count_text(verdict.cut_records, "readable record")
         warning = (
-            f"Each with {ALLOW_TRUNCATE.label} cuts logs, of a log at most {most:,} bytes, with "
-            f"{readable} in all: with {DRY_RUN.label} it says which. Cut nothing that another "
-            "replica can give back: `pylog heal ROOT --donor DIR --role broker` says what that is."
+            f"Commands with {ALLOW_TRUNCATE.label} delete records: "
+            f"{verdict.cut_records:,} readable ones in all, at most "
+            f"{most:,} bytes per log. {DRY_RUN.label} shows which. Delete nothing that another "
+            "replica can give back: `pylog heal ROOT --donor DIR --role broker` shows what it has."
         )
         if verdict.cut_records:
             warning += (

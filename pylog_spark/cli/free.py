@@ -229,12 +229,12 @@ def _verdict(need: int | None, rows: Sequence[Row], sure: int, most: int) -> Ite
         yield f"{size_text(need)} are needed: {which} it"
     elif most >= need:
         yield (
-            f"{size_text(need)} are needed: all of it frees {_between(sure, most)}; compaction "
-            "decides, --exact says by how much"
+            f"This frees {_between(sure, most)} of the {size_text(need)} you need; --exact shows "
+            "how much compaction frees"
         )
     else:
         yield (
-            f"{size_text(need)} are needed: all of it frees no more than {size_text(most)}; "
+            f"This frees at most {size_text(most)} of the {size_text(need)} you need; "
             f"{size_text(need - most)} are missing"
         )
 

@@ -49,7 +49,7 @@ def options_of(saved: SavedPlan, path: Path | None, apply_options: ApplyOptions)
 
     Args:
         path: Its file; None for a plan that is in memory alone.
-        apply_options: What is said anew.
+        apply_options: Options that replace those of the plan.
     """
     options = saved.options
     return replace(
@@ -78,7 +78,7 @@ def apply_plan(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        apply_options: What is said anew.
+        apply_options: Options that replace those of the plan.
         clock: For the times in the ledger.
 
     Returns:

@@ -27,7 +27,7 @@ def purge_stretches(
 
     Args:
         find_due: As in ``RootPurge``, and so are the next two.
-        apply: Removes what goes.
+        apply: Deletes the files and directories of a purge.
         is_here: Whether that lies on a disk of this host.
         dry_run: Whether nothing is removed.
     """
@@ -53,7 +53,7 @@ def purge_directory(
     """Purge one directory; the status is None for nothing to purge.
 
     Args:
-        work: Removes what goes; in a dry run only looks.
+        work: Deletes the files and directories of a purge; in a dry run, lists them.
         dry_run: Whether nothing is removed.
     """
 

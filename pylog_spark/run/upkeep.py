@@ -189,8 +189,8 @@ def trash_notes(job: Job) -> Iterator[str]:
     if names:
         disk = "the same disk" if len(names) == len(roots) else f"the disk of {', '.join(names)}"
         yield (
-            f"the trash {trash} is on {disk}: what goes there frees nothing before "
-            f"`pylog purge --trash {quote(trash)} --older-than 0s`, which ends the way back"
+            f"the trash {trash} is on {disk}: space is freed only by `pylog purge --trash "
+            f"{quote(trash)} --older-than 0s`; after that, undo is impossible"
         )
     for root in roots:
         if root.location not in beside:

@@ -107,9 +107,9 @@ def require_role(role: Role | None, root: str | Path) -> Role:
         is_writable = not guessed.facts.is_synced
         raise GuardRefusedError(
             "ROLE_NOT_SAID",
-            f"{root} looks like {guessed.facts.phrase}, "
-            f"{'but nobody said so' if is_writable else 'which is only read'}; what writes to a "
-            "root needs its role said",
+            f"{root} looks like {guessed.facts.phrase}"
+            f"{'' if is_writable else ', which pylog only reads'}; a command that writes needs its "
+            "role",
             f"{_ROLE_SWITCH} {guessed if is_writable else 'broker or managed, if it is one'}",
         )
     if role.facts.is_synced:

@@ -66,7 +66,7 @@ class BrokerPurge:
 
     @property
     def apply(self) -> Callable[[DirectoryPurge], Purged]:
-        """Removes what goes of a directory."""
+        """Delete the files and partition directories that this purge covers."""
         return self._purge
 
     def begin(self) -> None:

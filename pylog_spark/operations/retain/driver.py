@@ -527,7 +527,7 @@ def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
         run.roots[location].write_checkpoints({LOG_START_FILE: entries})
 
 
-# What the pass over compacted partitions has nothing to say of.
+# Reasons that the sweep of compacted partitions does not report.
 _OUT_OF_SCOPE: Final = frozenset(
     {
         Reason.INTERNAL_METADATA,

@@ -106,8 +106,8 @@ class SegmentKeys:
         return Choice(wanted, suspect_row)
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:  # noqa: ARG002  # all are alike
-        """Take keys into the small map; keep suspects apart. Of the records of one key that are
-        in the map together, the newest goes on."""
+        """Add keys to the chunk's map; keep keys of possibly aborted batches apart. Of several
+        records of one key in the map, the newest goes on."""
         keys, count = batches.keys, batches.keys.count
         low, high, rank = keys.low[:count], keys.high[:count], keys.rank[:count]
         suspect_row = batches.choice.suspect_row[batches.payload.first_row + keys.batch[:count]]

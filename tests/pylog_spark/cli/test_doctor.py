@@ -265,7 +265,7 @@ def test_the_records_that_the_plan_cuts_are_those_that_it_then_cuts(pylog, root,
     assert f"{answer['cut_records']} readable records of t-0" in answer["headline"]
     assert all("--from-start" in command for command in answer["commands"])
     result = pylog("doctor", root.path, *CLOCK, "--engine", "local", "--wide")
-    assert f"with {answer['cut_records']} readable records in all" in result.output
+    assert f"delete records: {answer['cut_records']} readable ones in all" in result.output
     _, *words = shlex.split(answer["commands"][-1])
     done = pylog(*words, "--engine", "local", "--output", "json")
     cuts = [json.loads(line) for line in done.stdout.splitlines()]
@@ -299,7 +299,7 @@ def test_the_page_has_every_warning_that_the_terminal_has(pylog, root, tmp_path)
     _, answer = ask(pylog, root.path, *CLOCK)
     text = html.unescape(page.read_text())
     said = " ".join(result.stdout.split())
-    warning = "Each with --allow-truncate cuts logs"
+    warning = "Commands with --allow-truncate delete records"
     way_back = "goes back by `pylog salvage replay` before the broker is started"
     assert way_back in text
     assert way_back in said
