@@ -56,7 +56,9 @@ def test_what_writes_needs_the_role_said(tmp_path: Path):
 
 
 def test_nobody_is_told_to_call_a_root_a_mirror_in_order_to_write_it(tmp_path: Path):
-    with pytest.raises(GuardRefusedError, match="looks like a mirror, which pylog only reads") as said:
+    with pytest.raises(
+        GuardRefusedError, match="looks like a mirror, which pylog only reads"
+    ) as said:
         require_role(None, tmp_path)
     assert said.value.override == "--role broker or managed, if it is one"
 
