@@ -436,7 +436,7 @@ def test_sigterm_ends_a_look_at_a_manifest_with_very_many_files(names: list[str]
         objects.put(manifest_key(partition), encode_manifest(manifest))
     code = f"""
 from pylog_spark.cli import main
-from storage_core.store import manifest
+from storage_core.store import generations as manifest
 plain = manifest.validate_file_name
 def validate(name):
     manifest.validate_file_name = plain
