@@ -7,23 +7,18 @@ the DataFrame and narrows later, unfiltered actions too. Ranges and columns are 
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
-    WriterCommitMessage,
 )
 from pyspark.sql.types import (
     ArrayType,
@@ -46,9 +41,9 @@ from pylog_spark.source.options import (
     parse_options,
     warn_of_meaningless,
 )
+from pylog_spark.source.reader import KafkaLogReader
 from pylog_spark.source.stream import KafkaLogStreamReader
-from pylog_spark.tasks.views import VIEWS, FileView, RangeView, ViewPart
-from pylog_spark.tasks.worker import freeze_modules
+from pylog_spark.source.writer import KafkaLogWriter
 from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.checkpoints import parse_uuid
 from storage_core.clock import SystemClock
@@ -58,17 +53,13 @@ from storage_core.errors import ConfigError, InvalidColumnError, InvalidNameErro
 from storage_core.filenames import MAX_OFFSET, MAX_PARTITION, validate_topic
 from storage_core.formats.batch_v2 import Codec
 from storage_core.json_values import parse_json
-from storage_core.reading.ranges import ReadRange, read_range
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
 from storage_core.store.local import plain_path
 from storage_core.store.open_objects import names_manifest
-from storage_core.writing.publication import abort_write, begin_write, commit_write
+from storage_core.writing.publication import begin_write
 from storage_core.writing.staging import (
-    StagedRecords,
     WriteRequest,
-    WriteRun,
     WriteTransaction,
-    stage_records,
 )
 
 # A batch query of ``kafka-log``: its plan and its tasks.
@@ -77,103 +68,7 @@ from storage_core.writing.staging import (
 # nothing that a task does not need.
 
 
-class RangesPartition(InputPartition):
-    """The ranges of one task, as Spark carries them to it."""
-
-    def __init__(self, ranges: Sequence[ReadRange]) -> None:
-        super().__init__(ranges)
-        self.ranges = ranges
-
-
-class FilesPartition(InputPartition):
-    """One task's part of a view of files, in Spark's envelope."""
-
-    def __init__(self, part: ViewPart) -> None:
-        super().__init__(part)
-        self.part = part
-
-
-class KafkaLogReader(DataSourceReader):
-    """Plans the tasks of a query and does one."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-
-    def partitions(self) -> list[InputPartition]:
-        """Return what the query's tasks read; an empty list for no records."""
-        # Only the planning process needs it.
-        from pylog_spark.source.stream import plan_parts, plan_tasks  # noqa: PLC0415
-
-        warn_of_meaningless(self._options.without_meaning)
-        now_ms = SystemClock().now_ms()
-        view = VIEWS.get(self._options.view)
-        if isinstance(view, FileView):
-            request = self._options.request
-            parts = plan_parts(request, is_of_roots=view.is_of_roots, now_ms=now_ms)
-            return [FilesPartition(part) for part in parts]
-        tasks = plan_tasks(self._options, now_ms=now_ms)
-        return [RangesPartition(ranges) for ranges in tasks]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task as Arrow batches."""
-        freeze_modules()
-        view = VIEWS.get(self._options.view)
-        if view is None and isinstance(partition, RangesPartition):
-            for wanted in partition.ranges:
-                yield from read_range(wanted)
-        elif isinstance(view, RangeView) and isinstance(partition, RangesPartition):
-            for wanted in partition.ranges:
-                yield from self._select(view.read(wanted))
-        elif isinstance(view, FileView) and isinstance(partition, FilesPartition):
-            yield from self._select(view.show(partition.part))
-
-    def _select(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the columns that were asked for."""
-        for batch in batches:
-            yield batch.select(self._options.columns)
-
-
 # ``df.write.format("kafka-log")``: the tasks of a write, and its commit on the driver.
-
-
-class StagedMessage(WriterCommitMessage):
-    """A task's message for the driver; None after an earlier commit."""
-
-    def __init__(self, staged: StagedRecords | None) -> None:
-        self.staged: Final = staged
-
-
-class KafkaLogWriter(DataSourceArrowWriter):
-    """One write to a log, in every process of it. Spark pickles the writer into tasks and into the
-    process of the commit.
-
-    Args:
-        columns: The DataFrame's columns to write.
-    """
-
-    def __init__(self, run: WriteRun, columns: tuple[str, ...]) -> None:
-        self._run = run
-        self._columns = list(columns)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the records of one task."""
-        freeze_modules()
-        if self._run.is_done:
-            return StagedMessage(None)
-        context = TaskContext.get()
-        task_id = 0 if context is None else context.partitionId()
-        batches = (batch.select(self._columns) for batch in iterator)
-        return StagedMessage(stage_records(self._run, batches, task_id=task_id))
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit all tasks' staged records, in the order of the messages."""
-        staged = [each.staged for each in messages if isinstance(each, StagedMessage)]
-        commit_write(self._run, [each for each in staged if each is not None])
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what tasks have staged."""
-        del messages
-        abort_write(self._run)
 
 
 # The options and columns of ``df.write.format("kafka-log")``: Spark's Kafka sink's, and more.

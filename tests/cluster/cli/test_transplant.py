@@ -147,7 +147,7 @@ def test_an_open_transaction_is_aborted_with_consent_alone(pylog, source: Path, 
     assert refused.exit_code == ExitCode.REFUSED
     text = " ".join(refused.stdout.split())
     assert "1 open transaction of 1 record is committed perhaps: no partition of" in text
-    assert "TRANSACTION_UNDECIDED: give all log directories" in text
+    assert "TRANSACTION_UNDECIDED: name all log directories" in text
     assert not (disks[0] / "orders-0").exists()
     (row,) = rows_of(pylog(*words, "--output", "json"))
     assert (row["undecided_transactions"], row["undecided_records"]) == (1, 1)

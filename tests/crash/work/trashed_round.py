@@ -128,10 +128,7 @@ def clean(case: Case, tmp_path: Path) -> Cleaned:
 @contextmanager
 def trash_on_another_filesystem() -> Iterator[None]:
     """Let what is kept be copied, as where no name of a file can be given to it over there."""
-    with ExitStack() as stack:
-        for place in ("keep", "undo"):
-            name = f"storage_core.commit.{place}.is_same_filesystem"
-            stack.enter_context(patch(name, lambda *_: False))
+    with patch("storage_core.commit.undo.is_same_filesystem", lambda *_: False):
         yield
 
 

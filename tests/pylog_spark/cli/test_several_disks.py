@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.source.data_source import KafkaLogReader
 from pylog_spark.source.options import parse_options
+from pylog_spark.source.reader import KafkaLogReader
 from tests.kit.golden_data import Golden
 
 NOW_MS = int(Golden("broker-dir").case["clock_ms"])

@@ -237,7 +237,7 @@ def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(
 
     def note(self, rows, schema, description, **how):
         table = collect(self, rows, schema, description, **how)
-        seen.append((description, spark.getTags()))
+        seen.append((description, set(spark.sparkContext.getJobTags())))
         return table
 
     monkeypatch.setattr(SparkEngine, "collect", note)
@@ -252,8 +252,8 @@ def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(
     stages.append(f"pylog compact {names}: commit")
     expected = stages if looks_here else [looks[0], *stages, looks[1]]
     assert [description for description, _ in seen] == expected
-    assert all(tags == {f"pylog-{report.run_id}"} for _, tags in seen)
-    assert spark.getTags() == set()
+    assert [tags for _, tags in seen] == [{f"pylog-{report.run_id}"}] * len(seen)
+    assert not spark.sparkContext.getJobTags()
     assert spark.sparkContext.getLocalProperty("spark.job.description") is None
 
 

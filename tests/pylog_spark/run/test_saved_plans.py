@@ -18,7 +18,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice
 from pylog_spark.options.option import CommandLine
 from pylog_spark.run.job import Job, run_context
-from pylog_spark.run.plan_file import PlannedPartition, SavedPlan, write_plan_file
+from pylog_spark.run.plan_file import PlanBook, PlannedPartition, SavedPlan, write_plan_file
 from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.schemas import RECOVERY_WORK
 from storage_core.catalog.roles import Role
@@ -101,14 +101,12 @@ def settled(saved: SavedPlan, numbers: range, **columns: object) -> pa.Table:
         }
         for number in numbers
     ]
-    run = SimpleNamespace(
-        job=job_of(saved), engine=None, disks=None, planned=[], context=None, refused=set()
-    )
+    run = SimpleNamespace(job=job_of(saved), engine=None, disks=None, plans=PlanBook())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pylog_spark.run.saved_plans._look", lambda *_: {})  # nothing lies there
         return settle_plans(
             run,
-            SimpleNamespace(),
+            SimpleNamespace(catalogs={}),
             pa.Table.from_pylist(rows, schema=RECOVERY_WORK),
             action="recover",
         )

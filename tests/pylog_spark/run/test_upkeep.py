@@ -63,7 +63,7 @@ def test_a_trash_on_the_same_disk_is_said_to_free_nothing_yet(job, tmp_path, dry
     trash = tmp_path / "the trash"
     options = replace(job.options, trash=str(trash), dry_run=dry_run)
     [note] = trash_notes(replace(job, options=options))
-    assert note.startswith(f"the trash {trash} is on the same disk: what goes there frees nothing")
+    assert note.startswith(f"the trash {trash} is on the same disk: space is freed only by")
     assert f"`pylog purge --trash '{trash}' --older-than 0s`" in note
     assert not list(trash_notes(replace(job, options=replace(options, trash=None))))
 
@@ -72,5 +72,5 @@ def test_a_trash_on_another_disk_is_said_to_copy(job, tmp_path, other_disk):
     beside = LogRoot(location=str(other_disk), role=Role.BROKER, is_said=True)
     options = replace(job.options, trash=str(other_disk / "trash"))
     [fills, copies] = trash_notes(replace(job, roots=(*job.roots, beside), options=options))
-    assert f"is on the disk of {other_disk}: what goes there frees nothing" in fills
+    assert f"is on the disk of {other_disk}: space is freed only by" in fills
     assert copies.startswith(f"{tmp_path / 'log'}: the trash {other_disk / 'trash'} is on another")

@@ -25,7 +25,7 @@ from pyspark.sql.udtf import AnalyzeResult
 
 from pylog_spark.engines.session_facts import is_connect
 from pylog_spark.source import register
-from pylog_spark.source.data_source import KafkaLogReader
+from pylog_spark.source.reader import KafkaLogReader
 from storage_core.commit import DeleteFile, SyncDirectory
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.source.data_source import KafkaLogReader
 from pylog_spark.source.options import parse_options
+from pylog_spark.source.reader import KafkaLogReader
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
 from storage_core.reading import planning

@@ -17,7 +17,7 @@ NOT_OF_A_TASK = (
 
 @pytest.mark.thorough
 def test_a_worker_imports_nothing_that_plans_or_writes():
-    code = "import sys, pylog_spark.source.data_source; print(*sys.modules)"
+    code = "import sys, pylog_spark.source.reader; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     modules = done.stdout.split()
     assert "storage_core.reading.ranges" in modules

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.stream import plan_tasks
+from pylog_spark.source.task_planning import plan_tasks
 from storage_core.errors import (
     ConfigError,
     CorruptRecordError,

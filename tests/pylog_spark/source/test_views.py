@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.rows import spark_ddl
-from pylog_spark.source.data_source import KafkaLogReader
 from pylog_spark.source.options import parse_options
+from pylog_spark.source.reader import KafkaLogReader
 from pylog_spark.source.registration import register
 from pylog_spark.tasks.views import VIEWS
 from storage_core.errors import ConfigError, CorruptRecordError, CorruptSnapshotError

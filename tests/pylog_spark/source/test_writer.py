@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from pylog_spark.source import register
-from pylog_spark.source.data_source import KafkaLogWriter
+from pylog_spark.source.writer import KafkaLogWriter
 from storage_core import kafka_log
 from storage_core.clock import ManualClock
 from storage_core.writing.publication import begin_write
