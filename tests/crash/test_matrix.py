@@ -9,9 +9,9 @@ import shutil
 
 import pytest
 
+from tests.crash.all_cells import CELLS
 from tests.crash.cells import Cell, WorkOfKafka, parameters
 from tests.crash.interruptions import ALL, Interruption
-from tests.crash.work import CELLS
 from tests.oracle.kafka import Kafka
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 900)]

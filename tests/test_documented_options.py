@@ -11,7 +11,7 @@ from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
 from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.options.option import Option
 
-DOCUMENTS = Path(__file__).parents[3]
+DOCUMENTS = Path(__file__).parents[1]
 # A command at the start of a line of a listing, or in backquotes, up to the end of either.
 COMMAND = re.compile(r"(?:^(?:\$ |    )|`)pylog ((?:--debug )?[a-z]+)([^`\n#|]*)", re.MULTILINE)
 COMMANDS = {
