@@ -11,24 +11,19 @@ from typing import Final
 
 _REPOSITORY: Final = Path(__file__).parents[2]
 _LEFT_OUT: Final = ("pylog_spark/cluster", "pylog_spark/log_directory.py", "storage_core/cluster")
-_COPIED: Final = ("storage_core", "pylog_spark", "conf", "tests", "pyproject.toml")
+# Not of the checkout itself, or made from it.
+_MADE: Final = (".git", ".venv", ".cache", "build", "dist")
 
 
 def copy_without_cluster(target: Path) -> None:
     """Copy the checkout to a folder, which is made anew, without the cluster's packages."""
-    left_out = {_REPOSITORY / path for path in _LEFT_OUT} | {_REPOSITORY / "tests" / "cluster"}
+    left_out = {_REPOSITORY / path for path in (*_LEFT_OUT, *_MADE, "tests/cluster")}
 
     def ignored(folder: str, names: list[str]) -> AbstractSet[str]:
         return {name for name in names if name == "__pycache__" or Path(folder, name) in left_out}
 
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    for name in _COPIED:
-        source = _REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=ignored, symlinks=True)
-        else:
-            shutil.copy2(source, target / name)
+    shutil.copytree(_REPOSITORY, target, ignore=ignored, symlinks=True)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def test_every_command_that_chooses_topics_is_called_here():
     ]
     names = {option.name for option in (TOPICS, EXCLUDE)}
     chosen = {name for name, each in declared if names & {option.name for option in each.options}}
-    assert chosen == set(_CALLS)
+    # A house above may be absent, with its commands.
+    assert chosen <= set(_CALLS)
 
 
 @pytest.mark.sampled(2)

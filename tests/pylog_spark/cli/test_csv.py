@@ -165,7 +165,8 @@ def test_every_command_with_a_table_has_csv_and_no_other():
     with_csv = {one.name for one in commands if output_of(one) is OutputFormat}
     tested = {name.partition(" ")[0] for name in COMMANDS} - {"config"}
     others = {"explain", "doctor", "show", "promote", "adopt", "rebuild", "heal", "transplant"}
-    assert with_csv == tested | others
+    # A house above may be absent, with its commands.
+    assert with_csv <= tested | others
     assert {one.name for one in commands if output_of(one) is RecordOutput} == {
         *("dump", "cat", "export", "replay")
     }

@@ -318,34 +318,6 @@ def test_the_epochs_of_a_tier_begin_with_the_log(
     assert not any("pylog" in fix for _, fix in of_longer)
 
 
-def test_a_transplant_takes_no_configs_and_no_ids_of_damaged_metadata(tmp_path: Path, pylog: Any):
-    damaged, other = (
-        unpack(name, tmp_path / name)[0] for name in ("meta_flip", "metadata_trimmed")
-    )
-    taken = pylog("transplant", damaged, "--to", other, "--topics", "audit", "--dry-run")
-    text = " ".join(taken.stdout.split())
-    assert "its metadata is damaged, so the configs in it do not count" in text
-    assert "--create --topic audit --partitions 2" in text
-    assert "retention.bytes" not in text
-    refused = pylog("transplant", other, "--to", damaged, "--topics", "*", "--dry-run")
-    assert refused.exit_code == 2
-    assert "its metadata is damaged" in refused.stderr
-
-
-def test_a_rebuild_says_what_a_damaged_older_copy_does_not(tmp_path: Path, pylog: Any):
-    roots = unpack("meta_flip", tmp_path)
-    older = metadata_of(roots).rename(tmp_path / "older")
-    (tmp_path / "new").mkdir()
-    words = (*roots, "--into", f"4={tmp_path / 'new'}", "--release-version", "4.4")
-    result = pylog(
-        "metadata", "rebuild", *words, "--older-copy", older, "--role", "broker", "--dry-run"
-    )
-    assert result.exit_code == 0, result.stderr
-    text = " ".join(result.stdout.split())
-    assert "records 47 to 47 are damaged: settings are those of offset 47" in text
-    assert "configs of topic audit: retention.bytes" in text
-
-
 def test_an_empty_disk_is_told_as_empty_partitions(tmp_path: Path, pylog: Any):
     roots = unpack("meta_flip", tmp_path)
     whole(roots)
@@ -366,10 +338,3 @@ def test_a_stray_log_has_its_name_and_the_two_lines_of_its_file(tmp_path: Path, 
     assert name == "audit-0"
     assert f"keep a copy of {roots[0]}/audit-0," in fix
     assert f"{roots[0]}/audit-0/partition.metadata again: two lines, `version: 0` and" in fix
-
-
-@pytest.mark.sampled(2)
-def test_an_audit_says_that_its_metadata_are_damaged(state: tuple[list[Path], str], pylog: Any):
-    roots, problem = state
-    text = " ".join(pylog("audit", *roots).stdout.split())
-    assert problem in text
