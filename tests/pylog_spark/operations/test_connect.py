@@ -57,7 +57,7 @@ def test_a_connect_session_leaves_what_kafka_left_and_works_a_night_as_any_other
         run = said[way]
         assert run["kind"].startswith("pyspark.sql.connect")
         assert (run["exit"], run["errors"]) == (0, [None] * len(NAMES))
-        assert "scratch files or shuffled" in run["notes"][0]
+        assert "offset maps are shuffled" in run["notes"][0]
         (folder / f"from-kafka-{way}").mkdir()
         expected = folder / f"from-kafka-{way}"
         assert differences_from_kafka(folder / way, NAMES, expected) == []
