@@ -45,6 +45,17 @@ class Module:
         """The folder that it lies in."""
         return PurePosixPath(self.path).parent
 
+    @cached_property
+    def imported(self) -> list[tuple[str, str]]:
+        """What it imports, anywhere in it: a module, and a name of that; empty for none."""
+        pairs = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                pairs += [(alias.name, "") for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                pairs += [(node.module, alias.name) for alias in node.names]
+        return pairs
+
     def code_lines(self) -> int:
         """Count its lines without blank ones, comments, docstrings and imports."""
         lines = {
@@ -93,18 +104,14 @@ def read_modules(root: Path = ROOT) -> list[Module]:
 def imports(modules: list[Module]) -> dict[str, set[str]]:
     """Return by the name of each module those of the product that it imports, anywhere in it."""
     names = {module.name for module in modules}
-    found: dict[str, set[str]] = {}
-    for module in modules:
-        mine = set()
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Import):
-                mine |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                for alias in node.names:
-                    inner = f"{node.module}.{alias.name}"
-                    mine.add(inner if inner in names else node.module)
-        found[module.name] = mine & names - {module.name}
-    return found
+    return {
+        module.name: {
+            inner if (inner := f"{package}.{name}") in names else package
+            for package, name in module.imported
+        }
+        & names - {module.name}
+        for module in modules
+    }
 
 
 def house_of(module: Module, houses: Mapping[str, list[str]]) -> str:
