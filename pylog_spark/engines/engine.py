@@ -170,7 +170,7 @@ class Engine(ABC, Generic[RowsT]):
         """Return messages of work, a task a unit, as rows in pieces.
 
         They are for ``receive`` and ``collect``, or for tasks that join them. No row of a stage is
-        larger than Spark's row path bears (``tasks/cells.py``).
+        larger than Spark's row path bears (``tasks/message.py``).
 
         Args:
             work: Runs in a task; captures values only.

@@ -292,8 +292,8 @@ class _Segment:
         return self.rebuilding.build(verdict, noted.buffers)
 
 
-# What is read of groups: windows, segments with a sidecar, and None where a group ends.
 _LEAST_LONG = -(2**63)
+# What is read of groups: windows, segments with a sidecar, and None where a group ends.
 _Piece = _Noted | _SegmentSummary | None
 # The same, what is left of windows in place of them.
 _Made = _Filtered | _SegmentSummary | None
