@@ -12,9 +12,12 @@ from pylog_spark.cli.commands import COMMANDS
 from pylog_spark.cluster.cli import commands as of_cluster
 from pylog_spark.options import JobOptions, RunLimits, declared, of_partitions
 from pylog_spark.options import load as load_module
-from pylog_spark.options.declared import OPTIONS
+from pylog_spark.options.choices import OutputFormat, RecordOutput
+from pylog_spark.options.declared import EXCLUDE, OPTIONS, OUTPUT, TOPICS
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine, Option, options_of
+from tests.pylog_spark.cli.test_chosen_topics import CALLS
+from tests.pylog_spark.cli.test_csv import COMMANDS as COMMANDS_WITH_CSV
 
 NOW_MS = 1_700_000_000_000
 OF_RUNS = {**options_of(JobOptions), **options_of(RunLimits)}
@@ -153,3 +156,27 @@ def test_zero_and_no_are_said_things():
     assert (options.now_ms, options.now_is_said, options.max_truncate_bytes) == (0, True, 0)
     assert options.salvage == str(Path().absolute())
     assert declared.TOPICS not in line
+
+
+def test_every_command_that_chooses_topics_is_called_by_its_test():
+    named = [
+        (command.name if group is command else f"{group.name} {command.name}", command)
+        for group in COMMANDS
+        for command in (group.commands if isinstance(group, CommandGroup) else (group,))
+    ]
+    names = {option.name for option in (TOPICS, EXCLUDE)}
+    chosen = {name for name, each in named if names & {option.name for option in each.options}}
+    assert chosen == set(CALLS)
+
+
+def test_every_command_with_a_table_has_csv_and_no_other():
+    def output_of(command: Command) -> Any:
+        return next((o.kind.written for o in command.options if o.name == OUTPUT.name), None)
+
+    with_csv = {one.name for one in commands() if output_of(one) is OutputFormat}
+    tested = {name.partition(" ")[0] for name in COMMANDS_WITH_CSV} - {"config"}
+    others = {"explain", "doctor", "show", "promote", "adopt", "rebuild", "heal", "transplant"}
+    assert with_csv == tested | others
+    assert {one.name for one in commands() if output_of(one) is RecordOutput} == {
+        *("dump", "cat", "export", "replay")
+    }

@@ -5,16 +5,13 @@ from typing import Final
 
 import pytest
 
-from pylog_spark.cli.command import CommandGroup
-from pylog_spark.cli.commands import COMMANDS
-from pylog_spark.options.declared import EXCLUDE, TOPICS
 from storage_core.catalog.topic_filter import is_pattern, nearest_name, unmatched_globs
 from tests.kit.golden_data import Golden
 
 _NOW: Final = ("--now-ms", 2 * 10**12)
 _JOB: Final = ("{log}", "--role", "broker", *_NOW, "--engine", "local", "--assume-defaults", "*")
 # How each command that chooses topics is called, and does nothing.
-_CALLS: Final = {
+CALLS: Final = {
     "inspect": ("inspect", "{log}"),
     "free": ("free", "{log}", *_NOW, "--engine", "local"),
     "groups": ("groups", "{log}", *_NOW),
@@ -79,23 +76,11 @@ def places(pylog, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-@pytest.fixture(params=_CALLS)
+@pytest.fixture(params=CALLS)
 def call(request: pytest.FixtureRequest, places: dict[str, str]) -> list[str]:
     """One command line."""
-    words = [str(word) for word in _CALLS[request.param]]
+    words = [str(word) for word in CALLS[request.param]]
     return [places["RUN"] if word == "RUN" else word.format(**places) for word in words]
-
-
-def test_every_command_that_chooses_topics_is_called_here():
-    declared = [
-        (command.name if group is command else f"{group.name} {command.name}", command)
-        for group in COMMANDS
-        for command in (group.commands if isinstance(group, CommandGroup) else (group,))
-    ]
-    names = {option.name for option in (TOPICS, EXCLUDE)}
-    chosen = {name for name, each in declared if names & {option.name for option in each.options}}
-    # A house above may be absent, with its commands.
-    assert chosen <= set(_CALLS)
 
 
 @pytest.mark.sampled(2)

@@ -10,12 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from pylog_spark.cli.command import Command, CommandGroup
-from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
 from pylog_spark.cli.runner import RowLines
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.options.choices import OutputFormat, RecordOutput
-from pylog_spark.options.declared import OUTPUT
+from pylog_spark.options.choices import OutputFormat
 from pylog_spark.structured_logs import LogFormat, use_log_format
 from pylog_spark.view import OutputLine
 from tests.kit.golden_broker import broker_origin, unpack_broker
@@ -150,26 +147,6 @@ def test_a_diagnosis_is_its_findings(pylog, folder):
     assert [(row["code"], row["file"], row["message"]) for row in rows] == [
         (one["code"], cell_of(one["file"]), one["message"]) for one in told["findings"]
     ]
-
-
-def test_every_command_with_a_table_has_csv_and_no_other():
-    commands = [
-        inner
-        for command in COMMAND_TABLE
-        for inner in (command.commands if isinstance(command, CommandGroup) else [command])
-    ]
-
-    def output_of(command: Command) -> Any:
-        return next((o.kind.written for o in command.options if o.name == OUTPUT.name), None)
-
-    with_csv = {one.name for one in commands if output_of(one) is OutputFormat}
-    tested = {name.partition(" ")[0] for name in COMMANDS} - {"config"}
-    others = {"explain", "doctor", "show", "promote", "adopt", "rebuild", "heal", "transplant"}
-    # A house above may be absent, with its commands.
-    assert with_csv <= tested | others
-    assert {one.name for one in commands if output_of(one) is RecordOutput} == {
-        *("dump", "cat", "export", "replay")
-    }
 
 
 @pytest.mark.parametrize("command", ["cat events --root {}/log", "dump {}/log/events-0"])
