@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
+from storage_core.errors import ConfigError
+
 # Packages of houses above this one. Each has a module ``house`` with its ``HOUSE``.
 _PACKAGES: Final = ("pylog_spark.cluster",)
 
@@ -24,8 +26,9 @@ class House:
     guards: str  # mapping of ``Refusal`` by the codes of its refusals
     remarks: str  # mapping of ``Refusal`` by the codes of its remarks
     warm_up: str  # function that runs its kernels on the log of a directory
-    several_brokers: str  # ``SeveralBrokers``: the doctor's word on more than one broker
-    healing: str  # ``Healing``: how a recovery opens a log that gets other replicas' bytes
+    find_absent_voters: str  # function that names the controllers that have to run besides these
+    diagnose_brokers: str  # function that diagnoses several brokers, for ``SeveralDiagnoses``
+    open_healing: str  # function that opens a log with the bytes of other replicas
     # Function that applies a saved plan, by the name of its action.
     operations: Mapping[str, str] = field(default_factory=dict)
     # Enumeration of reasons, by the name of an action: a row with one is for a person to decide.
@@ -50,6 +53,17 @@ def additions(kind: str) -> Iterator[Any]:
     """Yield what each house has for a field of ``House``, imported."""
     for house in installed_houses():
         yield load(getattr(house, kind))
+
+
+def require_addition(kind: str, purpose: str) -> Any:
+    """Return what the first house has for a field of ``House``.
+
+    Raises:
+        ConfigError: No house is installed that has it.
+    """
+    for addition in additions(kind):
+        return addition
+    raise ConfigError("package", ", ".join(_PACKAGES), f"is not installed; {purpose} needs it")
 
 
 def addition_for(kind: str, action: str) -> Any | None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from tempfile import TemporaryFile
@@ -18,10 +18,9 @@ from pylog_spark.cli.view_parts import (
 )
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.house import additions
+from pylog_spark.house import require_addition
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
 from pylog_spark.operations.doctor.driver import (
-    SeveralBrokers,
     SeveralDiagnoses,
     diagnose,
     find_absent_voters,
@@ -173,8 +172,10 @@ def _diagnose(call: Call, place: Any) -> Diagnosis | SeveralDiagnoses:
 
     if not subject.roots:
         return diagnose_one(None, [root.location for root in call.roots])
-    several: SeveralBrokers = next(additions("several_brokers"))
-    return several.diagnose(place, subject.roots, subject.unread, call.options, diagnose_one, needs)
+    diagnose_brokers: Callable[..., SeveralDiagnoses] = require_addition(
+        "diagnose_brokers", "a diagnosis of several brokers"
+    )
+    return diagnose_brokers(place, subject.roots, subject.unread, call.options, diagnose_one, needs)
 
 
 def _spool(spool: IO[str], findings: Iterable[Row]) -> None:

@@ -1,16 +1,13 @@
 """Diagnose several brokers, then foretell their losses at a start."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
 from pylog_spark.cluster.audit.driver import Audit, audit
 from pylog_spark.cluster.audit.elections import Starts, describe_start
 from pylog_spark.cluster.cli.audit import details_of, loss_blocks
-from pylog_spark.cluster.metadata_copies import list_metadata_copies
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.doctor.diagnosis import Diagnosis
@@ -80,81 +77,64 @@ class ClusterDiagnosis(SeveralDiagnoses):
         return loss_blocks(details_of(self.audit))
 
 
-class ClusterDoctor:
-    """The doctor for several brokers, an implementation of ``SeveralBrokers``."""
+def diagnose_brokers(
+    place: Place,
+    brokers: Mapping[int, Sequence[LogRoot]],
+    unread: Sequence[UnreadBroker],
+    options: JobOptions,
+    diagnose_one: Callable[[int, Sequence[str]], Diagnosis],
+    needs: Sequence[str],
+) -> ClusterDiagnosis:
+    """Diagnose brokers one after another and compare their replicas; write nothing.
 
-    def find_absent_voters(self, roots: Sequence[str | Path], options: JobOptions) -> list[str]:
-        """Return a sentence for each quorum whose other controllers must also run."""
-        sentences = []
-        # An unreadable copy becomes a finding elsewhere.
-        with suppress(PylogError, OSError):
-            for cluster in list_metadata_copies(roots, now_ms=options.now_ms):
-                if cluster.lacks_majority:
-                    nodes = [str(voter.node_id) for voter in cluster.voters]
-                    lost = ", ".join(str(voter.node_id) for voter in cluster.absent_voters)
-                    who = f"{cluster.majority} of the controllers {', '.join(nodes)} must run"
-                    places = " ".join(quote(copy.root) for copy in cluster.copies)
-                    who = who if len(nodes) > 1 else f"controller {nodes[0]} must run"
-                    sentences.append(
-                        f"{who}; if the disks of {lost} are lost for good, see `pylog metadata "
-                        f"show {places}`"
-                    )
-        return sentences
+    A broker with something unreadable gets no diagnosis and does not start in the comparison; its
+    readable replicas are compared with the others.
 
-    def diagnose(
-        self,
-        place: Place,
-        brokers: Mapping[int, Sequence[LogRoot]],
-        unread: Sequence[UnreadBroker],
-        options: JobOptions,
-        diagnose_one: Callable[[int, Sequence[str]], Diagnosis],
-        needs: Sequence[str],
-    ) -> ClusterDiagnosis:
-        """Diagnose brokers one after another and compare their replicas; write nothing."""
-        diagnoses: dict[int, Diagnosis] = {}
-        failures: dict[int, Exception] = {}
-        for broker, roots in brokers.items():
-            try:
-                diagnoses[broker] = diagnose_one(broker, [root.location for root in roots])
-            except (PylogError, OSError) as failure:
-                failures[broker] = failure
-        owners: dict[str, int | None] = {
-            root.location: broker for broker, roots in brokers.items() for root in roots
-        }
-        owners |= {location: None for each in unread for location in each.roots}
-        places = []
-        for location, owner in owners.items():
-            try:
-                # A disk may have gone away since.
-                resolve_roots([location], role=options.role, must_open=False)
-                places.append(location)
-            except ConfigError as failure:
-                if owner is not None:
-                    failures[owner] = failure
-        diagnoses = {broker: each for broker, each in diagnoses.items() if broker not in failures}
-        if not diagnoses:
-            raise next(iter(failures.values()))
-        all_unread = (
-            *unread,
-            *(
-                UnreadBroker(
-                    broker=broker,
-                    roots=tuple(root.location for root in brokers[broker]),
-                    error=str(failure),
-                )
-                for broker, failure in failures.items()
-            ),
-        )
-        compared = audit(place, places, options, up=list(diagnoses))
-        assert compared.starts is not None  # noqa: S101  # brokers start
-        notes = [*compared.notes, compared.belief, *needs]
-        verdict = decide_for_all(list(owners), diagnoses, compared.starts, notes, all_unread)
-        return ClusterDiagnosis(
-            verdict=verdict, brokers=diagnoses, audit=compared, unread=all_unread
-        )
-
-
-SEVERAL_BROKERS: Final = ClusterDoctor()
+    Args:
+        place: Where it runs: a Spark session, or this machine (``Local``).
+        brokers: Their log directories, by node id.
+        diagnose_one: Diagnoses the log directories of one broker, by its node id.
+        needs: What a start needs besides them, a sentence each.
+    """
+    diagnoses: dict[int, Diagnosis] = {}
+    failures: dict[int, Exception] = {}
+    for broker, roots in brokers.items():
+        try:
+            diagnoses[broker] = diagnose_one(broker, [root.location for root in roots])
+        except (PylogError, OSError) as failure:
+            failures[broker] = failure
+    owners: dict[str, int | None] = {
+        root.location: broker for broker, roots in brokers.items() for root in roots
+    }
+    owners |= {location: None for each in unread for location in each.roots}
+    places = []
+    for location, owner in owners.items():
+        try:
+            # A disk may have gone away since.
+            resolve_roots([location], role=options.role, must_open=False)
+            places.append(location)
+        except ConfigError as failure:
+            if owner is not None:
+                failures[owner] = failure
+    diagnoses = {broker: each for broker, each in diagnoses.items() if broker not in failures}
+    if not diagnoses:
+        raise next(iter(failures.values()))
+    all_unread = (
+        *unread,
+        *(
+            UnreadBroker(
+                broker=broker,
+                roots=tuple(root.location for root in brokers[broker]),
+                error=str(failure),
+            )
+            for broker, failure in failures.items()
+        ),
+    )
+    compared = audit(place, places, options, up=list(diagnoses))
+    assert compared.starts is not None  # noqa: S101  # brokers start
+    notes = [*compared.notes, compared.belief, *needs]
+    verdict = decide_for_all(list(owners), diagnoses, compared.starts, notes, all_unread)
+    return ClusterDiagnosis(verdict=verdict, brokers=diagnoses, audit=compared, unread=all_unread)
 
 
 def decide_for_all(

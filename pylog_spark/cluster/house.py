@@ -9,8 +9,9 @@ HOUSE: Final = House(
     guards="pylog_spark.cluster.refusals:GUARDS",
     remarks="pylog_spark.cluster.refusals:REMARKS",
     warm_up="pylog_spark.cluster.warmup:digest",
-    several_brokers="pylog_spark.cluster.doctor:SEVERAL_BROKERS",
-    healing="storage_core.cluster.healing_commit:open_healing",
+    find_absent_voters="pylog_spark.cluster.metadata_copies:find_absent_voters",
+    diagnose_brokers="pylog_spark.cluster.doctor:diagnose_brokers",
+    open_healing="storage_core.cluster.healing_commit:open_healing",
     operations={
         "truncate": "pylog_spark.cluster.truncate:truncate",
         "heal": "pylog_spark.cluster.heal:heal",

@@ -1,7 +1,9 @@
 """Read copies of the cluster's metadata; bring voters and directories back."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from pylog_spark.options.arguments import said_as
 from pylog_spark.run.catalogs import read_meta_properties
@@ -116,3 +118,22 @@ def _locate(root: str | Path) -> tuple[Path | None, MetaProperties | None]:
         files, _ = find_root(root)
         path = None if files.has_manifests else local_path(files.location)
         return path, None if path is None else read_meta_properties(str(path))
+
+
+def find_absent_voters(roots: Sequence[str | Path], *, now_ms: int) -> list[str]:
+    """Return a sentence for each quorum whose other controllers must also run."""
+    sentences = []
+    # An unreadable copy becomes a finding elsewhere.
+    with suppress(PylogError, OSError):
+        for cluster in list_metadata_copies(roots, now_ms=now_ms):
+            if cluster.lacks_majority:
+                nodes = [str(voter.node_id) for voter in cluster.voters]
+                lost = ", ".join(str(voter.node_id) for voter in cluster.absent_voters)
+                who = f"{cluster.majority} of the controllers {', '.join(nodes)} must run"
+                places = " ".join(quote(copy.root) for copy in cluster.copies)
+                who = who if len(nodes) > 1 else f"controller {nodes[0]} must run"
+                sentences.append(
+                    f"{who}; if the disks of {lost} are lost for good, see `pylog metadata "
+                    f"show {places}`"
+                )
+    return sentences

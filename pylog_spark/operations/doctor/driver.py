@@ -3,12 +3,12 @@ forecast of the start for every partition."""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
@@ -78,35 +78,6 @@ class SeveralDiagnoses(ABC):
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
         """Yield what a person is told of partitions."""
-
-
-class SeveralBrokers(Protocol):
-    """The doctor's word on more than one broker."""
-
-    def find_absent_voters(self, roots: Sequence[str | Path], options: JobOptions) -> list[str]:
-        """Return which controllers have to run beside those in log directories, a sentence for
-        each cluster of which no majority of the voters is there."""
-
-    def diagnose(
-        self,
-        place: Place,
-        brokers: Mapping[int, Sequence[LogRoot]],
-        unread: Sequence[UnreadBroker],
-        options: JobOptions,
-        diagnose_one: Callable[[int, Sequence[str]], Diagnosis],
-        needs: Sequence[str],
-    ) -> SeveralDiagnoses:
-        """Diagnose brokers one after another, and compare their replicas; nothing is written.
-
-        A broker of which something cannot be read gets no diagnosis and does not start in the
-        comparison; what can be read of it is compared with the others.
-
-        Args:
-            place: Where it runs: a Spark session, or this machine (``Local``).
-            brokers: Their log directories, by node id.
-            diagnose_one: Diagnoses the log directories of one broker, by its node id.
-            needs: What a start needs besides them, a sentence each.
-        """
 
 
 _TITLE: Final = "pylog doctor"
@@ -179,8 +150,11 @@ def release_to_start(version: str) -> str:
 
 def find_absent_voters(roots: Sequence[str | Path], options: JobOptions) -> list[str]:
     """Return which controllers have to run beside those in log directories, a sentence each."""
-    doctors: Iterable[SeveralBrokers] = additions("several_brokers")
-    return [each for doctor in doctors for each in doctor.find_absent_voters(roots, options)]
+    return [
+        sentence
+        for find in additions("find_absent_voters")
+        for sentence in find(roots, now_ms=options.now_ms)
+    ]
 
 
 def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:

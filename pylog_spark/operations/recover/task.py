@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from pylog_spark.house import additions
+from pylog_spark.house import require_addition
 from pylog_spark.rows import Binary, Int32, Number, Text, Truth, column, rows_to_batches
 from pylog_spark.schemas import RECOVERY_WORK, Action, Failure, Reason, Status
 from pylog_spark.tasks.ahead import (
@@ -568,7 +568,9 @@ class _Healing(_Recovery):
 
     def __init__(self, store: LogStore, work: RecoveryWork, context: RecoveryContext) -> None:
         super().__init__(store, work, context)
-        open_healing: Callable[[LogStore, str], HealedStore] = next(additions("healing"))
+        open_healing: Callable[[LogStore, str], HealedStore] = require_addition(
+            "open_healing", "the plan of a healing"
+        )
         self._healed = open_healing(store, work.healing or "")
         self.source = self._healed.store
 
