@@ -73,7 +73,8 @@ end = end_of_job("three", context.cancelJobsWithTag)
 print("cancelJobsWithTag, asked by another thread:", end)
 spark.stop()
 PY
-venv/bin/python probe.py 2> errors.txt | tee found.txt || { cat errors.txt >&2; exit 1; }
+venv/bin/python probe.py > found.txt 2> errors.txt || { cat errors.txt >&2; exit 1; }
+cat found.txt
 
 cat > expected.txt <<'TXT'
 PySpark 4.2.0
