@@ -46,17 +46,11 @@ CONFIG: Final = {"retention.ms": "-1", "segment.bytes": "268435456"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Seconds of every round, by what was measured.
+    """Seconds of every round, by what was measured."""
 
-    Attributes:
-        log_bytes: Of the log that each way writes.
-        seconds: By the clock.
-        cpu_seconds: Of processors; a JVM's own threads are in them.
-    """
-
-    log_bytes: int
-    seconds: dict[str, list[float]]
-    cpu_seconds: dict[str, list[float]]
+    log_bytes: int  # of the log that each way writes
+    seconds: dict[str, list[float]]  # by the clock
+    cpu_seconds: dict[str, list[float]]  # of processors; a JVM's own threads are in them
 
     def rate(self, name: str) -> float:
         """Return the median MB/s over the rounds after the first."""

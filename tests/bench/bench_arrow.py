@@ -31,7 +31,6 @@ def measure(*, records: int, rounds: int) -> Figure:
     """Decode a generated partition by all, in turns; the first round only warms up.
 
     Args:
-        records: How many there are.
         rounds: At least 2.
     """
     directory = generated_partition(CACHE, Size(records=records))

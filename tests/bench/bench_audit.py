@@ -96,7 +96,6 @@ def beside_verify(directory: Path, *, rounds: int) -> Figure:
     """Return how fast a core digests a replica, beside verification and MD5, in turns.
 
     Args:
-        directory: The partition, whole.
         rounds: At least 2; the first one warms up.
     """
     place = ReplicaPlace(

@@ -40,34 +40,21 @@ _HERE: Final = ("--engine", "local", "--now-ms", str(NOW_MS))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one way to look at all partitions took, program starts included.
+    """What one way to look at all partitions took, program starts included."""
 
-    Attributes:
-        seconds: By the clock.
-        processor_seconds: Of all its processes.
-        memory_bytes: Largest sum of the anonymous memory of all of them.
-    """
-
-    seconds: float
-    processor_seconds: float
-    memory_bytes: int
+    seconds: float  # by the clock
+    processor_seconds: float  # of all its processes
+    memory_bytes: int  # largest sum of the anonymous memory of all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What a way took, for rising numbers of partitions.
-
-    Attributes:
-        way: Which.
-        partitions: How many, of each broker.
-        costs: As many.
-        inspected: Costs of the inspections beside them.
-    """
+    """What a way took, for rising numbers of partitions."""
 
     way: str
-    partitions: Sequence[int]
+    partitions: Sequence[int]  # how many, of each broker
     costs: Sequence[Cost]
-    inspected: Sequence[Cost]
+    inspected: Sequence[Cost]  # costs of the inspections beside them
 
     @property
     def ratio(self) -> float:
@@ -120,7 +107,6 @@ def measure(partitions: Sequence[int], ways: Sequence[str] = tuple(WAYS)) -> Ite
 
     Args:
         partitions: How many, rising, at least two numbers.
-        ways: Which of ``WAYS``.
     """
     costs: dict[str, list[Cost]] = {way: [] for way in ways}
     inspected: dict[str, list[Cost]] = {way: [] for way in ways}

@@ -63,23 +63,14 @@ CONFIGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long a piece of work took on all partitions.
+    """How long a piece of work took on all partitions."""
 
-    Attributes:
-        place: Where they are.
-        work: What was done.
-        partitions: How many there are.
-        one_by_one: Seconds for tasks that are given a partition each, one after the other.
-        together: Seconds for one task that is given them all.
-        requests: Of a partition, to an object store; by method.
-    """
-
-    place: str
-    work: str
-    partitions: int
-    one_by_one: float
-    together: float
-    requests: dict[str, float]
+    place: str  # where they are
+    work: str  # what was done
+    partitions: int  # how many there are
+    one_by_one: float  # seconds for tasks that are given a partition each, one after the other
+    together: float  # seconds for one task that is given them all
+    requests: dict[str, float]  # of a partition, to an object store; by method
 
     @property
     def ratio(self) -> float:

@@ -84,11 +84,7 @@ class Report:
         return statistics.median(seconds(timings) for timings in self.rounds[1:])
 
     def figures(self, codec: str) -> list[Figure]:
-        """Return the rates of the warm rounds.
-
-        Args:
-            codec: Of the batches.
-        """
+        """Return the rates of the warm rounds."""
         theirs = {"Kafka": self._rates(_kafka_clean)}
         targets = {"Kafka": TARGETS[codec]}
         kind = "uncompressed" if codec == "none" else codec
@@ -174,11 +170,7 @@ RATIOS: Final = {
 
 
 def measure(size: Size, rounds: int) -> Report:
-    """Clean copies of a generated partition, first by Kafka, then by us, then again.
-
-    Raises:
-        AssertionError: The two sides do not answer alike.
-    """
+    """Clean copies of a generated partition, first by Kafka, then by us, then again."""
     source = generated_partition(CACHE, size)
     tiny = generated_partition(CACHE, replace(size, records=RECORDS_PER_BATCH))
     scratch = CACHE / "scratch"

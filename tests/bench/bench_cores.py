@@ -49,32 +49,20 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One round with some threads.
+    """One round with some threads."""
 
-    Attributes:
-        wall_secs: From opening the log to the end of the commit, or of the look.
-        cpu_secs: Of this process.
-        others: Processors that others kept busy meanwhile, on average.
-    """
-
-    wall_secs: float
-    cpu_secs: float
-    others: float
+    wall_secs: float  # from opening the log to the end of the commit, or of the look
+    cpu_secs: float  # of this process
+    others: float  # processors that others kept busy meanwhile, on average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """Rounds over one partition, all but the first one.
+    """Rounds over one partition, all but the first one."""
 
-    Attributes:
-        log_bytes: Of its segments.
-        turns: By number of threads.
-        kafka_secs: Of Kafka's Cleaner in the same rounds, none where it was not asked.
-    """
-
-    log_bytes: int
-    turns: dict[int, list[Turn]]
-    kafka_secs: list[float]
+    log_bytes: int  # of its segments
+    turns: dict[int, list[Turn]]  # by number of threads
+    kafka_secs: list[float]  # of Kafka's Cleaner in the same rounds, none where it was not asked
 
     def beside_one_thread(self, work: str) -> Figure:
         """Return what all threads do beside one."""
@@ -123,12 +111,8 @@ def measure(size: Size, rounds: int, *, has_kafka: bool = False) -> Cores:
     """Clean copies of a partition with one thread, then with all, then again.
 
     Args:
-        size: Of the partition.
         rounds: How many count; one more, the first, is left out.
         has_kafka: Whether Kafka cleans one in each round, too.
-
-    Raises:
-        AssertionError: The number of threads changes the result.
     """
     source = generated_partition(CACHE, size)
     counts = (1, max(2, count_processors()))
@@ -154,14 +138,10 @@ def measure_reading(size: Size, rounds: int) -> dict[str, Cores]:
     """Scan the largest segment as recovery does, and verify it, with one thread, then with all.
 
     Args:
-        size: Of the partition.
         rounds: How many count; one more, the first, is left out.
 
     Returns:
         By what was done; the log bytes are those of the segment.
-
-    Raises:
-        AssertionError: The number of threads changes the result.
     """
     directory = generated_partition(CACHE, size)
     store = LocalStore(directory)

@@ -39,15 +39,10 @@ _GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Processor seconds of all rounds.
+    """Processor seconds of all rounds."""
 
-    Attributes:
-        records: How many there are.
-        seconds: By way of counting, see ``_WAYS``.
-    """
-
-    records: int
-    seconds: Mapping[str, Sequence[float]]
+    records: int  # how many there are
+    seconds: Mapping[str, Sequence[float]]  # by way of counting, see ``_WAYS``
 
     def ratio(self, way: str = "spark") -> float:
         """Return how many times as much a way takes as reading in process does, at best."""
@@ -62,16 +57,7 @@ class Counted:
 
 
 def measure(*, partitions: int, records: int, rounds: int) -> Counted:
-    """Count the records of a root both ways, in processes of their own.
-
-    Args:
-        partitions: How many.
-        records: Of each.
-        rounds: How often.
-
-    Raises:
-        AssertionError: A count is wrong, or a process failed.
-    """
+    """Count the records of a root both ways, in processes of their own."""
     topic = Topic(
         name=TOPIC,
         partitions=partitions,

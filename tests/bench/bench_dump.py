@@ -30,12 +30,7 @@ _TOOLS_API: Final = Library(group="org.apache.kafka", artifact="kafka-tools-api"
 
 
 def measure(*, records: int, rounds: int) -> list[Figure]:
-    """Dump the segments of a generated partition by both, in turns.
-
-    Args:
-        records: How many there are.
-        rounds: How often.
-    """
+    """Dump the segments of a generated partition by both, in turns."""
     directory = generated_partition(CACHE, Size(records=records))
     logs = sorted(path for path in directory.glob("*.log") if path.stat().st_size)
     scratch = CACHE / "dumped"

@@ -50,17 +50,11 @@ spark.stop()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One export.
+    """One export."""
 
-    Attributes:
-        name: Of what, by what.
-        seconds: From its start to its end.
-        cpu_seconds: Of all processes.
-    """
-
-    name: str
-    seconds: float
-    cpu_seconds: float
+    name: str  # of what, by what
+    seconds: float  # from its start to its end
+    cpu_seconds: float  # of all processes
 
     def line(self) -> str:
         """Return it as text."""
@@ -75,7 +69,6 @@ def measure(*, rounds: int, has_spark: bool = False) -> Iterator[Round]:
     """Yield the rounds, codec by codec; in each folder are all records.
 
     Args:
-        rounds: How many of each.
         has_spark: Whether Spark writes them, too, once of each codec.
     """
     # Whoever is left behind by its parent is ours: what it has used counts when it has ended.
@@ -109,11 +102,7 @@ def _topic(name: str, codec: str) -> Topic:
 
 
 def _run(name: str, command: Sequence[str]) -> Round:
-    """Run a program; where it prints a JSON number, that is its time.
-
-    Raises:
-        AssertionError: It failed.
-    """
+    """Run a program; where it prints a JSON number, that is its time."""
     already = _children()
     before = os.times()
     begun = time.perf_counter()

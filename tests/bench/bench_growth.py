@@ -52,32 +52,20 @@ WARM_UP_BYTES: Final = 2 * 10**6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One process.
+    """One process."""
 
-    Attributes:
-        size: Bytes, segments or partitions.
-        seconds: Of processors, for the work.
-        memory_bytes: Largest resident memory.
-    """
-
-    size: float
-    seconds: float
-    memory_bytes: int
+    size: float  # bytes, segments or partitions
+    seconds: float  # of processors, for the work
+    memory_bytes: int  # largest resident memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """How one kind of work grows with one kind of size.
-
-    Attributes:
-        work: Which.
-        of: What grows.
-        points: From the smallest size on, at least two.
-    """
+    """How one kind of work grows with one kind of size."""
 
     work: str
     of: str
-    points: Sequence[Point]
+    points: Sequence[Point]  # from the smallest size on, at least two
 
     @property
     def time_slope(self) -> float:

@@ -85,11 +85,7 @@ class Report:
 
 
 def measure(size: IncrementalSize, rounds: int) -> Report:
-    """Make the round by Kafka, by us without key sidecars and with them, then again.
-
-    Raises:
-        AssertionError: They do not answer alike.
-    """
+    """Make the round by Kafka, by us without key sidecars and with them, then again."""
     source = incremental_partition(CACHE, size)
     compared = COMPARED_SNAPPY if size.codec == Codec.SNAPPY.name.lower() else COMPARED
     timings = []

@@ -27,19 +27,12 @@ TARGET_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """One side: seconds by the clock and of processors, one a round; those without a ledger, too.
-
-    Attributes:
-        what: Which side.
-        seconds: By the clock.
-        processor_seconds: Of all processes.
-        without: ``seconds`` of the runs without a ledger, in the same rounds.
-    """
+    """One side: seconds by the clock and of processors, one a round; without a ledger, too."""
 
     what: str
-    seconds: Sequence[float]
-    processor_seconds: Sequence[float]
-    without: Sequence[float]
+    seconds: Sequence[float]  # by the clock
+    processor_seconds: Sequence[float]  # of all processes
+    without: Sequence[float]  # ``seconds`` of the runs without a ledger, in the same rounds
 
     @property
     def more(self) -> float:

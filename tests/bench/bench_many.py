@@ -31,42 +31,25 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:
-    """One night.
+    """One night."""
 
-    Attributes:
-        partitions: How many there are.
-        files: In all of their directories.
-        seconds: By the clock.
-        processor_seconds: Of all processes.
-        memory_bytes: Largest sum of all processes' anonymous memory.
-        jvm_bytes: Largest anonymous memory of a JVM.
-        driver_bytes: Of the program itself.
-        worker_bytes: Of one of its workers.
-    """
-
-    partitions: int
-    files: int
-    seconds: float
-    processor_seconds: float
-    memory_bytes: int
-    jvm_bytes: int
-    driver_bytes: int
-    worker_bytes: int
+    partitions: int  # how many there are
+    files: int  # in all of their directories
+    seconds: float  # by the clock
+    processor_seconds: float  # of all processes
+    memory_bytes: int  # largest sum of all processes' anonymous memory
+    jvm_bytes: int  # largest anonymous memory of a JVM
+    driver_bytes: int  # of the program itself
+    worker_bytes: int  # of one of its workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Many:
-    """Nights of one kind.
-
-    Attributes:
-        what: Which.
-        segments: Of each partition.
-        nights: From the fewest partitions on, at least two.
-    """
+    """Nights of one kind."""
 
     what: str
-    segments: int
-    nights: Sequence[Night]
+    segments: int  # of each partition
+    nights: Sequence[Night]  # from the fewest partitions on, at least two
 
     def line(self) -> str:
         """Return the row of the table."""
@@ -91,7 +74,6 @@ def measure(partitions: Sequence[int], segments: int) -> Iterator[Many]:
 
     Args:
         partitions: How many, rising, at least two sizes.
-        segments: Of each.
     """
     for what, kinds in KINDS.items():
         nights = []

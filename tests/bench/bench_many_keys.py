@@ -33,19 +33,11 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One compaction.
+    """One compaction."""
 
-    Attributes:
-        keys: Distinct keys asked for.
-        log_bytes: Bytes of the partition.
-        strategy: How it was spread.
-        seconds: It took.
-        peaks: Memory.
-    """
-
-    keys: int
-    log_bytes: int
-    strategy: str
+    keys: int  # distinct keys asked for
+    log_bytes: int  # bytes of the partition
+    strategy: str  # how it was spread
     seconds: float
     peaks: Peaks
 
@@ -75,11 +67,7 @@ def topic_of(keys: int) -> Topic:
 
 
 def measure(keys: int, *, strategy: str = "shuffle") -> Report:
-    """Compact a copy of the partition.
-
-    Raises:
-        RuntimeError: The run did not do what it was asked for.
-    """
+    """Compact a copy of the partition."""
     topic = topic_of(keys)
     source = generated_root(CACHE, [topic])
     root = copy_root(source, SCRATCH)

@@ -57,19 +57,12 @@ Ask = Callable[[Order], Order]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large the night is.
+    """How large the night is."""
 
-    Attributes:
-        gigabytes: Of all logs, before they are cleaned.
-        partitions: How many.
-        codec: As ``compression.type``, or ``uncompressed``.
-        name: Of the topic.
-    """
-
-    gigabytes: float = 8.0
+    gigabytes: float = 8.0  # of all logs, before they are cleaned
     partitions: int = 200
-    codec: str = UNCOMPRESSED
-    name: str = "night"
+    codec: str = UNCOMPRESSED  # as ``compression.type``, or ``uncompressed``
+    name: str = "night"  # of the topic
 
     @property
     def targets(self) -> dict[str, float]:
@@ -117,11 +110,7 @@ class Night:
 
 
 def measure(size: Size, rounds: int) -> Iterator[tuple[int, Night]]:
-    """Yield the bytes of the logs and the seconds of each round.
-
-    Raises:
-        AssertionError: The sides leave other bytes, or a partition was not cleaned.
-    """
+    """Yield the bytes of the logs and the seconds of each round."""
     scratch = CACHE / "scratch" / "nightly"
     threads = count_processors()
     subprocess.check_call(

@@ -41,42 +41,25 @@ KEYS_OF_SEGMENT: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A log directory.
+    """A log directory."""
 
-    Attributes:
-        name: Of the case.
-        text: What it is.
-        topic: What is in it; a few records more than closed segments hold.
-    """
-
-    name: str
-    text: str
-    topic: Topic
+    name: str  # of the case
+    text: str  # what it is
+    topic: Topic  # what is in it; a few records more than closed segments hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One night.
-
-    Attributes:
-        case: Over what.
-        log_bytes: Bytes of all segments before it.
-        left_bytes: The same afterwards.
-        status: Its exit status.
-        statuses: How many partitions ended how.
-        seconds: It took.
-        seen: Memory and processor time.
-        errors: What it said on its standard error.
-    """
+    """One night."""
 
     case: Case
-    log_bytes: int
-    left_bytes: int
-    status: int
-    statuses: dict[str, int]
+    log_bytes: int  # bytes of all segments before it
+    left_bytes: int  # the same afterwards
+    status: int  # its exit status
+    statuses: dict[str, int]  # how many partitions ended how
     seconds: float
-    seen: Watched
-    errors: str
+    seen: Watched  # memory and processor time
+    errors: str  # what it said on its standard error
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text."""
@@ -149,7 +132,6 @@ def measure(case: Case, *, remote: str | None = None) -> Report:
     """Work a night over a directory of its own.
 
     Args:
-        case: What is in it.
         remote: What a Spark Connect server of its own runs on, None for a session without one.
     """
     source = generated_root(CACHE, [case.topic], copy=os.link)

@@ -43,17 +43,12 @@ Setting = tuple[int, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Seconds of all rounds but the first.
+    """Seconds of all rounds but the first."""
 
-    Attributes:
-        log_bytes: Of all segments.
-        seconds: By side, setting and part (``load``, ``whole``), one a round.
-        job_seconds: Of ``pylog recover``, warm.
-    """
-
-    log_bytes: int
+    log_bytes: int  # of all segments
+    # By side, setting and part (``load``, ``whole``), one a round
     seconds: dict[tuple[str, Setting, str], list[float]]
-    job_seconds: list[float]
+    job_seconds: list[float]  # of ``pylog recover``, warm
 
     def ratio(self, setting: Setting, part: str) -> float:
         """Return how many times faster ours is: the median of the rounds' own ratios."""
@@ -100,12 +95,8 @@ def measure(*, megabytes: int, partitions: int, rounds: int) -> Report:
     """Recover copies of a generated directory by both sides, in turns.
 
     Args:
-        megabytes: Of the directory, about.
         partitions: Of the directory, all of a size.
         rounds: At least two.
-
-    Raises:
-        AssertionError: The sides do not end at the same offsets.
     """
     seconds: dict[tuple[str, Setting, str], list[float]] = {}
     job_seconds: list[float] = []

@@ -42,23 +42,14 @@ WHAT: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One compaction of the directory.
+    """One compaction of the directory."""
 
-    Attributes:
-        log_bytes: Of all segments.
-        seconds: The whole run, planning and recording included.
-        split: Of its tasks.
-        parts: Of the tasks of each kind of stage.
-        simulated: The same work on more slots.
-        rates: That were measured.
-    """
-
-    log_bytes: int
-    seconds: float
-    split: Split
-    parts: dict[str, Split]
-    simulated: Simulated
-    rates: Rates
+    log_bytes: int  # of all segments
+    seconds: float  # the whole run, planning and recording included
+    split: Split  # of its tasks
+    parts: dict[str, Split]  # of the tasks of each kind of stage
+    simulated: Simulated  # the same work on more slots
+    rates: Rates  # that were measured
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text."""
@@ -100,11 +91,7 @@ def topics_of(*, megabytes: int, small: int) -> list[Topic]:
 
 
 def measure(*, megabytes: int = 2000, small: int = 500, strategy: str = "auto") -> Report:
-    """Compact a copy of the directory.
-
-    Raises:
-        RuntimeError: The run did not do what it was asked for.
-    """
+    """Compact a copy of the directory."""
     topics = topics_of(megabytes=megabytes, small=small)
     source = generated_root(CACHE, topics)
     scratch = CACHE / "scratch"

@@ -40,17 +40,11 @@ SURROUNDINGS: Final = DirectoryContext(role=Role.BROKER, is_clean=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How fast one way of looking was.
-
-    Attributes:
-        name: Which one.
-        log_bytes: Bytes of the log.
-        seconds: One a round, the first one, cold, first.
-    """
+    """How fast one way of looking was."""
 
     name: str
-    log_bytes: int
-    seconds: tuple[float, ...]
+    log_bytes: int  # bytes of the log
+    seconds: tuple[float, ...]  # one a round, the first one, cold, first
 
     @property
     def bytes_per_second(self) -> float:
@@ -82,9 +76,7 @@ def measure(directory: Path, *, rounds: int, processes: Sequence[int]) -> Iterat
     """Yield the rates of all ways of looking.
 
     Args:
-        directory: The partition.
         rounds: At least 2; the first one warms up.
-        processes: Numbers of processes.
     """
     files = sort_files(LocalStore(directory).list_files())
     bases = [segment.base_offset for segment in files.segments]
@@ -110,7 +102,6 @@ def beside_package(directory: Path, *, rounds: int) -> Figure:
     are processor seconds; ours read the files, too, which takes what reading alone does.
 
     Args:
-        directory: The partition.
         rounds: At least 2; the first one warms up.
     """
     files = sort_files(LocalStore(directory).list_files())

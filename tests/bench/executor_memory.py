@@ -20,19 +20,13 @@ _KIB: Final = 1024
 
 @dataclass(slots=True)
 class Peaks:
-    """What was seen.
+    """What was seen."""
 
-    Attributes:
-        executor_bytes: Largest sum of a JVM and its Python processes, by the JVM's process id.
-        jvm_bytes: Largest of any executor's JVM.
-        python_bytes: Largest of any single Python process of an executor.
-        samples: How often it was looked.
-    """
-
+    # Largest sum of a JVM and its Python processes, by the JVM's process id
     executor_bytes: dict[int, int] = field(default_factory=dict)
-    jvm_bytes: int = 0
-    python_bytes: int = 0
-    samples: int = 0
+    jvm_bytes: int = 0  # largest of any executor's JVM
+    python_bytes: int = 0  # largest of any single Python process of an executor
+    samples: int = 0  # how often it was looked
 
     @property
     def worst_bytes(self) -> int:

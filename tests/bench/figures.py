@@ -62,23 +62,16 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One row: rates of the same work, higher is better.
+    """One row: rates of the same work, higher is better."""
 
-    Attributes:
-        work: What was done, for the table.
-        unit: Of all rates, such as ``MB/s``.
-        ours: One rate a round.
-        theirs: The same of each other side, by its name; rounds as in ours.
-        targets: The smallest ratio that is wanted, by the name of the other side.
-        least: The smallest rate of ours that is wanted, None for none.
-    """
-
-    work: str
-    unit: str
-    ours: Sequence[float]
+    work: str  # what was done, for the table
+    unit: str  # of all rates, such as ``MB/s``
+    ours: Sequence[float]  # one rate a round
+    # The same of each other side, by its name; rounds as in ours
     theirs: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    # The smallest ratio that is wanted, by the name of the other side
     targets: Mapping[str, float] = field(default_factory=dict)
-    least: float | None = None
+    least: float | None = None  # the smallest rate of ours that is wanted, None for none
 
     @property
     def rate(self) -> float:
@@ -115,9 +108,6 @@ def keep(bench: str, rows: Sequence[Row], *, table: str = "rates", docs: Path = 
         rows: In the order of the table's rows.
         table: The one of TABLES that they belong to.
         docs: Folder with the page; a place in it is marked for each table.
-
-    Raises:
-        ValueError: The page has no such place.
     """
     folder = docs / FOLDER
     folder.mkdir(exist_ok=True)
@@ -134,15 +124,7 @@ def keep(bench: str, rows: Sequence[Row], *, table: str = "rates", docs: Path = 
 
 
 def with_tables(page: str, kept: Sequence[Mapping[str, Any]]) -> str:
-    """Return a page with the tables of what was kept in their places.
-
-    Args:
-        page: The whole page.
-        kept: What `keep` wrote, a file each.
-
-    Raises:
-        ValueError: The page has no place for one of them.
-    """
+    """Return a page with the tables of what was kept in their places."""
     for table in sorted({bench["table"] for bench in kept}):
         begin = f"<!-- {table}: written by make bench -->"
         before, found, rest = page.partition(begin)

@@ -42,29 +42,18 @@ TEXT_BYTES: Final = _TEXT.size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """Partitions that are all alike.
+    """Partitions that are all alike."""
 
-    Attributes:
-        name: Of the topic.
-        partitions: How many; the first is written, the others are copies of it.
-        records: Of each.
-        keys: How many different ones; as many as records: each its own.
-        value_bytes: Of each record.
-        segment_bytes: ``internal.segment.bytes``.
-        seed: Of the values.
-        compression: ``compression.type``.
-        has_texts: Whether values are texts of TEXT_BYTES, which compress to a fourth, in place of
-            random bytes, which do not.
-    """
-
-    name: str
-    partitions: int
+    name: str  # of the topic
+    partitions: int  # how many; the first is written, the others are copies of it
     records: int
-    keys: int
-    value_bytes: int
+    keys: int  # how many different ones; as many as records: each its own
+    value_bytes: int  # of each record
     segment_bytes: int
-    seed: int = 1
+    seed: int = 1  # of the values
     compression: str = "producer"
+    # Whether values are texts of TEXT_BYTES, which compress to a fourth, in place of random bytes,
+    # which do not
     has_texts: bool = False
 
     @property
@@ -88,7 +77,6 @@ def generated_root(
 
     Args:
         cache: Folder that holds it, under a name of its own.
-        topics: What is in it.
         copy: Makes the files of all partitions but the first; ``os.link`` where nobody writes.
     """
     wanted = json.dumps([asdict(topic) for topic in topics])

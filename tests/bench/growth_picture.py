@@ -40,7 +40,6 @@ def draw_growth(growths: Sequence["Growth"], folder: Path) -> Path:
 
     Args:
         growths: Of each kind of work and of size, in the order of the table.
-        folder: For the picture.
     """
     kinds = list(dict.fromkeys(growth.of for growth in growths))
     with rc_context(_STYLE):

@@ -37,19 +37,12 @@ CLEAN_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalSize:
-    """How big the partition is.
-
-    Attributes:
-        records: In all.
-        hot: Whether the new records have keys of the head's last tenth alone.
-        seed: Of what is drawn.
-        codec: Of all batches.
-    """
+    """How big the partition is."""
 
     records: int = 1_500_000
-    hot: bool = True
-    seed: int = 1
-    codec: str = "none"
+    hot: bool = True  # whether the new records have keys of the head's last tenth alone
+    seed: int = 1  # of what is drawn
+    codec: str = "none"  # of all batches
 
     @property
     def clean_batches(self) -> int:

@@ -72,8 +72,6 @@ def write_linked_root(
     """Write the directory as a broker leaves it that was stopped cleanly.
 
     Args:
-        root: Made here.
-        partitions: How many.
         segments: Of each partition, half a day apart; the newest is of now_ms.
         now_ms: Epoch milliseconds.
         kinds: Of each hundred topics so many are of each kind.

@@ -23,8 +23,6 @@ def helper(
     """Start a module as a process, and give what has it do an order and return the answer.
 
     Args:
-        module: Calls ``serve``.
-        arguments: Its command line.
         environment: Its environment; None for that of this process.
     """
     with subprocess.Popen(

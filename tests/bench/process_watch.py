@@ -25,21 +25,13 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(slots=True)
 class Watched:
-    """What was seen of a run.
+    """What was seen of a run."""
 
-    Attributes:
-        jvm_bytes: Largest anonymous memory of a JVM.
-        driver_bytes: Of the process that was started.
-        worker_bytes: Of any other Python process.
-        workers_bytes: Largest sum of all of these.
-        all_bytes: Largest sum of all processes.
-    """
-
-    jvm_bytes: int = 0
-    driver_bytes: int = 0
-    worker_bytes: int = 0
-    workers_bytes: int = 0
-    all_bytes: int = 0
+    jvm_bytes: int = 0  # largest anonymous memory of a JVM
+    driver_bytes: int = 0  # of the process that was started
+    worker_bytes: int = 0  # of any other Python process
+    workers_bytes: int = 0  # largest sum of all of these
+    all_bytes: int = 0  # largest sum of all processes
     _seconds: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -86,9 +78,6 @@ def watched(root: int) -> Iterator[Watched]:
 
 def run_program(words: Sequence[str]) -> tuple[int, float, Watched]:
     """Run ``pylog`` as a user starts it.
-
-    Args:
-        words: Its command line.
 
     Returns:
         Its exit status, how many seconds it took, and what it and its descendants took.

@@ -27,36 +27,22 @@ Job = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How fast one slot is, in bytes a second, and what is not by bytes.
+    """How fast one slot is, in bytes a second, and what is not by bytes."""
 
-    Attributes:
-        pass_one: Of pass one.
-        pass_two: Of pass two.
-        whole: Of cleaning a small partition in one task, commit included.
-        merge_s: Seconds of merging the big partition's map.
-        commit_s: Seconds of its commit.
-    """
-
-    pass_one: float
-    pass_two: float
-    whole: float
-    merge_s: float
-    commit_s: float
+    pass_one: float  # of pass one
+    pass_two: float  # of pass two
+    whole: float  # of cleaning a small partition in one task, commit included
+    merge_s: float  # seconds of merging the big partition's map
+    commit_s: float  # seconds of its commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        wall_s: Seconds until the last task had ended.
-        work_s: Seconds of all tasks together.
-        slots: How many there were.
-    """
-
-    wall_s: float
-    work_s: float
-    slots: int
+    wall_s: float  # seconds until the last task had ended
+    work_s: float  # seconds of all tasks together
+    slots: int  # how many there were
 
     @property
     def ideal_s(self) -> float:
@@ -76,9 +62,6 @@ def simulate(
 
     Args:
         segments: Sizes of the big one's segments, each a group of its own.
-        small: Sizes of the small ones.
-        rates: How fast one slot is.
-        slots: How many tasks run at once.
     """
     # With many slots keys are exchanged: of the merge each bucket's task gets its share.
     mergers = slots if slots >= MANY_SLOTS else 1

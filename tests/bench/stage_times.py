@@ -10,19 +10,12 @@ _DESCRIPTION = "spark.job.description"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTime:
-    """One task that ended well, in milliseconds.
+    """One task that ended well, in milliseconds."""
 
-    Attributes:
-        stage: Number of its stage.
-        description: Of its Spark job.
-        begin_ms: When it was launched.
-        end_ms: When it had finished.
-    """
-
-    stage: int
-    description: str
-    begin_ms: int
-    end_ms: int
+    stage: int  # number of its stage
+    description: str  # of its Spark job
+    begin_ms: int  # when it was launched
+    end_ms: int  # when it had finished
 
     @property
     def spent_ms(self) -> int:
@@ -55,17 +48,11 @@ def read_tasks(folder: Path) -> list[TaskTime]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How well some tasks used the slots.
+    """How well some tasks used the slots."""
 
-    Attributes:
-        wall_ms: From the first launch to the last finish, gaps between stages included.
-        work_ms: Sum of the tasks' times.
-        slots: How many ran at once, at most.
-    """
-
-    wall_ms: int
-    work_ms: int
-    slots: int
+    wall_ms: int  # from the first launch to the last finish, gaps between stages included
+    work_ms: int  # sum of the tasks' times
+    slots: int  # how many ran at once, at most
 
     @property
     def ideal_ms(self) -> float:

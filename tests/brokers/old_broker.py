@@ -33,8 +33,6 @@ class OldBroker(Broker):
     """One broker of a version; a context manager that leaves no process behind.
 
     Args:
-        version: Of Kafka.
-        log_directory: Its only ``log.dirs``.
         scratch: Where its settings and logs go; not inside the log directory.
         settings: Broker settings that override the harness's own.
     """

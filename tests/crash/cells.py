@@ -26,14 +26,10 @@ from tests.kit.wrapped_objects import FaultyObjects
 
 
 class WorkOnDirectory(StoppedWork):
-    """Work on a partition's directory; what counts is each change that its store is asked for.
-
-    Attributes:
-        directory: What it changes.
-    """
+    """Work on a partition's directory; what counts is each change that its store is asked for."""
 
     torn = frozenset({"write_file", "copy_range", "keep", "restore", "write_record"})
-    directory: Path
+    directory: Path  # what it changes
 
     @property
     def disk(self) -> Path:
@@ -53,18 +49,13 @@ class WorkOnDirectory(StoppedWork):
 
 
 class WorkOfKafka(WorkOnDirectory):
-    """One that Kafka judges, too.
-
-    Attributes:
-        now_ms: Kafka's clock.
-        overrides: The topic's settings.
-        checkpoints: What the checkpoints say of the partition, as ``open_partition`` takes it.
-        shutdowns: Whether Kafka is to take the directory for cleanly shut down: each of these.
-    """
+    """One that Kafka judges, too."""
 
     now_ms: int
-    overrides: Mapping[str, Any]
+    overrides: Mapping[str, Any]  # the topic's settings
+    # What the checkpoints say of the partition, as ``open_partition`` takes it
     checkpoints: Mapping[str, int]
+    # Whether Kafka is to take the directory for cleanly shut down: each of these
     shutdowns: ClassVar[Sequence[bool]] = (False, True)
 
     @abstractmethod
@@ -81,15 +72,11 @@ class WorkOfKafka(WorkOnDirectory):
 
 
 class WorkOnObjects(StoppedWork):
-    """Work on a managed root; what counts is each request that changes an object.
-
-    Attributes:
-        objects: The root, as ``reset`` has made it.
-        changes: Method and key of each change of the last work that was to be killed.
-    """
+    """Work on a managed root; what counts is each request that changes an object."""
 
     torn = frozenset({"put", "put_file", "put_if_absent", "put_if_match", "delete"})
-    objects: ObjectStore
+    objects: ObjectStore  # the root, as ``reset`` has made it
+    # Method and key of each change of the last work that was to be killed
     changes: Sequence[tuple[str, str]] = ()
 
     @property
@@ -119,26 +106,17 @@ class WorkOnObjects(StoppedWork):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function whose calls are changes.
+    """A function whose calls are changes."""
 
-    Attributes:
-        owner: Its module or class.
-        name: Its name there.
-        is_change: Which calls are, by their arguments.
-    """
-
-    owner: Any
-    name: str
-    is_change: Callable[..., bool] = lambda *_, **__: True
+    owner: Any  # its module or class
+    name: str  # its name there
+    is_change: Callable[..., bool] = lambda *_, **__: True  # which calls are, by their arguments
 
 
 class WorkOfRun(StoppedWork):
-    """All that a run does, driver and tasks, in this process.
+    """All that a run does, driver and tasks, in this process."""
 
-    Attributes:
-        calls: What counts as a change. A dead process makes none of them any more.
-    """
-
+    # What counts as a change. A dead process makes none of them any more.
     calls: ClassVar[Sequence[Call]]
 
     def run_until(self, stop_at: int, moment: Moment) -> Sequence[str]:
@@ -174,33 +152,20 @@ def _stopping(call: Call, changes: list[str], stop_at: int, moment: Moment) -> A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """An operation on one case of one store.
+    """An operation on one case of one store."""
 
-    Attributes:
-        operation: What it is called.
-        store: Where what it works on lies.
-        case: Which one.
-        make: Sets it up in a folder, to be stopped in a way.
-        ways: In which ways it is stopped.
-        kafka_ways: In which of them Kafka is asked.
-        stride: Of how many points one is tried where a process is killed.
-        power_stride: The same of losses of power.
-        kafka_stride: Of kills, where Kafka is asked.
-        kafka_power_stride: Of losses of power, where Kafka is asked.
-        seeds: How often each loss of power is tried, where chance says what is lost.
-    """
-
-    operation: str
-    store: str = "log directory"
+    operation: str  # what it is called
+    store: str = "log directory"  # where what it works on lies
     case: str
+    # Sets it up in a folder, to be stopped in a way
     make: Callable[[Path, Interruption], StoppedWork]
-    ways: Sequence[Interruption]
-    kafka_ways: Sequence[Interruption] = field(default=())
-    stride: int = 1
-    power_stride: int = 1
-    kafka_stride: int = 1
-    kafka_power_stride: int = 1
-    seeds: int = 1
+    ways: Sequence[Interruption]  # in which ways it is stopped
+    kafka_ways: Sequence[Interruption] = field(default=())  # in which of them Kafka is asked
+    stride: int = 1  # of how many points one is tried where a process is killed
+    power_stride: int = 1  # the same of losses of power
+    kafka_stride: int = 1  # of kills, where Kafka is asked
+    kafka_power_stride: int = 1  # of losses of power, where Kafka is asked
+    seeds: int = 1  # how often each loss of power is tried, where chance says what is lost
 
     def stride_of(self, way: Interruption, *, for_kafka: bool = False) -> int:
         """Return of how many points of a way one is tried."""

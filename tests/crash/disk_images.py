@@ -25,15 +25,10 @@ _CURRENT: Final = "current"
 
 @dataclass(frozen=True, slots=True)
 class ImagedDisk:
-    """A small ext4 in a file, mounted. Mounting needs root and loop devices.
+    """A small ext4 in a file, mounted. Mounting needs root and loop devices."""
 
-    Attributes:
-        images: The folder of its file, and of the copies of that.
-        path: Where it is mounted.
-    """
-
-    images: Path
-    path: Path
+    images: Path  # the folder of its file, and of the copies of that
+    path: Path  # where it is mounted
 
     @classmethod
     @contextmanager

@@ -41,22 +41,15 @@ Arguments = Callable[[Path], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A command, and where it works.
+    """A command, and where it works."""
 
-    Attributes:
-        name: Of the command, as the test shows it.
-        arguments: Of ``pylog``, given the folder with the directories.
-        folder: With the log directory ``broker``, and more.
-        changes: The folders in it that are made anew for each run; other ones go. Empty for a
-            command that only looks.
-        originals: What they are made of.
-    """
-
-    name: str
-    arguments: Arguments
-    folder: Path
+    name: str  # of the command, as the test shows it
+    arguments: Arguments  # of ``pylog``, given the folder with the directories
+    folder: Path  # with the log directory ``broker``, and more
+    # The folders in it that are made anew for each run; other ones go. Empty for a command that
+    # only looks.
     changes: frozenset[str]
-    originals: Path
+    originals: Path  # what they are made of
 
     def renew(self) -> None:
         """Make the folder as it was before any run."""
@@ -69,38 +62,23 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """When a run is interrupted, and how.
+    """When a run is interrupted, and how."""
 
-    Attributes:
-        number: The signal; 0 for none.
-        after_seconds: After the start of the process.
-        is_for_all: Whether all processes of its group get it, as from a terminal.
-        program: How it is started.
-    """
-
-    number: int
-    after_seconds: float
-    is_for_all: bool
-    program: int
+    number: int  # the signal; 0 for none
+    after_seconds: float  # after the start of the process
+    is_for_all: bool  # whether all processes of its group get it, as from a terminal
+    program: int  # how it is started
 
 
 @dataclass(slots=True, kw_only=True)
 class Ended:
-    """A run that is over.
+    """A run that is over."""
 
-    Attributes:
-        status: Exit status; negative where a signal ended the process.
-        seconds: From its start to its end.
-        waited_seconds: From the signal to its end; 0 where it ended before.
-        errors: What it said on standard error.
-        faults: What is not as it should be.
-    """
-
-    status: int
-    seconds: float
-    waited_seconds: float
-    errors: str
-    faults: list[str] = field(default_factory=list)
+    status: int  # exit status; negative where a signal ended the process
+    seconds: float  # from its start to its end
+    waited_seconds: float  # from the signal to its end; 0 where it ended before
+    errors: str  # what it said on standard error
+    faults: list[str] = field(default_factory=list)  # what is not as it should be
 
 
 def interruptions(count: int, longest_seconds: float, seed: str) -> Iterator[Interruption]:
@@ -122,9 +100,6 @@ def run_interrupted(
     """Run a command, interrupt it, and say what is not as it should be.
 
     Args:
-        subject: The command.
-        interruption: When and how.
-        scratch: An empty folder, for temporary files.
         usual_status: What it ends with where nobody interrupts it; None if this is not known yet.
     """
     subject.renew()

@@ -24,12 +24,9 @@ ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 
 
 class StoppedWork(ABC):
-    """Work that may be stopped anywhere, and what must be true then.
+    """Work that may be stopped anywhere, and what must be true then."""
 
-    Attributes:
-        torn: Changes that a killed process may have made by half.
-    """
-
+    # Changes that a killed process may have made by half
     torn: ClassVar[frozenset[str]] = frozenset()
 
     @property
@@ -96,16 +93,12 @@ class Interruption:
         """Interrupt some work at one point after the other.
 
         Args:
-            work: What is interrupted.
             stride: Of how many points one is tried; the end of the work is always one of those at
                 which the power is lost.
             seeds: How often each loss of power is tried, where chance says what is lost.
 
         Yields:
             Where it was; what the work leaves is there, until the next one is asked for.
-
-        Raises:
-            AssertionError: The work came to its end where it should have been interrupted.
         """
         if isinstance(self.way, Loss):
             return self._power_losses(work, self.way, stride, seeds)
@@ -162,12 +155,7 @@ def until_it_dies(work: Callable[[], object], changes: Sequence[str], stop_at: i
     """Do some work that is to die at a change.
 
     Args:
-        work: Raises ``SimulatedCrash`` there.
         changes: Where it writes down what it changes.
-        stop_at: Number of the change.
-
-    Raises:
-        AssertionError: It had this change, and came to its end.
     """
     with suppress(SimulatedCrash):
         work()

@@ -20,21 +20,13 @@ LONGEST_SECONDS = 240
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run that is over.
+    """A run that is over."""
 
-    Attributes:
-        status: Its exit status; negative where a signal ended it.
-        output: What it said.
-        errors: What it complained about.
-        seconds: From its first change of the directory to its end.
-        was_killed: Whether something was there to be killed when the time came.
-    """
-
-    status: int
-    output: str
-    errors: str
-    seconds: float
-    was_killed: bool
+    status: int  # its exit status; negative where a signal ended it
+    output: str  # what it said
+    errors: str  # what it complained about
+    seconds: float  # from its first change of the directory to its end
+    was_killed: bool  # whether something was there to be killed when the time came
 
 
 def run_nightly(
@@ -49,11 +41,8 @@ def run_nightly(
     """Run a nightly in a process of its own, and kill something of it on the way.
 
     Args:
-        arguments: Of ``pylog``.
         directory: The log directory: the time runs from its first change on.
-        folder: For what the process says.
         kill: Given the process id of the driver; says whether it killed something.
-        after_seconds: When.
         until: Or when this is so, which is asked all the time.
     """
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:

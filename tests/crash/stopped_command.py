@@ -25,7 +25,6 @@ class StoppedCommand:
 
     Args:
         control: A folder that the processes share, outside of what is watched.
-        watched: The folder below which changes count.
     """
 
     def __init__(self, control: Path, watched: Path) -> None:
@@ -51,11 +50,7 @@ class StoppedCommand:
         """Run a command; return what it said.
 
         Args:
-            words: Its words, without ``pylog``.
             stop_at: The point at which it is killed, as for ``Stopping.begin``.
-
-        Raises:
-            AssertionError: It ended by itself where it should have been killed, or not well.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None

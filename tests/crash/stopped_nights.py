@@ -32,13 +32,7 @@ AN_HOUR_MS = 3_600_000
 
 
 class Nights:
-    """What all nightlies of the program share.
-
-    Args:
-        spark: A session whose workers are watched.
-        stopping: When everything stops.
-        options: Of every nightly.
-    """
+    """What all nightlies of the program share."""
 
     def __init__(self, spark: SparkSession, stopping: Stopping, options: JobOptions) -> None:
         self._spark = spark

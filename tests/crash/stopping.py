@@ -34,23 +34,18 @@ _CHANGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """When everything stops, in files that all processes see.
+    """When everything stops, in files that all processes see."""
 
-    Attributes:
-        control: The folder of these files, outside of what is watched.
-    """
-
-    control: Path
+    control: Path  # the folder of these files, outside of what is watched
 
     def begin(self, watched: Path, *, stop_at: int = NEVER, images: Path | None = None) -> None:
         """Count from 0 again.
 
         Args:
-            watched: The folder below which changes count.
             stop_at: A point. Everything stops before change ``stop_at // 2``, or after it if that
                 is odd.
-            images: Where an image of the disk that is mounted at ``watched`` is kept of each
-                point; None for none.
+            images: Where an image of the disk that is mounted at ``watched`` is kept of each point;
+                None for none.
         """
         self.control.mkdir(exist_ok=True)
         (self.control / "made").write_text("")

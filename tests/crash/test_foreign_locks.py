@@ -115,19 +115,12 @@ def taking() -> Iterator[Callable[[Path], Taker]]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run whose task is paused.
-
-    Attributes:
-        driver: Its process.
-        task: Process of the task; the driver's where it does it itself.
-        folder: What it waits in.
-        errors: What it complains to.
-    """
+    """A run whose task is paused."""
 
     driver: subprocess.Popen[bytes]
-    task: int
-    folder: Path
-    errors: Path
+    task: int  # process of the task; the driver's where it does it itself
+    folder: Path  # what it waits in
+    errors: Path  # what it complains to
 
     def child(self, word: str) -> int:
         """Return its process that has a word in its command."""

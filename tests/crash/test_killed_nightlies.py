@@ -66,19 +66,12 @@ pytestmark = [
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What all nightlies of the test share.
+    """What all nightlies of the test share."""
 
-    Attributes:
-        made: The directory that each copy is made of.
-        arguments: Of ``pylog``, but for the directory.
-        seconds: How long an undisturbed one changes the directory.
-        expected: What it leaves.
-    """
-
-    made: BrokerDirectory
-    arguments: tuple[str, ...]
-    seconds: float
-    expected: dict[str, object]
+    made: BrokerDirectory  # the directory that each copy is made of
+    arguments: tuple[str, ...]  # of ``pylog``, but for the directory
+    seconds: float  # how long an undisturbed one changes the directory
+    expected: dict[str, object]  # what it leaves
 
 
 def state_of(directory: Path) -> dict[str, object]:

@@ -50,11 +50,7 @@ _UNFINISHED: Final = re.compile(r"-delete$|\.tmp$|^pylog-|\.cleaned$|\.swap$|\.d
 
 
 class Lab:
-    """A stopped cluster of three brokers and a controller, which can be made as it was.
-
-    Args:
-        folder: For all of it.
-    """
+    """A stopped cluster of three brokers and a controller, which can be made as it was."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "lab"
@@ -183,19 +179,12 @@ class Lab:
 
 
 class Rescue(ABC):
-    """A command that is killed.
+    """A command that is killed."""
 
-    Attributes:
-        has_undo: Whether something takes it back.
-        fills_paid: Whether the second topic gets the records of the first.
-        is_damaged_before: Whether a disk has damage that an undo brings back.
-        starts: Whether the cluster is started in the usual tests.
-    """
-
-    has_undo: ClassVar[bool] = True
-    fills_paid: ClassVar[bool] = False
-    is_damaged_before: ClassVar[bool] = False
-    starts: ClassVar[bool] = False
+    has_undo: ClassVar[bool] = True  # whether something takes it back
+    fills_paid: ClassVar[bool] = False  # whether the second topic gets the records of the first
+    is_damaged_before: ClassVar[bool] = False  # whether a disk has damage that an undo brings back
+    starts: ClassVar[bool] = False  # whether the cluster is started in the usual tests
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab

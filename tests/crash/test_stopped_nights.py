@@ -86,20 +86,13 @@ ONLY_NIGHTS = [
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """Where nightlies are stopped, and over what.
+    """Where nightlies are stopped, and over what."""
 
-    Attributes:
-        folder: For everything; ``made`` in it is what the first nightly gets, ``log`` in that the
-            root.
-        root: What it is made of.
-        role: The role of the root.
-        visitors: Who comes between two nightlies.
-    """
-
+    # For everything; ``made`` in it is what the first nightly gets, ``log`` in that the root
     folder: Path
-    root: BrokerDirectory
-    role: Role
-    visitors: Sequence[str] = (NOBODY,)
+    root: BrokerDirectory  # what it is made of
+    role: Role  # the role of the root
+    visitors: Sequence[str] = (NOBODY,)  # who comes between two nightlies
 
     @property
     def made(self) -> Path:
@@ -113,36 +106,22 @@ class Lab:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What a nightly that stopped has left.
+    """What a nightly that stopped has left."""
 
-    Attributes:
-        number: Of the change: twice that, one more if it stopped after it.
-        change: What was changed last or next, if anything.
-        visitor: Who comes now.
-        end: The folder that it has left.
-        left: A copy of it; None where it was looked at before.
-    """
-
-    number: int
-    change: list[str]
-    visitor: str
-    end: Path
-    left: Path | None
+    number: int  # of the change: twice that, one more if it stopped after it
+    change: list[str]  # what was changed last or next, if anything
+    visitor: str  # who comes now
+    end: Path  # the folder that it has left
+    left: Path | None  # a copy of it; None where it was looked at before
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What became of a nightly.
+    """What became of a nightly."""
 
-    Attributes:
-        status: Its exit status, None if it was stopped.
-        changes: What it has changed, and where, in order.
-        kept: The images of the disk that were kept, by the numbers of their points.
-    """
-
-    status: int | None
-    changes: list[str]
-    kept: list[str]
+    status: int | None  # its exit status, None if it was stopped
+    changes: list[str]  # what it has changed, and where, in order
+    kept: list[str]  # the images of the disk that were kept, by the numbers of their points
 
 
 class Nights:
@@ -150,7 +129,6 @@ class Nights:
 
     Args:
         program: See ``stopped_nights.py``.
-        errors: What it writes to standard error.
     """
 
     def __init__(self, program: "subprocess.Popen[str]", errors: Path) -> None:
@@ -318,7 +296,6 @@ def try_all(
     """Check every pair of nightlies; the first ten failures are told together.
 
     Args:
-        lab: Where, and over what.
         stops: How the first of each pair is stopped.
         check_left: Checks what a stopped nightly has left.
         state: What the next one, if nobody comes between, ends with.

@@ -49,63 +49,41 @@ _NULL_LENGTH: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSpec:
-    """A record.
+    """A record."""
 
-    Attributes:
-        key: None for no key.
-        value: None for a tombstone.
-        timestamp: Epoch milliseconds.
-        headers: Names and values, in order; a value may be None.
-        offset_delta: Offset minus the batch's base offset; None for one more than the record
-            before, 0 for the first.
-    """
-
-    key: bytes | None = None
-    value: bytes | None = b""
-    timestamp: int = SOME_TIME_MS
+    key: bytes | None = None  # none for no key
+    value: bytes | None = b""  # none for a tombstone
+    timestamp: int = SOME_TIME_MS  # epoch milliseconds
+    # Names and values, in order; a value may be None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    # Offset minus the batch's base offset; None for one more than the record before, 0 for the
+    # first
     offset_delta: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """A v2 batch. A field that is None is derived from the others.
+    """A v2 batch. A field that is None is derived from the others."""
 
-    Attributes:
-        records: In offset order; may be empty, as compaction leaves batches.
-        base_offset: First offset of its range.
-        codec: How the records are compressed.
-        leader_epoch: -1 for unknown.
-        timestamp_type: With log append time, set max_timestamp to the broker's time.
-        producer_id: -1 for none, as for the two below.
-        producer_epoch: See above.
-        base_sequence: See above.
-        is_transactional: Belongs to a transaction.
-        is_control: Holds a control record.
-        delete_horizon_ms: Epoch milliseconds; None for no horizon.
-        last_offset_delta: None for the last record's; 0 without records.
-        base_timestamp: None for the horizon, else the first record's timestamp, else -1.
-        max_timestamp: None for the records' largest timestamp, else -1.
-        record_count: None for the number of records.
-        magic: Of the header; the layout is v2 whatever it says.
-    """
-
+    # In offset order; may be empty, as compaction leaves batches
     records: tuple[RecordSpec, ...] = ()
-    base_offset: int = 0
-    codec: Codec = Codec.NONE
-    leader_epoch: int = 0
+    base_offset: int = 0  # first offset of its range
+    codec: Codec = Codec.NONE  # how the records are compressed
+    leader_epoch: int = 0  # -1 for unknown
+    # With log append time, set max_timestamp to the broker's time
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    producer_id: int = NO_PRODUCER_ID
+    producer_id: int = NO_PRODUCER_ID  # -1 for none, as for the two below
     producer_epoch: int = NO_PRODUCER_EPOCH
     base_sequence: int = NO_SEQUENCE
-    is_transactional: bool = False
-    is_control: bool = False
-    delete_horizon_ms: int | None = None
-    last_offset_delta: int | None = None
+    is_transactional: bool = False  # belongs to a transaction
+    is_control: bool = False  # holds a control record
+    delete_horizon_ms: int | None = None  # epoch milliseconds; None for no horizon
+    last_offset_delta: int | None = None  # none for the last record's; 0 without records
+    # None for the horizon, else the first record's timestamp, else -1
     base_timestamp: int | None = None
-    max_timestamp: int | None = None
-    record_count: int | None = None
-    magic: int = MAGIC_V2
+    max_timestamp: int | None = None  # none for the records' largest timestamp, else -1
+    record_count: int | None = None  # none for the number of records
+    magic: int = MAGIC_V2  # of the header; the layout is v2 whatever it says
 
     @property
     def offset_deltas(self) -> list[int]:
@@ -206,7 +184,6 @@ def encode_batch(batch: BatchSpec, *, payload: bytes | None = None) -> bytes:
     """Encode a batch with the right length and CRC.
 
     Args:
-        batch: What is in it.
         payload: What stands after the header, in place of the batch's own records.
     """
     if payload is None:
@@ -327,10 +304,6 @@ def log_with(
     """Return a .log file of plain batches.
 
     Args:
-        batches: How many whole ones.
-        records: How many records each has.
-        base_offset: Of the first batch.
-        codec: Of all of them.
         torn_tail: How many bytes there are of one more batch.
     """
     specs = some_batches(count=batches + 1, records=records, base_offset=base_offset, codec=codec)

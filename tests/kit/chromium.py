@@ -30,22 +30,16 @@ def find_chromium() -> str | None:
 
 
 class Chromium:
-    """One browser with one page.
-
-    Attributes:
-        messages: What the page's console and the browser's own log said.
-        requests: URLs that the page asked for.
-    """
+    """One browser with one page."""
 
     def __init__(self, program: str, folder: Path) -> None:
         """Start it.
 
         Args:
-            program: Its path.
             folder: For its profile; not there yet.
         """
-        self.messages: list[str] = []
-        self.requests: list[str] = []
+        self.messages: list[str] = []  # what the page's console and the browser's own log said
+        self.requests: list[str] = []  # URLs that the page asked for
         self._events: list[dict[str, Any]] = []
         self._number = 0
         self._unread = b""
@@ -82,12 +76,7 @@ class Chromium:
         os.close(self._read)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol and return its result.
-
-        Raises:
-            RuntimeError: It failed.
-            EOFError: The browser has gone.
-        """
+        """Call a method of the protocol and return its result."""
         self._number += 1
         number = self._number
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
@@ -106,13 +95,7 @@ class Chromium:
             self._hear(answer)
 
     def open(self, page: Path, *, scheme: str = "light", medium: str = "screen") -> None:
-        """Open a page and wait until it is there; what was heard of others is forgotten.
-
-        Args:
-            page: A file.
-            scheme: ``light`` or ``dark``.
-            medium: ``screen`` or ``print``.
-        """
+        """Open a page and wait until it is there; what was heard of others is forgotten."""
         self.show_as(scheme=scheme, medium=medium)
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -133,11 +116,7 @@ class Chromium:
         self.call("Emulation.setEmulatedMedia", media=medium, features=features)
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of an expression in the page.
-
-        Raises:
-            RuntimeError: It threw.
-        """
+        """Return the value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))

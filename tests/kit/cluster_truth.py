@@ -19,12 +19,7 @@ _MOST_RECORD_OVERHEAD: Final = 12
 
 
 class Cluster:
-    """One cluster, unpacked.
-
-    Args:
-        name: Of its folder.
-        folder: Where its directories are put.
-    """
+    """One cluster, unpacked."""
 
     def __init__(self, name: str, folder: Path) -> None:
         source = GOLDEN / "clusters" / name

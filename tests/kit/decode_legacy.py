@@ -46,25 +46,15 @@ class DecodedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedEntry:
-    """An entry.
-
-    Attributes:
-        offset: As stored.
-        size: Of the whole entry, in bytes.
-        magic: As stored.
-        attributes: As stored, 0 to 255.
-        crc: As stored.
-        crc_ok: Whether it is right.
-        message: The bytes that size counts.
-    """
+    """An entry."""
 
     offset: int
-    size: int
+    size: int  # of the whole entry, in bytes
     magic: int
-    attributes: int
+    attributes: int  # as stored, 0 to 255
     crc: int
-    crc_ok: bool
-    message: bytes
+    crc_ok: bool  # whether it is right
+    message: bytes  # the bytes that size counts
 
     @property
     def codec(self) -> int:
@@ -107,12 +97,7 @@ def messages_of(
     """Return the messages that a reader gets of an entry.
 
     Args:
-        entry: The entry.
         max_message_bytes: The largest message that may lie in a compressed one.
-
-    Raises:
-        MalformedEntryError: It cannot be read.
-        DecompressionError: Its set cannot be expanded.
     """
     if entry.codec == Codec.NONE:
         return [DecodedMessage(entry.offset, entry.timestamp, *_key_and_value(entry))]

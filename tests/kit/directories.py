@@ -69,22 +69,15 @@ class ProducerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSpec:
-    """A segment.
+    """A segment."""
 
-    Attributes:
-        base_offset: Names its files; no batch begins below it.
-        batches: In offset order.
-        aborted: Entries of its transaction index, which does not exist without any.
-        torn_tail: Bytes after the last batch.
-        modified_ms: Modification time of its files; None leaves it to the clock.
-        producers: Entries of the producer snapshot at its base offset; None for no snapshot.
-    """
-
-    base_offset: int
-    batches: Sequence[AnyBatch] = ()
+    base_offset: int  # names its files; no batch begins below it
+    batches: Sequence[AnyBatch] = ()  # in offset order
+    # Entries of its transaction index, which does not exist without any
     aborted: Sequence[AbortedTxnSpec] = ()
-    torn_tail: bytes = b""
-    modified_ms: int | None = None
+    torn_tail: bytes = b""  # bytes after the last batch
+    modified_ms: int | None = None  # modification time of its files; None leaves it to the clock
+    # Entries of the producer snapshot at its base offset; None for no snapshot
     producers: Sequence[ProducerSpec] | None = None
 
 
@@ -160,7 +153,6 @@ def index_files(
     """Return offset and time index of a closed segment.
 
     Args:
-        base_offset: Of the segment.
         batches: (last offset, largest timestamp, bytes) of each batch.
         index_interval_bytes: How many bytes may go by without an entry.
     """

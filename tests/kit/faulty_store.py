@@ -32,13 +32,9 @@ class FaultyStore:
     """A LogStore over a local directory that stops at one of the changes made through it.
 
     Args:
-        store: What it wraps.
         stop_at: Number of the change, from 0; NEVER to only count.
         moment: When. A write that is torn leaves half of its temporary file, as LocalStore writes
             files; all other changes are atomic, and torn they did not happen.
-
-    Attributes:
-        changes: Names of the methods that were called to change something, in order.
     """
 
     def __init__(
@@ -47,6 +43,7 @@ class FaultyStore:
         self._store = store
         self._stop_at = stop_at
         self._moment = moment
+        # Names of the methods that were called to change something, in order
         self.changes: list[str] = []
 
     @property

@@ -149,15 +149,10 @@ class Accident(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """One accident.
-
-    Attributes:
-        accident: What happens.
-        seed: To whom, where and how much.
-    """
+    """One accident."""
 
     accident: Accident
-    seed: int
+    seed: int  # to whom, where and how much
 
 
 def damage(directory: Path, what: Damage) -> None:

@@ -11,9 +11,7 @@ def flip_epoch(log: Path, number: int, epoch: int = FLIPPED) -> int:
     """Give a batch of a segment another leader epoch, and return its first offset.
 
     Args:
-        log: The segment's .log file.
         number: Of the batch in it; negative ones count from the end.
-        epoch: The epoch that it gets.
     """
     content, positions, position = bytearray(log.read_bytes()), [], 0
     while position < len(content):

@@ -161,17 +161,11 @@ def expected_numbers(golden: Golden) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRound:
-    """A round whose cleaned segments lie in scratch files: all but the commit has been done.
+    """A round whose cleaned segments lie in scratch files: all but the commit has been done."""
 
-    Attributes:
-        log: The log as it was loaded.
-        plan: The round.
-        groups: What the commit will put into place.
-    """
-
-    log: LoadedLog
+    log: LoadedLog  # the log as it was loaded
     plan: CompactionPlan
-    groups: tuple[CleanedGroup, ...]
+    groups: tuple[CleanedGroup, ...]  # what the commit will put into place
 
     def commit_of(self, group_count: int | None = None) -> CommitPlan:
         """Return the operations of the load and of the first groups, or of all."""
@@ -184,9 +178,6 @@ def prepare(
     """Make both passes of a round, in process, and leave its scratch files.
 
     Args:
-        directory: The partition.
-        cleaning: The round.
-        attempt: Part of the files' names.
         scratch: Where they are left; None for the directory.
     """
     store = LocalStore(directory)
@@ -246,10 +237,8 @@ def clean_spread(
     """Make a round as Spark spreads it: every step from bytes, as in another process.
 
     Args:
-        directory: The partition.
         cleaning: The round, without a limit of keys that matters.
         backwards: Whether segments and groups come newest first.
-        way: How the keys come together.
 
     Returns:
         None where the log is not due.

@@ -30,23 +30,14 @@ _BROKEN_LZ4_CHECKSUM: Final = 0x1A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegacyMessage:
-    """A message that is not compressed.
+    """A message that is not compressed."""
 
-    Attributes:
-        offset: Of the entry, as it is in the log; see encode_entry for those in a set.
-        key: None for no key.
-        value: None for a tombstone.
-        timestamp: Epoch milliseconds; v0 has none and does not write it.
-        magic: 0 or 1; other numbers are laid out as v1.
-        attributes: As they are.
-    """
-
-    offset: int = 0
-    key: bytes | None = None
-    value: bytes | None = b""
-    timestamp: int = SOME_TIME_MS
-    magic: int = MAGIC_V1
-    attributes: int = 0
+    offset: int = 0  # of the entry, as it is in the log; see encode_entry for those in a set
+    key: bytes | None = None  # none for no key
+    value: bytes | None = b""  # none for a tombstone
+    timestamp: int = SOME_TIME_MS  # epoch milliseconds; v0 has none and does not write it
+    magic: int = MAGIC_V1  # 0 or 1; other numbers are laid out as v1
+    attributes: int = 0  # as they are
 
     @property
     def base_offset(self) -> int:
@@ -76,27 +67,18 @@ class LegacyMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegacySet:
-    """A compressed message with a set of messages inside. What is None follows from the others.
+    """A compressed message with a set of messages inside. What is None follows from the others."""
 
-    Attributes:
-        messages: Those inside, with the offsets that readers see.
-        codec: How the set is compressed.
-        magic: Of the wrapper.
-        offset: Of the wrapper; None for the last message's.
-        timestamp_type: Of the wrapper.
-        timestamp: Of the wrapper; None for the largest inside.
-        first_inner_offset: What the first message's offset is stored as; None as brokers do it:
-            the offset itself in v0, 0 in v1.
-        payload: The wrapper's value, in place of the compressed set; an absent one is null.
-    """
-
-    messages: tuple[LegacyMessage, ...] = ()
-    codec: Codec = Codec.GZIP
-    magic: int = MAGIC_V1
-    offset: int | None = None
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    timestamp: int | None = None
+    messages: tuple[LegacyMessage, ...] = ()  # those inside, with the offsets that readers see
+    codec: Codec = Codec.GZIP  # how the set is compressed
+    magic: int = MAGIC_V1  # of the wrapper
+    offset: int | None = None  # of the wrapper; None for the last message's
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME  # of the wrapper
+    timestamp: int | None = None  # of the wrapper; None for the largest inside
+    # What the first message's offset is stored as; None as brokers do it: the offset itself in v0,
+    # 0 in v1
     first_inner_offset: int | None = None
+    # The wrapper's value, in place of the compressed set; an absent one is null
     payload: bytes | None = b""
 
     @property

@@ -42,37 +42,24 @@ class Isolation(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Where a read has to stop.
+    """Where a read has to stop."""
 
-    Attributes:
-        offset: First offset of the batch that holds the bound, which is left out whole.
-        segment_base_offset: Base offset of that batch's segment.
-        position: Where in its file the batch begins.
-    """
-
-    offset: int
-    segment_base_offset: int
-    position: int
+    offset: int  # first offset of the batch that holds the bound, which is left out whole
+    segment_base_offset: int  # base offset of that batch's segment
+    position: int  # where in its file the batch begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """What a read returns.
+    """What a read returns."""
 
-    Attributes:
-        file: Name of the .log file; empty where there is nothing to read.
-        segment_base_offset: Base offset of its segment.
-        position: Where in the file the slice begins: at a batch.
-        size_bytes: Length of the slice.
-        is_first_batch_incomplete: Whether the size allowed for less than the first batch.
-        aborted: For a committed read, the aborted transactions that reach into the slice.
-    """
-
-    file: str
-    segment_base_offset: int
-    position: int
-    size_bytes: int
+    file: str  # name of the .log file; empty where there is nothing to read
+    segment_base_offset: int  # base offset of its segment
+    position: int  # where in the file the slice begins: at a batch
+    size_bytes: int  # length of the slice
+    # Whether the size allowed for less than the first batch
     is_first_batch_incomplete: bool = False
+    # For a committed read, the aborted transactions that reach into the slice
     aborted: tuple[AbortedTxn, ...] = ()
 
 
@@ -85,12 +72,8 @@ class LazyIndexes:
     A file that is missing is as an empty one.
 
     Args:
-        store: The partition directory.
         names: The files that there are; one that is not among them is not looked for.
         limit_bytes: The most that an index may have.
-
-    Attributes:
-        opened: How many index files have been read.
     """
 
     def __init__(self, store: LogStore, names: frozenset[str], *, limit_bytes: int) -> None:
@@ -99,24 +82,16 @@ class LazyIndexes:
         self._limit_bytes = limit_bytes
         self._offsets: dict[int, OffsetIndex] = {}
         self._times: dict[int, TimeIndex] = {}
-        self.opened = 0
+        self.opened = 0  # how many index files have been read
 
     def offset_index(self, base_offset: int) -> OffsetIndex:
-        """Return the offset index of a segment.
-
-        Raises:
-            StorageError: It cannot be read, or is too large.
-        """
+        """Return the offset index of a segment."""
         if base_offset not in self._offsets:
             self._offsets[base_offset] = self._open(OffsetIndex, base_offset, OFFSET_INDEX_SUFFIX)
         return self._offsets[base_offset]
 
     def time_index(self, base_offset: int) -> TimeIndex:
-        """Return the time index of a segment.
-
-        Raises:
-            StorageError: It cannot be read, or is too large.
-        """
+        """Return the time index of a segment."""
         if base_offset not in self._times:
             self._times[base_offset] = self._open(TimeIndex, base_offset, TIME_INDEX_SUFFIX)
         return self._times[base_offset]
@@ -171,14 +146,7 @@ class LogReader:
         Args:
             start_offset: The slice begins with the batch that holds it or follows it.
             max_bytes: The most that the slice may have, at least 0.
-            isolation: Where the read ends.
             min_one_message: Whether the first batch comes whole, even if it is larger.
-
-        Raises:
-            InvalidFetchSizeError: max_bytes is negative.
-            OffsetOutOfRangeError: The offset lies below the log start or above the log end.
-            CorruptRecordError: Bytes on the way to the offset are no batches.
-            StorageError: The store failed.
         """
         if max_bytes < 0:
             raise InvalidFetchSizeError(self.log.location, max_bytes)
@@ -206,11 +174,7 @@ class LogReader:
         return _nothing(self.bound(Isolation.LOG_END))
 
     def read_bytes(self, fetch: Fetch) -> bytes:
-        """Return the bytes of a slice.
-
-        Raises:
-            StorageError: The store failed.
-        """
+        """Return the bytes of a slice."""
         data = np.empty(fetch.size_bytes, np.uint8)
         if not fetch.size_bytes:
             return b""
@@ -218,12 +182,7 @@ class LogReader:
             return data[: reader.read_into(fetch.position, data)].tobytes()
 
     def bound(self, isolation: Isolation) -> Bound:
-        """Return where reads of an isolation end.
-
-        Raises:
-            CorruptRecordError: Bytes on the way to the offset are no batches.
-            StorageError: The store failed.
-        """
+        """Return where reads of an isolation end."""
         log = self.log
         offset = {
             Isolation.LOG_END: log.log_end_offset,
@@ -250,10 +209,6 @@ class LogReader:
         """Return the batch of a segment with an offset, or the next.
 
         None without one.
-
-        Raises:
-            CorruptRecordError: Bytes on the way to the offset are no batches.
-            StorageError: The store failed.
         """
         with closing(self.open_segment(segment)) as reader:
             position = self.indexes.offset_index(segment.base_offset).look_up(offset)
@@ -261,11 +216,7 @@ class LogReader:
             return find_batch_for_offset(reader, offset, start=start, end=segment.size_bytes)
 
     def open_segment(self, segment: SegmentState) -> FileReader:
-        """Open the .log file of a segment.
-
-        Raises:
-            StorageError: The store failed.
-        """
+        """Open the .log file of a segment."""
         return self.store.open_file(self._file(segment))
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
@@ -325,17 +276,11 @@ def _nothing(bound: Bound) -> Fetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedWindow:
-    """Some batches in file order.
+    """Some batches in file order."""
 
-    Attributes:
-        window: The batches and their bytes; valid until the next one is asked for.
-        visible: bool[batches], which of them a consumer sees.
-        first_offset: Records of the first batch below it were not asked for.
-    """
-
-    window: Window
-    visible: NDArray[np.bool_]
-    first_offset: int
+    window: Window  # the batches and their bytes; valid until the next one is asked for
+    visible: NDArray[np.bool_]  # bool[batches], which of them a consumer sees
+    first_offset: int  # records of the first batch below it were not asked for
 
 
 def consume(
@@ -347,15 +292,8 @@ def consume(
     either.
 
     Args:
-        reader: The log.
         start_offset: From the log start to the log end.
-        isolation: How far to read.
         max_bytes: How much to fetch at a time; a larger batch comes whole.
-
-    Raises:
-        OffsetOutOfRangeError: The log does not have the offset.
-        CorruptRecordError: A batch that is read is damaged.
-        StorageError: The store failed.
     """
     offset = start_offset
     while True:

@@ -36,11 +36,7 @@ def fill_disk(folder: Path) -> Path:
 
 
 class SmallDisk:
-    """A filesystem in memory of a size, mounted while the context lasts.
-
-    Raises:
-        PermissionError: This process may not mount one.
-    """
+    """A filesystem in memory of a size, mounted while the context lasts."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         self._path, self._size_bytes = path, size_bytes

@@ -37,12 +37,7 @@ def find_offset(reader: LogReader, target: int, *, limits: Limits) -> TimedOffse
     none. Nothing is tiered here, so that the targets for that answer NO_TIERED_OFFSET.
 
     Args:
-        reader: The log.
         target: Epoch milliseconds, or an OffsetTarget.
-        limits: What a batch may expand to.
-
-    Raises:
-        PylogError: A batch that had to be read is corrupt, or the store failed.
     """
     log = reader.log
     match target:
@@ -74,16 +69,13 @@ def list_offset(
     The latest offset is where reads of the isolation end, and an answer at or beyond that is none.
 
     Args:
-        reader: The log.
         target: Epoch milliseconds, or an OffsetTarget.
         isolation: Of the client; LOG_END for a replica.
-        limits: What a batch may expand to.
         epoch_start_offset: Where the leader's epoch began, None if that is not known.
 
     Raises:
         OffsetNotAvailableError: The answer lies beyond the high watermark, which has not reached
             the start of the leader's epoch yet and so may still be behind what clients have seen.
-        PylogError: A batch that had to be read is corrupt, or the store failed.
     """
     log = reader.log
     end = {
@@ -118,9 +110,7 @@ def offsets_before(
     This is what brokers answered version 0 of the request; tools of that age compare with it.
 
     Args:
-        reader: The log.
         target: Segments modified at or before it count, epoch milliseconds; or LATEST, EARLIEST.
-        max_count: The most that are returned.
         now_ms: The age of the log end offset, which stands before the segments.
     """
     log = reader.log

@@ -57,13 +57,7 @@ def recover_partition(  # the inputs of Kafka's loader
     """Recover a partition and close it cleanly.
 
     Args:
-        directory: The partition directory.
         config: As `plan_recovery`, and so are the others.
-        cleaner: For the expiry of producers.
-        now_ms: The clock.
-        recovery_point: Of the checkpoint.
-        log_start_offset: Of the checkpoint.
-        clean_shutdown: Whether there is the marker.
         threads: How many threads scan a segment, None for as many as there are processors.
 
     Raises:
@@ -126,12 +120,7 @@ def verify_partition(
     options: VerifyOptions,
     checkpoints: PartitionCheckpoints,
 ) -> tuple[PartitionFacts, list[Finding]]:
-    """Verify a partition in this process: its segments one after the other, then the whole.
-
-    Raises:
-        PartitionNotFoundError: The directory does not exist.
-        StorageError: It cannot be listed.
-    """
+    """Verify a partition in this process: its segments one after the other, then the whole."""
     files = sort_files(store.list_files())
     facts, of_segments = verify_segments(store, files, files.segments, context, options)
     whole, of_whole = fold_partition(store, files, facts, context, options, checkpoints)

@@ -55,14 +55,11 @@ class _File:
 
 @dataclass(slots=True)
 class _Tree:
-    """Folders and files by inode number.
+    """Folders and files by inode number."""
 
-    Attributes:
-        folders: The entries of each folder: the inode by its name.
-        files: The files; of one that was never synced there is nothing.
-    """
-
+    # The entries of each folder: the inode by its name
     folders: dict[int, dict[str, int]] = field(default_factory=dict)
+    # The files; of one that was never synced there is nothing
     files: dict[int, _File] = field(default_factory=dict)
 
 
@@ -71,10 +68,6 @@ class Disk:
 
     Args:
         root: The folder; everything below it is on the disk when a work begins.
-
-    Attributes:
-        changes: Names of the calls of the last work, in order, as far as it came: changes of names
-            and syncs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -87,13 +80,14 @@ class Disk:
         self._stop_at = NEVER
         self._is_dead = False
         self._lock = threading.RLock()
+        # Names of the calls of the last work, in order, as far as it came: changes of names and
+        # syncs
         self.changes: list[str] = []
 
     def run(self, work: Callable[[], object], *, stop_at: int = NEVER) -> bool:
         """Do some work until the power fails.
 
         Args:
-            work: What changes the folder.
             stop_at: Before which of its changes and syncs the power fails, from 0; after the last
                 if it has fewer, or NEVER.
 
@@ -123,7 +117,6 @@ class Disk:
         """Bring the folder into the state in which it is found when the power is back.
 
         Args:
-            loss: What is lost.
             seed: Chooses among what may have become of each file, where there is a choice.
         """
         shutil.rmtree(self._root)

@@ -44,19 +44,14 @@ Tree = dict[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootHome:
-    """A root of two partitions with the same files.
-
-    Attributes:
-        root: The root.
-        role: What it is said to be.
-        trash: Folder of what runs take out of it; None where the root keeps that itself.
-        set_aside: Puts aside a file of a partition that a purge takes; None where a run's change
-            of the partition does so.
-    """
+    """A root of two partitions with the same files."""
 
     root: Root
-    role: Role
+    role: Role  # what it is said to be
+    # Folder of what runs take out of it; None where the root keeps that itself
     trash: Path | None = None
+    # Puts aside a file of a partition that a purge takes; None where a run's change of the
+    # partition does so
     set_aside: Callable[[], object] | None = None
 
     def tree(self, name: str = NAME) -> Tree:

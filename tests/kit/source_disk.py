@@ -109,10 +109,7 @@ def write_states(
     """Write a partition of the coordinators of transactions; return its directory.
 
     Args:
-        root: The log directory.
         records: Fields of the value of each record; of the open producer where they say nothing.
-        number: The partition.
-        name: The transactional id of all records.
     """
     message = TRANSACTION_RECORDS[0]
     assert message.key is not None

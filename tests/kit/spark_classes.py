@@ -77,7 +77,6 @@ def kept_archive(kind: str, jars: Sequence[Path], record: Callable[[Path], None]
 
     Args:
         kind: What it is for, the beginning of its name.
-        jars: Of the class path, besides Spark's.
         record: Makes the file, if this Java does.
     """
     folder = Path(sys.prefix) / "java-classes"

@@ -25,21 +25,13 @@ _NO_PRODUCER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLog:
-    """A log and the truth about it.
+    """A log and the truth about it."""
 
-    Attributes:
-        segments: What to write.
-        committed: Offsets that a committed consumer gets, ascending.
-        everything: Offsets of all data records, ascending.
-        last_stable_offset: Where committed data ends.
-        end_offset: Where the log ends.
-    """
-
-    segments: tuple[SegmentSpec, ...]
-    committed: tuple[int, ...]
-    everything: tuple[int, ...]
-    last_stable_offset: int
-    end_offset: int
+    segments: tuple[SegmentSpec, ...]  # what to write
+    committed: tuple[int, ...]  # offsets that a committed consumer gets, ascending
+    everything: tuple[int, ...]  # offsets of all data records, ascending
+    last_stable_offset: int  # where committed data ends
+    end_offset: int  # where the log ends
 
     def write(
         self,

@@ -15,11 +15,7 @@ from storage_core.store.filesystems import FilesystemKind, classify_filesystem, 
 
 
 def trusted_folder(wanted: Path) -> Path:
-    """Return the first folder that can be trusted, made if need be.
-
-    Raises:
-        SystemExit: There is none.
-    """
+    """Return the first folder that can be trusted, made if need be."""
     wanted.mkdir(parents=True, exist_ok=True)
     for folder in _candidates(wanted):
         if classify_filesystem(find_filesystem(folder.resolve())) is FilesystemKind.SAFE:

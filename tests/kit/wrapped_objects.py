@@ -52,11 +52,7 @@ def kind_of_key(key: str) -> str:
 
 
 class WrappedObjects:
-    """An ObjectStore that hands every call on to another one, through one method.
-
-    Args:
-        objects: The other one.
-    """
+    """An ObjectStore that hands every call on to another one, through one method."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -145,14 +141,11 @@ class WrappedObjects:
 
 
 class CountingObjects(WrappedObjects):
-    """Counts what is asked of a store.
-
-    Attributes:
-        requests: How often each (method, kind of object) was called; see ``kind_of_key``.
-    """
+    """Counts what is asked of a store."""
 
     def __init__(self, objects: ObjectStore) -> None:
         super().__init__(objects)
+        # How often each (method, kind of object) was called; see ``kind_of_key``
         self.requests: Counter[tuple[str, str]] = Counter()
         self._counting = threading.Lock()
 
@@ -184,13 +177,9 @@ class FaultyObjects(WrappedObjects):
     """Stops at one of the changes made through it, as a process that is killed.
 
     Args:
-        objects: What it wraps.
         stop_at: Number of the change, from 0; NEVER to only count.
         moment: When. A torn write leaves nothing under its key, and half of its bytes where local
             stores write temporary files; of a torn deletion, half of the keys are gone.
-
-    Attributes:
-        changes: Method and key of every change that was asked for, in order.
     """
 
     def __init__(
@@ -201,6 +190,7 @@ class FaultyObjects(WrappedObjects):
         self._moment = moment
         self._counting = threading.Lock()
         self._crash: SimulatedCrash | None = None
+        # Method and key of every change that was asked for, in order
         self.changes: list[tuple[str, str]] = []
 
     def _read(self, method: str, key: str, action: Callable[[], T]) -> T:

@@ -94,23 +94,15 @@ class BrokerFailure(AssertionError):  # noqa: N818 - a failure of the referee, n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A node's place in a cluster of more than one, the same from start to start.
-
-    Attributes:
-        node_id: Its number.
-        port: Where clients find it.
-        controller_port: Where the other nodes' controllers find it.
-        voters: Of the quorum, as Kafka's setting spells them.
-        roles: What the node is, as Kafka's setting spells it.
-        initial_controllers: Voters that the log of the quorum has, as ``kafka-storage format``
-            takes them; empty where the settings of each node name them.
-    """
+    """A node's place in a cluster of more than one, the same from start to start."""
 
     node_id: int
-    port: int
-    controller_port: int
-    voters: str
-    roles: str = SETTINGS["process.roles"]
+    port: int  # where clients find it
+    controller_port: int  # where the other nodes' controllers find it
+    voters: str  # of the quorum, as Kafka's setting spells them
+    roles: str = SETTINGS["process.roles"]  # what the node is, as Kafka's setting spells it
+    # Voters that the log of the quorum has, as ``kafka-storage format`` takes them; empty where the
+    # settings of each node name them
     initial_controllers: str = ""
 
 
@@ -120,9 +112,7 @@ class Broker:
     Args:
         log_directory: Its only ``log.dirs``; missing or empty before ``format``.
         scratch: Where its settings and logs go; not inside the log directory.
-        settings: Broker settings that override ``SETTINGS``.
         place: Its place in a cluster, None for a cluster of its own on free ports.
-        java_options: More options of its Java.
     """
 
     def __init__(
@@ -173,7 +163,6 @@ class Broker:
         """Make an empty log directory, as ``kafka-storage format`` does.
 
         Args:
-            cluster_id: Of its cluster.
             levels: Levels of features that are not to be the newest.
         """
         self.log_directory.mkdir(parents=True, exist_ok=True)
@@ -200,20 +189,12 @@ class Broker:
             formatter.run()
 
     def start(self) -> None:
-        """Start it and wait until it answers.
-
-        Raises:
-            BrokerFailure: It ended, or gave no answer in time.
-        """
+        """Start it and wait until it answers."""
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start its process, on free ports unless it has a place in a cluster; do not wait.
-
-        Raises:
-            BrokerFailure: It runs.
-        """
+        """Start its process, on free ports unless it has a place in a cluster; do not wait."""
         if self._process is not None:
             raise BrokerFailure("the broker runs already", "")
         if self._place is None:
@@ -255,11 +236,7 @@ class Broker:
             )
 
     def stop(self) -> None:
-        """Have it shut down cleanly (SIGTERM), and wait until it has.
-
-        Raises:
-            BrokerFailure: It did not end in time, or not in order.
-        """
+        """Have it shut down cleanly (SIGTERM), and wait until it has."""
         process = self._running()
         process.terminate()
         try:
@@ -341,11 +318,7 @@ class Broker:
         self._log4j_file.write_text(_LOG4J.format(file=self.log_file))
 
     def wait_until_ready(self) -> None:
-        """Wait until it answers.
-
-        Raises:
-            BrokerFailure: It ended, or gave no answer in time.
-        """
+        """Wait until it answers."""
         process = self._running()
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.is_ready():

@@ -203,23 +203,20 @@ def read_topics(bootstrap_servers: str) -> dict[str, Topic]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What a broker answers about groups and transactions; enums as Kafka's tools print them.
+    """What a broker answers about groups and transactions; enums as Kafka's tools print them."""
 
-    Attributes:
-        groups: Type, state and members (id, client id, host) of each group, by its id.
-        assigned: Partitions of each member of a classic group, by group and member id.
-        offsets: Committed offset, its metadata and leader epoch, by group, topic and partition.
-        ends: Log start offset and log end offset of each partition that has a committed offset.
-        transactions: State, producer id, epoch, timeout, start and partitions, sorted, of each
-            transactional id; a start of None is none.
-        open_transactions: Producer id, epoch and first offset of what is open, by partition.
-    """
-
+    # Type, state and members (id, client id, host) of each group, by its id
     groups: Mapping[str, tuple[str, str, list[tuple[str, str, str]]]]
+    # Partitions of each member of a classic group, by group and member id
     assigned: Mapping[tuple[str, str], list[str]]
+    # Committed offset, its metadata and leader epoch, by group, topic and partition
     offsets: Mapping[tuple[str, str, int], tuple[int, str, int | None]]
+    # Log start offset and log end offset of each partition that has a committed offset
     ends: Mapping[Partition, tuple[int, int]]
+    # State, producer id, epoch, timeout, start and partitions, sorted, of each transactional id; a
+    # start of None is none
     transactions: Mapping[str, tuple[str, int, int, int, int | None, list[str]]]
+    # Producer id, epoch and first offset of what is open, by partition
     open_transactions: Mapping[Partition, list[tuple[int, int, int]]]
 
 
@@ -353,11 +350,7 @@ def delete_group(bootstrap_servers: str, group: str) -> None:
 
 
 class Delivery:
-    """A record on its way, and what its producer is told about it.
-
-    Args:
-        future: Java's.
-    """
+    """A record on its way, and what its producer is told about it."""
 
     def __init__(self, future: Any) -> None:
         self._future = future
@@ -383,7 +376,6 @@ class Producer:
     """A producer; a context manager. Nothing is sent before ``flush``.
 
     Args:
-        bootstrap_servers: Of the broker.
         config: Settings, by Kafka's names; ``transactional.id`` makes it transactional.
     """
 
@@ -469,14 +461,7 @@ class Producer:
 
 
 class GroupMember:
-    """The only member of a consumer group, which commits what it has read; a context manager.
-
-    Args:
-        bootstrap_servers: Of the broker.
-        group: The group's name.
-        topics: What it reads.
-        config: Settings, by Kafka's names.
-    """
+    """The only member of a consumer group, which commits what it has read; a context manager."""
 
     def __init__(
         self,
@@ -510,11 +495,7 @@ class GroupMember:
             self._consumer.close(options.timeout(_duration(0)))
 
     def poll(self) -> int:
-        """Read some records and return how many; 0 only at the end of every partition.
-
-        Raises:
-            KafkaFailure: Nothing came, although there is more.
-        """
+        """Read some records and return how many; 0 only at the end of every partition."""
         with kafka_failures():
             for _ in range(LONGEST_WAIT_MS // POLL_MS):
                 count = int(self._consumer.poll(_duration(POLL_MS)).count())
@@ -548,11 +529,6 @@ def consume_topics(
     bootstrap_servers: str, topics: Mapping[str, int], *, read_committed: bool = True
 ) -> dict[Partition, list[ReadRecord]]:
     """Return every record of topics that a consumer gets, in offset order; no group is involved.
-
-    Args:
-        bootstrap_servers: Of the broker.
-        topics: Numbers of partitions by name.
-        read_committed: The isolation level.
 
     Returns:
         Records by partition; they have no sequence, which consumers do not get.
@@ -615,13 +591,7 @@ def poll_records(consumer: Any) -> list[ReadRecord]:
 
 
 class ShareMember:
-    """The only member of a share group, which accepts what it gets with its next poll.
-
-    Args:
-        bootstrap_servers: Of the broker.
-        group: The group's name.
-        topics: What it reads.
-    """
+    """The only member of a share group, which accepts what it gets with its next poll."""
 
     def __init__(self, bootstrap_servers: str, group: str, topics: Sequence[str]) -> None:
         settings = {"bootstrap.servers": bootstrap_servers, "group.id": group, "client.id": group}
@@ -633,11 +603,7 @@ class ShareMember:
             self._consumer.subscribe(_strings(topics))
 
     def poll(self) -> int:
-        """Read some records and return how many, at least one.
-
-        Raises:
-            KafkaFailure: Nothing came.
-        """
+        """Read some records and return how many, at least one."""
         with kafka_failures():
             for _ in range(LONGEST_WAIT_MS // POLL_MS):
                 count = int(self._consumer.poll(_duration(POLL_MS)).count())

@@ -18,13 +18,7 @@ _POLLS: Final = LONGEST_WAIT_MS // POLL_MS
 
 
 class PartitionConsumer:
-    """A consumer of one partition; a context manager.
-
-    Args:
-        bootstrap_servers: Of the broker.
-        partition: What it reads.
-        read_committed: Its isolation level.
-    """
+    """A consumer of one partition; a context manager."""
 
     def __init__(
         self, bootstrap_servers: str, partition: Partition, *, read_committed: bool
@@ -57,11 +51,7 @@ class PartitionConsumer:
             return int(self._consumer.endOffsets(self._all).get(self._partition))
 
     def read_from(self, offset: int) -> list[ReadRecord]:
-        """Return every record from an offset to the end; records have no sequence here.
-
-        Raises:
-            KafkaFailure: The end was not reached in time.
-        """
+        """Return every record from an offset to the end; records have no sequence here."""
         end, found = self.end_offset(), []
         with kafka_failures():
             self._consumer.seek(self._partition, jpype.JLong(offset))

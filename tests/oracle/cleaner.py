@@ -59,12 +59,9 @@ def clean_range(
     """Clean a given range.
 
     Args:
-        kafka: Whose clock counts.
         partition: Its high watermark has to be set already.
-        first_dirty_offset: Where the dirty section begins.
         first_uncleanable_offset: Where it ends; Kafka rounds it down to a segment's base offset.
             Default: the base offset of the active segment.
-        settings: The cleaner's.
     """
     log = partition.log
     with kafka_failures():

@@ -65,9 +65,8 @@ class Cluster:
         folder: Log directories, settings and logs of all nodes go below it.
         settings: Broker settings that override the harness's own.
         has_own_controller: Whether the controller is a node beside the three.
-        directory_ids: Of the voters, by node id, where the quorum's log has them; else the
-            settings of each node name the voters.
-        java_options: More options of each node's Java.
+        directory_ids: Of the voters, by node id, where the quorum's log has them; else the settings
+            of each node name the voters.
     """
 
     def __init__(
@@ -147,22 +146,14 @@ class Cluster:
             node.format(levels=levels)
 
     def start(self) -> None:
-        """Start all nodes, and wait until they answer.
-
-        Raises:
-            BrokerFailure: One ended, or gave no answer in time.
-        """
+        """Start all nodes, and wait until they answer."""
         for node in self._nodes.values():
             node.launch()
         for node in self._nodes.values():
             node.wait_until_ready()
 
     def wait_until_in_sync(self, topics: Sequence[str]) -> None:
-        """Wait until every node is in sync in every partition of topics.
-
-        Raises:
-            BrokerFailure: That did not happen in time.
-        """
+        """Wait until every node is in sync in every partition of topics."""
         deadline = time.monotonic() + SYNC_TIMEOUT_S
         wanted = set(NODE_IDS)
         while True:
@@ -175,11 +166,7 @@ class Cluster:
             time.sleep(_POLL_S)
 
     def wait_until_equal(self, topic: str, partition: int) -> None:
-        """Wait until all replicas of a partition have the same bytes; nobody may write.
-
-        Raises:
-            BrokerFailure: They have not after a while.
-        """
+        """Wait until all replicas of a partition have the same bytes; nobody may write."""
         deadline = time.monotonic() + EQUAL_TIMEOUT_S
         while len(set((digests := self.digests(topic, partition)).values())) > 1:
             if time.monotonic() > deadline:

@@ -43,8 +43,6 @@ class KafkaController:
     """A controller that has one partition and its brokers, and sees these come back.
 
     Args:
-        state: The partition, the topic's first one.
-        brokers: The brokers as they are registered.
         is_elr_enabled: Whether the cluster has eligible leader replicas.
     """
 

@@ -28,14 +28,9 @@ def clean_log_directory(
 
     Args:
         directory: A log directory that was cleanly shut down; it is changed.
-        now_ms: The time that Kafka sees.
-        topics: Settings of each topic.
 
     Returns:
         The cleaner checkpoint of the directory afterwards.
-
-    Raises:
-        KafkaFailure: Kafka threw.
     """
     kafka = Kafka(now_ms=now_ms)
     high_watermarks = read_offset_checkpoint(directory / HIGH_WATERMARKS)

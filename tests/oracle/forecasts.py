@@ -74,8 +74,6 @@ class Referee:
     """Makes the directories of a case, asks the doctor, starts a broker, compares.
 
     Args:
-        folder: Where the directories are made.
-        starter: Starts the brokers.
         as_nobody: Starts those that run as another user.
     """
 

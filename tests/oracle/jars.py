@@ -42,10 +42,6 @@ def kafka_jars() -> list[Path]:
 
     Those of the folder that ``PYLOG_KAFKA_JARS`` names, else those of the checkout's cache, which
     is filled first where that has not been done.
-
-    Raises:
-        JavaNotFoundError: There is no Java to fetch them with.
-        JarsUnavailableError: They cannot be fetched.
     """
     said = os.environ.get(JARS_VARIABLE)
     if said:
@@ -54,12 +50,7 @@ def kafka_jars() -> list[Path]:
 
 
 def jars_of(version: str) -> list[Path]:
-    """Return the jars of a broker of another version and of what it needs, by name.
-
-    Raises:
-        JavaNotFoundError: There is no Java to fetch them with.
-        JarsUnavailableError: They cannot be fetched.
-    """
+    """Return the jars of a broker of another version and of what it needs, by name."""
     library = Library(group=_GROUP, artifact=_ARTIFACT, version=version)
     return fetch_jars([library], _CACHE / f"kafka-{version}", exclusions=[_TOOLS_API])
 
@@ -76,12 +67,7 @@ def tools_jars() -> list[Path]:
 
 
 def mirror_jar() -> Path:
-    """Return the jar of MirrorMaker; what it needs for its records is among Kafka's jars.
-
-    Raises:
-        JavaNotFoundError: There is no Java to fetch it with.
-        JarsUnavailableError: It cannot be fetched.
-    """
+    """Return the jar of MirrorMaker; what it needs for its records is among Kafka's jars."""
     folder = _CACHE / f"{MIRROR.artifact}-{MIRROR.version}"
     needed = [Exclusion(group=group, artifact=name) for group, name in _NEEDED_BY_MIRROR]
     jars = fetch_jars([MIRROR], folder, exclusions=needed)

@@ -50,12 +50,7 @@ def start_jvm(*, heap: str = "1g", options: tuple[str, ...] = ()) -> None:
     """Start the JVM with Kafka's jars, unless it runs already.
 
     Args:
-        heap: Largest heap, as ``-Xmx`` takes it.
         options: More options for the JVM; ignored if it runs already.
-
-    Raises:
-        JavaNotFoundError: There is no Java that is new enough.
-        JarsUnavailableError: Kafka's jars cannot be fetched.
     """
     if jpype.isJVMStarted():
         return

@@ -62,11 +62,8 @@ class Kafka:
         """Open a partition's directory, or create it, as a starting broker does.
 
         Args:
-            directory: Named ``<topic>-<partition>``.
             config: Topic settings by Kafka's names; small segments by ``internal.segment.bytes``.
             clean_shutdown: False makes Kafka recover everything above the recovery point.
-            log_start_offset: The checkpointed one.
-            recovery_point: The checkpointed one.
 
         Returns:
             The partition; its high watermark is the log start offset until it is set.

@@ -34,18 +34,14 @@ _SERIALIZER: Final = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
 @dataclass(slots=True)
 class Sent:
-    """What producers sent, by what became of it.
+    """What producers sent, by what became of it."""
 
-    Attributes:
-        acknowledged: Values by offset, by partition; a transaction's once its commit was.
-        undecided: Groups of values of which all or none may be there: one record, or the records
-            of a transaction whose commit was asked for and not answered.
-        never: Values that no committed reader may get.
-    """
-
+    # Values by offset, by partition; a transaction's once its commit was
     acknowledged: dict[Partition, dict[int, bytes]] = field(default_factory=dict)
+    # Groups of values of which all or none may be there: one record, or the records of a
+    # transaction whose commit was asked for and not answered
     undecided: list[frozenset[bytes]] = field(default_factory=list)
-    never: set[bytes] = field(default_factory=set)
+    never: set[bytes] = field(default_factory=set)  # values that no committed reader may get
 
     @property
     def count(self) -> int:
@@ -58,7 +54,6 @@ class Sent:
         """Return what is wrong with what consumers got; nothing is best.
 
         Args:
-            got: Records by partition.
             is_committed: Whether they read committed records only; others get everything.
         """
         found = []
@@ -86,15 +81,7 @@ class Sent:
 
 
 class Load:
-    """Producers in threads of their own; a context manager that stops them.
-
-    Args:
-        bootstrap_servers: Of the broker or the cluster.
-        idempotent: Topic that idempotent producers write to.
-        transactional: Topic that transactional producers write to.
-        partitions: Of each topic.
-        transactional_ids: One producer each.
-    """
+    """Producers in threads of their own; a context manager that stops them."""
 
     def __init__(
         self,

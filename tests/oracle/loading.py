@@ -126,8 +126,6 @@ def play_loads(plan: LoadPlan, scratch: Path, *, name: str = DIRECTORY) -> Itera
     """Let Kafka write a log, and load a damaged copy of it for each case.
 
     Args:
-        plan: What to do.
-        scratch: An empty directory to work in.
         name: Of the copies' directories: it says what state the partition is in.
     """
     (scratch / "written").mkdir()
@@ -207,11 +205,7 @@ def play_load(
 
 
 def load_by_kafka(directory: Path, task: LoadTask) -> LoadAnswer:
-    """Load a partition directory by Kafka, and close it cleanly.
-
-    Raises:
-        KafkaFailure: Kafka threw; the directory is as that left it.
-    """
+    """Load a partition directory by Kafka, and close it cleanly."""
     with _opened(directory, task) as partition:
         log = partition.log
         return LoadAnswer(
@@ -223,11 +217,7 @@ def load_by_kafka(directory: Path, task: LoadTask) -> LoadAnswer:
 
 
 def truncate_by_kafka(directory: Path, task: LoadTask, to: int) -> TruncateAnswer:
-    """Load a partition directory by Kafka, truncate it as a follower does, and close it cleanly.
-
-    Raises:
-        KafkaFailure: Kafka threw; the directory is as that left it.
-    """
+    """Load a partition directory by Kafka, truncate it as a follower does, and close it cleanly."""
     with _opened(directory, task) as partition, kafka_failures():
         truncated = bool(partition.log.truncateTo(jpype.JLong(to)))
         return TruncateAnswer(truncated=truncated, log_end_offset=int(partition.log.logEndOffset()))

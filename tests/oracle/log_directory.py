@@ -64,8 +64,6 @@ def load_log_directory(
     directories of one partition. ``__cluster_metadata`` is not its business.
 
     Args:
-        directory: A log directory of a broker.
-        now_ms: The time that Kafka sees.
         defaults: The broker's default topic settings.
         topics: Settings of topics that differ from them.
     """
@@ -86,11 +84,7 @@ def load_log_directory(
 def consumed_records(
     directory: Path, *, now_ms: int, read_committed: bool = True
 ) -> dict[str, list[ReadRecord]]:
-    """Return what a consumer gets of every partition, by directory name, in offset order.
-
-    Raises:
-        KafkaFailure: Kafka's LogManager does not load the directory.
-    """
+    """Return what a consumer gets of every partition, by directory name, in offset order."""
     with _loaded(directory, now_ms, {}, {}) as (_, logs, error):
         if error:
             raise KafkaFailure("LogManager.loadLogs", error, "")
@@ -117,12 +111,6 @@ def load_and_die(
 
     Args:
         directory: A log directory; its checkpoints and its marker are gone by.
-        now_ms: The time that Kafka sees.
-        topics: The settings of each topic.
-        batches: What is appended, by partition directory.
-
-    Raises:
-        KafkaFailure: A log does not load, or does not take its batch.
     """
     kafka = Kafka(now_ms=now_ms)
     starts, points = (

@@ -103,13 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_golden_broker(into: Path) -> None:
-    """Run the broker and write what it leaves into a folder.
-
-    Raises:
-        BrokerFailure: It did not start or end as it should.
-        KafkaFailure: A client failed.
-        AssertionError: The directory does not hold what the consumer got.
-    """
+    """Run the broker and write what it leaves into a folder."""
     with tempfile.TemporaryDirectory(prefix="golden-broker-") as name:
         scratch = Path(name)
         with Broker(scratch / "data", scratch=scratch, settings=UNTOUCHED) as broker:

@@ -78,11 +78,7 @@ class Promise:
 
 
 class Load:
-    """Producers that send to all topics until they are told to stop; a context manager.
-
-    Args:
-        bootstrap_servers: Of the brokers.
-    """
+    """Producers that send to all topics until they are told to stop; a context manager."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._producers = {
@@ -251,8 +247,6 @@ def run_night(cluster: Cluster, chance: random.Random, *, steps: int) -> dict[by
 
     Args:
         cluster: It runs, and has a controller of its own; none of its nodes runs afterwards.
-        chance: What happens.
-        steps: How much happens.
     """
     with Night(cluster) as night:
         for _ in range(steps):

@@ -11,11 +11,7 @@ CLEANER = CleanerConfig(producer_id_expiration_ms=PRODUCER_ID_EXPIRATION_MS)
 
 
 def load_by_us(directory: Path, task: LoadTask) -> LoadAnswer:
-    """Load a partition directory as Kafka would, and write what loading and closing change.
-
-    Raises:
-        PylogError: Kafka would not load it either.
-    """
+    """Load a partition directory as Kafka would, and write what loading and closing change."""
     result = recover_partition(
         directory,
         config=_config(task),
@@ -34,11 +30,7 @@ def load_by_us(directory: Path, task: LoadTask) -> LoadAnswer:
 
 
 def truncate_by_us(directory: Path, task: LoadTask, to: int) -> TruncateAnswer:
-    """Load a partition directory, truncate it as a follower does, and close it.
-
-    Raises:
-        PylogError: Kafka would not do it either.
-    """
+    """Load a partition directory, truncate it as a follower does, and close it."""
     result = truncate_partition(
         directory,
         config=_config(task),

@@ -13,11 +13,7 @@ from tests.oracle.rounds import NUMBERS, CleanAnswer, CleanTask
 
 
 def clean_by_us(directory: Path, task: CleanTask) -> CleanAnswer:
-    """Clean a partition directory as Kafka would, MD5 and bounded offset map included.
-
-    Raises:
-        PylogError: The round failed.
-    """
+    """Clean a partition directory as Kafka would, MD5 and bounded offset map included."""
     config = LogConfig.from_topic_overrides({k: str(v) for k, v in task.config.items()})
     cleaner = CleanerConfig(
         dedupe_buffer_bytes=task.cleaner.map_bytes,

@@ -89,9 +89,7 @@ class OpenPartition:
         """Append a batch as replication does: with the offsets that it has.
 
         Args:
-            batch: With its gaps between records.
             base_offset: At or above the log end offset, which is the default.
-            leader_epoch: The epoch stamped on the batch.
 
         Returns:
             Its first and last offset.
@@ -119,12 +117,10 @@ class OpenPartition:
         """Append a commit or abort marker, as the transaction coordinator has it written.
 
         Args:
-            producer_id: The producer whose transaction ends.
             epoch: Its epoch; with transaction version 2 one more than its last batch had.
             commit: False to abort.
             timestamp: Of the marker, epoch milliseconds.
             coordinator_epoch: Never smaller than in an earlier marker of this producer.
-            leader_epoch: Of this partition's leader.
             transaction_version: 2 has Kafka check that the epoch was bumped.
 
         Returns:

@@ -32,43 +32,29 @@ COMMON: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCase:
-    """One load of a copy of the log.
+    """One load of a copy of the log."""
 
-    Attributes:
-        damages: What happens to the copy before, in order.
-        interrupted_clean: None, or how far a round of cleaning got before it was killed, as a
-            fraction of its changes; it comes before the damages.
-        recovery_point, log_start: Checkpointed offsets as fractions of the log's offsets; above 1
-            they lie beyond its end.
-        offset_shift: Added to both, to hit the offsets beside a segment's base.
-        clean_shutdown: Whether the log directory has the marker of a clean shutdown.
-        wait_ms: How long the log lay there.
-    """
-
-    damages: tuple[Damage, ...]
+    damages: tuple[Damage, ...]  # what happens to the copy before, in order
+    # None, or how far a round of cleaning got before it was killed, as a fraction of its changes;
+    # it comes before the damages
     interrupted_clean: float | None
+    # Checkpointed offsets, as fractions of the log's offsets; above 1 they lie beyond its end
     recovery_point: float
     log_start: float
-    offset_shift: int
-    clean_shutdown: bool
-    wait_ms: int
+    offset_shift: int  # added to both, to hit the offsets beside a segment's base
+    clean_shutdown: bool  # whether the log directory has the marker of a clean shutdown
+    wait_ms: int  # how long the log lay there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """A log and how it is loaded.
-
-    Attributes:
-        config: Topic settings.
-        rounds: What is written; between two rounds the log is closed cleanly and opened again.
-        ends_cleanly: False leaves the directory as a killed broker does, indexes preallocated.
-        cases: Loads, each of its own copy.
-    """
+    """A log and how it is loaded."""
 
     config: Mapping[str, object]
+    # What is written; between two rounds the log is closed cleanly and opened again
     rounds: tuple[tuple[Step, ...], ...]
-    ends_cleanly: bool
-    cases: tuple[LoadCase, ...]
+    ends_cleanly: bool  # false leaves the directory as a killed broker does, indexes preallocated
+    cases: tuple[LoadCase, ...]  # loads, each of its own copy
 
 
 def load_plans() -> st.SearchStrategy[LoadPlan]:

@@ -27,34 +27,21 @@ TIME_ENTRY_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionCase:
-    """One pass, in proportions, since sizes, ages and offsets are known only when it comes.
-
-    Attributes:
-        policy: ``cleanup.policy``.
-        size: Of how many of the newest segments the log may have the size; None for no limit.
-        size_shift: Added to that.
-        age: Segment whose age is the limit, as a fraction of all; None for no limit.
-        age_shift: Added to that.
-        high_watermark, log_start, raised_to: Fractions of the log's offsets: the high watermark,
-            the checkpointed log start, and where DeleteRecords raises it once the log is open.
-        offset_shift: Added to these three.
-        wait_ms: How long the log lay there; a clock that is behind sees timestamps in the future.
-        damages: What happens to its small files before.
-        seed: Of the files' times.
-    """
+    """One pass, in proportions, since sizes, ages and offsets are known only when it comes."""
 
     policy: str
+    # Of how many of the newest segments the log may have the size; None for no limit
     size: int | None
-    size_shift: int
-    age: float | None
-    age_shift: int
-    high_watermark: float
-    log_start: float
-    raised_to: float
-    offset_shift: int
-    wait_ms: int
-    damages: tuple[Damage, ...]
-    seed: int
+    size_shift: int  # added to that
+    age: float | None  # segment whose age is the limit, as a fraction of all; None for no limit
+    age_shift: int  # added to that
+    high_watermark: float  # this and the next two are fractions of the log's offsets
+    log_start: float  # the checkpointed one
+    raised_to: float  # where DeleteRecords raises it once the log is open
+    offset_shift: int  # added to these three
+    wait_ms: int  # how long the log lay there; a clock that is behind sees timestamps in the future
+    damages: tuple[Damage, ...]  # what happens to its small files before
+    seed: int  # of the files' times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +188,7 @@ def task_of(
 
 
 def retain_by_kafka(directory: Path, task: RetentionTask) -> RetentionAnswer:
-    """Open a partition by Kafka, make one deletion pass, and close it cleanly.
-
-    Raises:
-        KafkaFailure: Kafka threw; the directory is as that left it.
-    """
+    """Open a partition by Kafka, make one deletion pass, and close it cleanly."""
     kafka = Kafka(now_ms=task.now_ms)
     with kafka.open_partition(
         directory, config=task.config, log_start_offset=task.log_start_checkpoint

@@ -38,21 +38,14 @@ Record = tuple[int, int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one partition.
+    """What became of one partition."""
 
-    Attributes:
-        leader: Node id; None without a leader.
-        way: How it was elected, in the words of an audit.
-        others: Who else led since.
-        cuts: Offsets at which brokers cut their logs, in order, by node id.
-        records: What the leader's log has; nothing without a leader.
-    """
-
-    leader: int | None
-    way: str
-    others: Sequence[int]
+    leader: int | None  # node id; None without a leader
+    way: str  # how it was elected, in the words of an audit
+    others: Sequence[int]  # who else led since
+    # Offsets at which brokers cut their logs, in order, by node id
     cuts: Mapping[int, Sequence[int]]
-    records: Collection[Record]
+    records: Collection[Record]  # what the leader's log has; nothing without a leader
 
 
 def copy_state(cluster: Cluster, folder: Path) -> None:
@@ -90,9 +83,7 @@ def come_back(
     Args:
         cluster: None of its nodes runs.
         order: Node ids of the brokers that start.
-        then: What to do when these run.
         last: Node ids of the brokers that start thereafter.
-        at_last: What to do when these run.
     """
     metadata = cluster.controller.log_directory / METADATA_DIRECTORY
     logged = {node: len(cluster.node(node).log_lines()) for node in NODE_IDS}
@@ -210,11 +201,7 @@ def _are_in_sync(cluster: Cluster, up: set[int]) -> bool:
 
 
 def wait_for(what: str, is_so: Callable[[], bool]) -> None:
-    """Wait until something is so.
-
-    Raises:
-        BrokerFailure: It is not so in time.
-    """
+    """Wait until something is so."""
     deadline = time.monotonic() + _TIMEOUT_S
     while not is_so():
         if time.monotonic() > deadline:

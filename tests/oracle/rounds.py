@@ -92,12 +92,7 @@ class PlayedRound:
 
 
 def play(plan: LogPlan, scratch: Path) -> Iterator[PlayedRound]:
-    """Let Kafka write and clean a log, round by round; stop after a round that it fails.
-
-    Args:
-        plan: What to do.
-        scratch: An empty directory to work in.
-    """
+    """Let Kafka write and clean a log, round by round; stop after a round that it fails."""
     kafka = Kafka(now_ms=START_MS)
     writer = LogWriter(kafka)
     directory = scratch / "kafka" / DIRECTORY
@@ -147,9 +142,6 @@ def clean_by_kafka(kafka: Kafka, directory: Path, task: CleanTask) -> CleanAnswe
     """Clean a partition directory by Kafka; it is closed cleanly at the end.
 
     The parent directory's cleaner checkpoint is overwritten.
-
-    Raises:
-        KafkaFailure: Kafka threw; the directory is as that left it.
     """
     kafka.now_ms = task.now_ms
     with kafka.open_partition(

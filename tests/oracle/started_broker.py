@@ -43,23 +43,15 @@ class LoadedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedBroker:
-    """What became of a start.
+    """What became of a start."""
 
-    Attributes:
-        is_up: Whether the broker serves clients.
-        error: Why it does not.
-        offline: Log directories that it goes on without.
-        logs: What it serves, by partition.
-        defaults: Configs in force of topics without one, by topic key.
-        is_left: Whether threads of it may be left, as no process of a broker leaves any.
-    """
-
-    is_up: bool
-    error: str
-    offline: Sequence[str] = ()
-    logs: Mapping[str, LoadedLog] | None = None
+    is_up: bool  # whether the broker serves clients
+    error: str  # why it does not
+    offline: Sequence[str] = ()  # log directories that it goes on without
+    logs: Mapping[str, LoadedLog] | None = None  # what it serves, by partition
+    # Configs in force of topics without one, by topic key
     defaults: Mapping[str, str] | None = None
-    is_left: bool = False
+    is_left: bool = False  # whether threads of it may be left, as no process of a broker leaves any
 
 
 class Starter:

@@ -57,7 +57,6 @@ class Clients:
     """Clients of a broker: groups of each protocol, and transactions in each state that lasts.
 
     Args:
-        bootstrap_servers: Of the broker.
         stack: Ends them all, however the test ends; no server has to answer.
     """
 

@@ -64,15 +64,10 @@ LEAST_DAMAGE_BYTES: Final = 1_000
 
 @dataclass
 class Truth:
-    """What producers were told of their transactions, by values of records.
+    """What producers were told of their transactions, by values of records."""
 
-    Attributes:
-        acknowledged: The commit was answered.
-        undone: It was aborted, or never to be committed.
-    """
-
-    acknowledged: set[bytes] = field(default_factory=set)
-    undone: set[bytes] = field(default_factory=set)
+    acknowledged: set[bytes] = field(default_factory=set)  # the commit was answered
+    undone: set[bytes] = field(default_factory=set)  # it was aborted, or never to be committed
 
     def check(self, values: set[bytes]) -> None:
         """Compare with what a committed reader gets."""

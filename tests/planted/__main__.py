@@ -75,11 +75,7 @@ def read_product(root: Path) -> dict[Path, str]:
 
 
 def find_place(modules: Mapping[Path, str], mistake: Mistake) -> Path:
-    """Return the one module that has a mistake's text.
-
-    Raises:
-        MistakeError: No module has it, or it stands there several times.
-    """
+    """Return the one module that has a mistake's text."""
     places = [path for path, text in modules.items() for _ in range(text.count(mistake.text))]
     if len(places) != 1:
         where = ", ".join(map(str, places)) or "nowhere"

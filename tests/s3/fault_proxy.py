@@ -73,37 +73,25 @@ _ANSWERS: Final = {
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """One thing that goes wrong, so many times.
-
-    Attributes:
-        kind: What.
-        operation: Regular expression that the request's operation has to match; see ``Request``.
-        key: Regular expression that has to be found in the key.
-        times: How often it goes wrong before requests pass again.
-        skip: How many matching requests pass before.
-        hits: How often it has gone wrong.
-    """
+    """One thing that goes wrong, so many times."""
 
     kind: FaultKind
+    # Regular expression that the request's operation has to match; see ``Request``
     operation: str = ".*"
-    key: str = ""
-    times: int = 1
-    skip: int = 0
-    hits: int = 0
+    key: str = ""  # regular expression that has to be found in the key
+    times: int = 1  # how often it goes wrong before requests pass again
+    skip: int = 0  # how many matching requests pass before
+    hits: int = 0  # how often it has gone wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request as it arrived.
+    """One request as it arrived."""
 
-    Attributes:
-        operation: GET, HEAD, PUT, DELETE, LIST, PUT_IF (under a condition), CREATE_UPLOAD, PART,
-            PART_COPY, COMPLETE, ABORT, DELETE_MANY, or the method and the sub-resource.
-        key: Path below the bucket, or the prefix of a listing.
-    """
-
+    # GET, HEAD, PUT, DELETE, LIST, PUT_IF (under a condition), CREATE_UPLOAD, PART, PART_COPY,
+    # COMPLETE, ABORT, DELETE_MANY, or the method and the sub-resource
     operation: str
-    key: str
+    key: str  # path below the bucket, or the prefix of a listing
 
     @property
     def kind(self) -> str:
@@ -113,29 +101,22 @@ class Request:
 
 @dataclass(slots=True)
 class FaultProxy:
-    """The proxy's knobs and counters; ``run_proxy`` starts one.
-
-    Attributes:
-        endpoint: Where it listens.
-        requests: All that arrived, in order.
-        on_request: Called with every request before it is passed on.
-        faults: What goes wrong from now on.
-        body_bytes: Bytes of answers' bodies, by operation.
-        sent_bytes: Bytes of requests' bodies, by operation.
-        policy: What the senders may do; None: all.
-        is_serial: Whether conditional PUTs are passed on one after the other: moto looks first and
-            writes then, so on a busy machine two writers of one version win.
-    """
+    """The proxy's knobs and counters; ``run_proxy`` starts one."""
 
     upstream: str
-    endpoint: str = ""
-    requests: list[Request] = field(default_factory=list)
+    endpoint: str = ""  # where it listens
+    requests: list[Request] = field(default_factory=list)  # all that arrived, in order
+    # Called with every request before it is passed on
     on_request: Callable[[Request], None] | None = None
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)  # what goes wrong from now on
+    # Bytes of answers' bodies, by operation
     body_bytes: Counter[str] = field(default_factory=Counter)
+    # Bytes of requests' bodies, by operation
     sent_bytes: Counter[str] = field(default_factory=Counter)
     slow_seconds: float = 0.3
-    policy: Policy | None = None
+    policy: Policy | None = None  # what the senders may do; None: all
+    # Whether conditional PUTs are passed on one after the other: moto looks first and writes then,
+    # so on a busy machine two writers of one version win
     is_serial: bool = False
     _first_answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(
         default_factory=dict

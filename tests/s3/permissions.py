@@ -29,25 +29,15 @@ _OF_ALL = {"Sid", "Effect", "Action", "Resource", "Condition"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """One thing that a request has to be allowed.
+    """One thing that a request has to be allowed."""
 
-    Attributes:
-        action: As policies call it.
-        resource: Name of the bucket or object (ARN).
-        context: What conditions may ask for.
-    """
-
-    action: str
-    resource: str
-    context: Mapping[str, str] = field(default_factory=dict)
+    action: str  # as policies call it
+    resource: str  # name of the bucket or object (ARN)
+    context: Mapping[str, str] = field(default_factory=dict)  # what conditions may ask for
 
 
 def needs_of(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Iterator[Need]:
-    """Yield all that a request has to be allowed.
-
-    Raises:
-        ValueError: A request that this project is not known to make.
-    """
+    """Yield all that a request has to be allowed."""
     parts = urlsplit(target)
     bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
     query = parse_qs(parts.query, keep_blank_values=True)

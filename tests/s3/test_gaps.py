@@ -43,8 +43,6 @@ class Upload:
     """A source, and a file that leaves out some of it.
 
     Args:
-        objects: Where both are.
-        folder: For the file.
         pieces: In order: True for a gap, False for own bytes, each with its length.
     """
 

@@ -32,13 +32,7 @@ VOTER = "3Db5QLSqSZieL3rJBUUegA"
 
 
 class Lost:
-    """A cluster's log directories; what its brokers had of the metadata is one older copy.
-
-    Args:
-        pylog: The program.
-        folder: Where it lies.
-        name: Of the cluster.
-    """
+    """A cluster's log directories; what its brokers had of the metadata is one older copy."""
 
     def __init__(self, pylog: Callable[..., Any], folder: Path, name: str) -> None:
         self._pylog = pylog

@@ -60,19 +60,12 @@ VOLATILE |= {"options", "plan"}
 
 @dataclass(frozen=True)
 class Stage:
-    """What an operation is given.
+    """What an operation is given."""
 
-    Attributes:
-        place: What it runs on.
-        folder: Has the log directory ``log``, and what operations make.
-        options: Of all operations.
-        reports: Of the operations before.
-    """
-
-    place: Place
-    folder: Path
-    options: JobOptions
-    reports: list[Report]
+    place: Place  # what it runs on
+    folder: Path  # has the log directory ``log``, and what operations make
+    options: JobOptions  # of all operations
+    reports: list[Report]  # of the operations before
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -101,13 +94,7 @@ def mixed(path: Path) -> JobOptions:
 
 
 def on_log(operation: Callable[..., Report], *more: Any, **changes: Any) -> Operation:
-    """Return an operation on the log directory.
-
-    Args:
-        operation: Gets place, roots and options.
-        *more: What it gets besides.
-        **changes: Of the options.
-    """
+    """Return an operation on the log directory."""
 
     def run(stage: Stage) -> Report:
         options = replace(stage.options, **changes)

@@ -43,25 +43,15 @@ LOADS_STRIDE = 1 if ALL else 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the uninterrupted round, and the directory before it, look like.
+    """What the uninterrupted round, and the directory before it, look like."""
 
-    Attributes:
-        start: The directory with the scratch files of both passes, before the commit.
-        prefixes: The directory with the first 0, 1, 2, ... groups swapped.
-        times: For each of these the modification times of the segments.
-        log: The log as it was.
-        values: The newest committed value of every key.
-        before: All data records before the round.
-        after: All data records after it.
-    """
-
-    start: Tree
-    prefixes: list[dict[str, bytes]]
-    times: list[dict[str, int]]
-    log: LoadedLog
-    values: Any
-    before: list[Any]
-    after: list[Any]
+    start: Tree  # the directory with the scratch files of both passes, before the commit
+    prefixes: list[dict[str, bytes]]  # the directory with the first 0, 1, 2, ... groups swapped.
+    times: list[dict[str, int]]  # for each of these the modification times of the segments
+    log: LoadedLog  # the log as it was
+    values: Any  # the newest committed value of every key
+    before: list[Any]  # all data records before the round
+    after: list[Any]  # all data records after it
 
 
 def expect(directory: Path, round_: Cleaning, prepared: PreparedRound) -> Expected:

@@ -58,7 +58,6 @@ class Mirrored:
     """A mirror with something new for a managed root.
 
     Args:
-        url: Where it lies.
         folder: For the files as their broker left them.
         is_first: Whether the root has nothing of the partition yet.
     """

@@ -44,17 +44,11 @@ Tree = dict[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """A log directory on a disk that loses its power.
+    """A log directory on a disk that loses its power."""
 
-    Attributes:
-        disk: What it lies on, with the scratch files beside it.
-        root: The directory.
-        made: The same as it is before the run.
-    """
-
-    disk: Path
+    disk: Path  # what it lies on, with the scratch files beside it
     root: BrokerDirectory
-    made: BrokerDirectory
+    made: BrokerDirectory  # the same as it is before the run
 
     def reset(self) -> None:
         """Make the directory as it was before the run."""

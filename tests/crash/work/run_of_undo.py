@@ -90,23 +90,14 @@ def compacted(tmp_path: Path) -> tuple[BrokerDirectory, JobOptions, dict[str, An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """A directory that was compacted, and what has to become of it.
+    """A directory that was compacted, and what has to become of it."""
 
-    Attributes:
-        disk: What it lies on, with the trash.
-        root: The directory.
-        options: Of the undo.
-        before: Its partitions before the compaction.
-        after: The same after it.
-        copy: The disk as the compaction left it.
-    """
-
-    disk: Path
+    disk: Path  # what it lies on, with the trash
     root: BrokerDirectory
-    options: JobOptions
-    before: dict[str, Any]
-    after: dict[str, Any]
-    copy: Path
+    options: JobOptions  # of the undo
+    before: dict[str, Any]  # its partitions before the compaction
+    after: dict[str, Any]  # the same after it
+    copy: Path  # the disk as the compaction left it
 
     def reset(self) -> None:
         """Make the disk as the compaction left it."""

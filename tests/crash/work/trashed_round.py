@@ -46,29 +46,17 @@ from tests.pylog_spark.overflowing_roots import FAR, overflowing_root
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """A partition that was cleaned with a trash beside it.
+    """A partition that was cleaned with a trash beside it."""
 
-    Attributes:
-        directory: The partition.
-        round_: The round that cleaned it.
-        place: The run's trash.
-        plan: The commit.
-        prepared: The directory and the trash before the commit: scratch files lie there.
-        before: The directory as a load leaves it.
-        after: The directory as the commit leaves it.
-        cleaned: The same with times, and the trash.
-        disk: What both lie on.
-    """
-
-    disk: Path
+    disk: Path  # what both lie on
     directory: Path
-    round_: Cleaning
-    place: Path
+    round_: Cleaning  # the round that cleaned it
+    place: Path  # the run's trash
     plan: CommitPlan
-    prepared: Tree
-    before: dict[str, bytes]
-    after: dict[str, bytes]
-    cleaned: Path
+    prepared: Tree  # the directory and the trash before the commit: scratch files lie there
+    before: dict[str, bytes]  # the directory as a load leaves it
+    after: dict[str, bytes]  # the directory as the commit leaves it
+    cleaned: Path  # the same with times, and the trash
 
     @property
     def folders(self) -> list[Path]:
