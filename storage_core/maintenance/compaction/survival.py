@@ -128,6 +128,10 @@ class SegmentFilter:
         self._index = index
         self._producers = producers
         self._dirty = index.segments.get(base_offset, _NOT_READ)
+        # Pass one has looked at checksums; where the map was full, only up to there.
+        self.checks_crc = plan.verify_crc and not (
+            self._dirty.start_position == 0 and plan.end_of(base_offset) <= index.end_offset
+        )
         modified_ms = plan.by_base_offset[base_offset].modified_ms
         self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
         self._number = index.numbers.get(base_offset, 0)

@@ -85,7 +85,7 @@ def uses(monkeypatch) -> Uses:
 def count_uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
     counted = Uses()
     monkeypatch.setattr(known_segment, "LEAST_RUN_BYTES", 1)
-    reading, writer = rewrite._Filtering, rewrite._GroupWriter
+    reading, writer = rewrite._PassTwo, rewrite._GroupWriter
     known, copy, leave = reading._known_segment, writer.copy, writer.leave
 
     def noted(self, *arguments):
@@ -497,7 +497,7 @@ def test_a_segment_that_is_another_one_when_it_is_copied_stops_the_round(
     log, folder, monkeypatch, tmp_path
 ):
     first_round().clean(log, sidecars=folder)
-    known = rewrite._Filtering._known_segment
+    known = rewrite._PassTwo._known_segment
 
     def replaced(self, reader, segment):
         found = known(self, reader, segment)
@@ -506,7 +506,7 @@ def test_a_segment_that_is_another_one_when_it_is_copied_stops_the_round(
             Path(copy).rename(log / segment.log_file)
         return found
 
-    monkeypatch.setattr(rewrite._Filtering, "_known_segment", replaced)
+    monkeypatch.setattr(rewrite._PassTwo, "_known_segment", replaced)
     with pytest.raises(ChangedWhileReadError, match="key sidecar"):
         second_round().clean(log, sidecars=folder)
 
