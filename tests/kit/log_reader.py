@@ -69,7 +69,7 @@ _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 class LazyIndexes:
     """The indexes of one partition's segments.
 
-    A file that is missing is as an empty one.
+    A file that is missing is as an empty one; nothing is read twice.
 
     Args:
         names: The files that there are; one that is not among them is not looked for.
@@ -82,7 +82,6 @@ class LazyIndexes:
         self._limit_bytes = limit_bytes
         self._offsets: dict[int, OffsetIndex] = {}
         self._times: dict[int, TimeIndex] = {}
-        self.opened = 0  # how many index files have been read
 
     def offset_index(self, base_offset: int) -> OffsetIndex:
         """Return the offset index of a segment."""
@@ -96,16 +95,10 @@ class LazyIndexes:
             self._times[base_offset] = self._open(TimeIndex, base_offset, TIME_INDEX_SUFFIX)
         return self._times[base_offset]
 
-    def release(self) -> None:
-        """Forget what has been read; it is read again when it is needed again."""
-        self._offsets.clear()
-        self._times.clear()
-
     def _open(self, kind: type[_Index], base_offset: int, suffix: str) -> _Index:
         name = segment_file(base_offset, suffix)
         if name not in self._names:
             return kind.parse(base_offset, b"")
-        self.opened += 1
         return kind.of_file(
             base_offset,
             partial(self._store.open_file, name),

@@ -49,7 +49,7 @@ MISTAKES: Final = (
         "The dirty part begins a segment too early where it begins at a segment's base.",
         "while dirty < active and segments[BASE_OFFSET, dirty + 1] <= first_dirty:",
         "while dirty < active and segments[BASE_OFFSET, dirty + 1] < first_dirty:",
-        (f"{_KERNELS}/test_compaction_walk.py", f"{_COMPACTION}/test_candidates.py"),
+        (f"{_KERNELS}/test_compaction_walk.py", f"{_COMPACTION}/test_plan.py"),
     ),
     Mistake(
         "kernels",
@@ -70,7 +70,7 @@ MISTAKES: Final = (
         "A tombstone stays one cleaning too long where its horizon is this very moment.",
         "DELETE_HORIZON_BIT != 0 and table[BASE_TIMESTAMP, row] <= now_ms",
         "DELETE_HORIZON_BIT != 0 and table[BASE_TIMESTAMP, row] < now_ms",
-        (f"{_KERNELS}/test_batch_judge.py", f"{_COMPACTION}/test_delete_horizon.py"),
+        (f"{_KERNELS}/test_batch_judge.py", f"{_COMPACTION}/test_retention_rules.py"),
     ),
     Mistake(
         "kernels",
@@ -85,7 +85,7 @@ MISTAKES: Final = (
         "A new tombstone may go at the next cleaning: delete.retention.ms is left out.",
         "new_horizon = self._plan.now_ms + self._plan.delete_retention_ms",
         "new_horizon = self._plan.now_ms",
-        (f"{_KERNELS}/test_batch_judge.py", f"{_COMPACTION}/test_delete_horizon.py"),
+        (f"{_KERNELS}/test_batch_judge.py", f"{_COMPACTION}/test_retention_rules.py"),
     ),
     # The loader.
     Mistake(

@@ -1,4 +1,4 @@
-"""What lies in log directories."""
+"""What lies in log directories, whose they are, and the file that switches all off."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from storage_core.catalog.log_directories import (
     find_inconsistent_topic_ids,
     read_topic_id,
 )
-from storage_core.errors import (
-    CheckpointError,
-)
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off, read_off_switch
+from storage_core.catalog.roles import Role, guess_role, local_path, require_role
+from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition
-from storage_core.store import LocalStore
+from storage_core.store import LocalStore, open_object_store
 from tests.kit.golden_data import Golden
 from tests.kit.one_partition import observe_log_directory
 
@@ -215,3 +215,94 @@ def test_the_topic_id_of_a_partition_on_a_disk_is_read_without_listing_it(tmp_pa
 
     monkeypatch.setattr(LocalStore, "list_files", listed)
     assert [read_topic_id(str(place)) for place in (with_id, without)] == [ID_A, None]
+
+
+def test_a_directory_with_a_brokers_properties_looks_like_a_brokers(tmp_path: Path):
+    assert guess_role(tmp_path) is Role.MIRROR
+    (tmp_path / "meta.properties").touch()
+    assert guess_role(tmp_path) is Role.BROKER
+    assert guess_role(str(tmp_path)) is Role.BROKER
+    assert guess_role(f"file://{tmp_path}") is Role.BROKER
+
+
+def test_a_directory_with_our_word_for_it_looks_managed(tmp_path: Path):
+    (tmp_path / "pylog-root.json").touch()
+    (tmp_path / "meta.properties").touch()
+    assert guess_role(tmp_path) is Role.MANAGED
+
+
+def test_a_url_is_a_mirror_unless_our_own_object_lies_there(tmp_path: Path):
+    url = f"memory://roles-{tmp_path.name}"
+    assert guess_role(url) is Role.MIRROR
+    open_object_store(url).put("pylog-root.json", b"{}")
+    assert guess_role(url) is Role.MANAGED
+    assert guess_role(tmp_path / "none") is Role.MIRROR
+
+
+@pytest.mark.parametrize(
+    ("root", "path"),
+    [
+        ("/data/logs", Path("/data/logs")),
+        ("data:1/logs", Path("data:1/logs")),
+        ("file:///data/my%20logs", Path("/data/my logs")),
+        ("s3://bucket/logs", None),
+        (Path("/data"), Path("/data")),
+    ],
+)
+def test_a_root_is_a_path_or_a_url(root: str | Path, path: Path | None):
+    assert local_path(root) == path
+
+
+def test_what_writes_needs_the_role_said(tmp_path: Path):
+    (tmp_path / "meta.properties").touch()
+    with pytest.raises(GuardRefusedError) as raised:
+        require_role(None, tmp_path)
+    assert raised.value.code == "ROLE_NOT_SAID"
+    assert raised.value.override == "--role broker"
+    assert require_role(Role.BROKER, tmp_path) is Role.BROKER
+    assert require_role(Role.MANAGED, tmp_path) is Role.MANAGED
+
+
+def test_nobody_is_told_to_call_a_root_a_mirror_in_order_to_write_it(tmp_path: Path):
+    with pytest.raises(
+        GuardRefusedError, match="looks like a mirror, which pylog only reads"
+    ) as said:
+        require_role(None, tmp_path)
+    assert said.value.override == "--role broker or managed, if it is one"
+
+
+def test_a_mirror_is_never_written(tmp_path: Path):
+    with pytest.raises(GuardRefusedError) as raised:
+        require_role(Role.MIRROR, tmp_path)
+    assert (raised.value.code, raised.value.override) == ("ROLE_IS_READ_ONLY", None)
+
+
+def test_without_the_file_nobody_said_anything(tmp_path):
+    assert read_off_switch(tmp_path) is None
+    assert not is_switched_off(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", ""),
+        (b"moving to new disks, ask Ana\nuntil Friday", "moving to new disks, ask Ana"),
+        (b"\xff\xfe\n", "\ufffd\ufffd"),
+        (b"x" * 10_000, "x" * 200),
+    ],
+)
+def test_its_first_line_says_why(tmp_path, content, why):
+    (tmp_path / OFF_SWITCH_FILE).write_bytes(content)
+    assert read_off_switch(tmp_path) == why
+    assert is_switched_off(str(tmp_path))
+
+
+def test_places_that_are_no_directories_of_this_machine_have_no_such_file(tmp_path):
+    assert not is_switched_off("s3://bucket/logs/orders-0")
+    assert not is_switched_off(str(tmp_path / "gone"))
+
+
+def test_a_switch_that_cannot_be_read_is_no_permission(tmp_path):
+    (tmp_path / OFF_SWITCH_FILE).mkdir()
+    with pytest.raises(StorageError):
+        read_off_switch(tmp_path)

@@ -1,4 +1,4 @@
-"""The header of a batch, field by field, beside what Kafka's documentation says and Kafka wrote."""
+"""Kafka's formats, field by field, beside its documentation and what it wrote."""
 
 import struct
 from pathlib import Path
@@ -8,8 +8,32 @@ import pytest
 
 from storage_core.formats import batch_v2
 from storage_core.formats.batch_v2 import BATCH_HEADER, HEADER_BYTES, LENGTH_OVERHEAD, Codec
+from storage_core.formats.control import (
+    CONTROL_KEY,
+    CONTROL_KEY_BYTES,
+    END_TXN_VALUE,
+    END_TXN_VALUE_BYTES,
+    NO_CONTROL_RECORD,
+    ControlType,
+)
+from storage_core.formats.fields import field_at
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
+from storage_core.formats.producer_snapshot import (
+    CRC_START,
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEADER,
+    SNAPSHOT_VERSION,
+)
+from storage_core.formats.record_v2 import (
+    MAX_VARINT_BYTES,
+    MAX_VARLONG_BYTES,
+    MIN_BODY_BYTES,
+    MIN_RECORD_BYTES,
+)
+from tests.kit.builders import RecordSpec, encode_record
 from tests.kit.golden_data import Golden, goldens
 from tests.reference.batches import parse_header, scan
+from tests.reference.varints import encode_varint
 
 # Kafka's protocol guide, "Record Batch".
 DOCUMENTED = {
@@ -89,3 +113,89 @@ def test_there_are_five_codecs():
         "LZ4": 3,
         "ZSTD": 4,
     }
+
+
+LAYOUT = np.dtype([("first", ">i2"), ("second", ">i8"), ("third", "u1")])
+
+
+def test_a_field_begins_where_the_ones_before_it_end():
+    assert [field_at(LAYOUT, name) for name in ("first", "second", "third")] == [0, 2, 10]
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, np.dtype("i8")], ids=["a layout", "a bare number"])
+def test_a_field_that_is_not_there_has_no_position(layout):
+    with pytest.raises(KeyError):
+        field_at(layout, "fourth")
+
+
+def test_the_limits_of_varints_are_those_of_the_largest_numbers():
+    assert len(encode_varint(-(2**31))) == MAX_VARINT_BYTES
+    assert len(encode_varint(-(2**63))) == MAX_VARLONG_BYTES
+
+
+def test_no_record_is_smaller_than_one_of_nulls():
+    smallest = encode_record(RecordSpec(value=None), timestamp_delta=0, offset_delta=0)
+    assert (len(smallest), smallest[0] >> 1) == (MIN_RECORD_BYTES, MIN_BODY_BYTES)
+
+
+@pytest.mark.item("FMT-12")
+def test_a_key_is_a_version_and_a_type():
+    key = np.frombuffer(struct.pack(">hh", 3, -7), CONTROL_KEY)[0]
+    assert (int(key["version"]), int(key["type"]), CONTROL_KEY_BYTES) == (3, -7, 4)
+    names = ["ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER"]
+    names += ["KRAFT_VERSION", "KRAFT_VOTERS"]
+    assert [ControlType[name].value for name in names] == list(range(7))
+    assert NO_CONTROL_RECORD not in set(ControlType)
+
+
+@pytest.mark.item("FMT-13")
+def test_a_markers_value_is_a_version_and_the_coordinators_epoch():
+    value = np.frombuffer(struct.pack(">hi", 0, 2**31 - 1), END_TXN_VALUE)[0]
+    assert (int(value["version"]), int(value["coordinator_epoch"])) == (0, 2**31 - 1)
+    assert END_TXN_VALUE_BYTES == 6
+
+
+@pytest.mark.parametrize("golden", goldens("clean-txn-none-*"), ids=lambda golden: golden.name)
+def test_kafkas_snapshots_have_this_layout(golden: Golden, tmp_path: Path):
+    seen = 0
+    for path in sorted(golden.unpack(tmp_path).glob("*.snapshot")):
+        data = path.read_bytes()
+        header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]
+        assert header["version"] == SNAPSHOT_VERSION
+        entries = np.frombuffer(data, SNAPSHOT_ENTRY, offset=SNAPSHOT_HEADER.itemsize)
+        assert header["entry_count"] == len(entries)
+        assert entries.tolist() == list(struct.iter_unpack(">qhiqiqiq", data[10:]))
+        seen += len(entries)
+    assert seen
+
+
+def test_the_crc_covers_everything_after_itself():
+    assert (CRC_START, SNAPSHOT_HEADER.itemsize, SNAPSHOT_ENTRY.itemsize) == (6, 10, 46)
+
+
+@pytest.mark.parametrize(
+    ("entry", "form", "values"),
+    [
+        pytest.param(
+            OFFSET_INDEX_ENTRY, ">ii", (7, -8), id="offset index", marks=pytest.mark.item("IDX-01")
+        ),
+        pytest.param(
+            TIME_INDEX_ENTRY, ">qi", (-7, 8), id="time index", marks=pytest.mark.item("IDX-02")
+        ),
+        pytest.param(
+            TXN_INDEX_ENTRY,
+            ">hqqqq",
+            (0, 1, -2, 2**62, 4),
+            id="transaction index",
+            marks=pytest.mark.item("IDX-04"),
+        ),
+    ],
+)
+def test_an_entry_is_its_numbers_end_to_end(entry, form, values):
+    assert entry.itemsize == struct.calcsize(form)
+    assert np.array([values, values], entry).tobytes() == struct.pack(form, *values) * 2
+
+
+def test_entries_have_8_12_and_34_bytes():
+    sizes = [kind.itemsize for kind in (OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY)]
+    assert sizes == [8, 12, 34]

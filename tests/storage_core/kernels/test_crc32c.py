@@ -1,4 +1,6 @@
-"""CRC-32C by instruction and by table against the package, and what of a batch it covers."""
+"""CRC-32C and CRC-32 by instruction and by table, and what of a batch they cover."""
+
+import zlib
 
 import crc32c as package
 import numpy as np
@@ -10,8 +12,9 @@ from storage_core.formats.batch_v2 import BATCH_HEADER, CRC_START
 from storage_core.formats.fields import field_at
 from storage_core.kernels import batch_scan, crc32c
 from storage_core.kernels._intrinsics import HAS_CRC_INSTRUCTION
+from storage_core.kernels.crc32 import crc32
 from tests.kit.builders import log_with
-from tests.storage_core.kernels.arguments import as_array, scanned
+from tests.storage_core.kernels.arguments import as_array, fenced, scanned
 from tests.storage_core.kernels.twins import in_both_ways
 
 SOME_BYTES = np.random.default_rng(7).integers(0, 256, 100, np.uint8)
@@ -99,3 +102,23 @@ def test_a_flipped_bit_is_noticed_in_every_byte_of_the_records(check_crcs):
         data[position] ^= 0x80
         assert check_crcs(data, table, 1) == 0
     assert check_crcs(good, table, 1) == -1
+
+
+@pytest.mark.item("FMT-15")
+@in_both_ways(crc32=crc32)
+@given(data=st.binary(max_size=200))
+def test_any_range_has_the_crc_that_zlib_gives_it(crc32, data):
+    buffer, start, end = fenced(data)
+    assert crc32(buffer, start, end) == zlib.crc32(data)
+
+
+@in_both_ways(crc32=crc32)
+def test_the_check_value_of_the_algorithm(crc32):
+    assert crc32(as_array(b"123456789"), 0, 9) == 0xCBF43926
+
+
+def test_a_large_range_at_every_alignment():
+    data = np.random.default_rng(7).integers(0, 256, 100_000, dtype=np.uint8)
+    for start in range(17):
+        for end in range(len(data) - 17, len(data) + 1):
+            assert crc32(data, start, end) == zlib.crc32(data[start:end].tobytes())

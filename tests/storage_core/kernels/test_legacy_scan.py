@@ -1,15 +1,16 @@
-"""Legacy entries as v2 records: against the reference, and every way in which they are refused."""
+"""Legacy entries read and written: against the reference, and each way to refuse one."""
 
 import dataclasses
 import struct
+import zlib
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.formats.batch_v2 import TIMESTAMP_TYPE_BIT, Codec, TimestampType
-from storage_core.kernels import batch_scan, legacy_scan, record_scan
+from storage_core.formats.batch_v2 import NO_TIMESTAMP, TIMESTAMP_TYPE_BIT, Codec, TimestampType
+from storage_core.kernels import batch_scan, legacy_build, legacy_scan, record_scan
 from storage_core.kernels.batch_notes import RECORDS_END, RECORDS_START
 from storage_core.kernels.legacy_scan import (
     BAD_MESSAGE,
@@ -21,6 +22,7 @@ from storage_core.kernels.legacy_scan import (
 )
 from storage_core.kernels.record_scan import DONE, RECORD_COLUMN_COUNT, TOO_LARGE
 from storage_core.records.codecs import compress
+from tests.kit.builders import SOME_TIME_MS, RecordSpec
 from tests.kit.decode_legacy import (
     MAX_MESSAGE_BYTES,
     DecodedMessage,
@@ -39,6 +41,7 @@ from tests.kit.legacy import (
 from tests.kit.strategies import legacy_entries
 from tests.storage_core.kernels.arguments import NO_BYTES, as_array, noted
 from tests.storage_core.kernels.twins import in_both_ways
+from tests.storage_core.records.new_columns import columns_of
 
 # What an arena has before the records of the entries.
 ARENA_BYTES = 70
@@ -373,3 +376,39 @@ def _gzip(data: bytes) -> bytes:
 
 def _as_64_bits(message: DecodedMessage) -> DecodedMessage:
     return dataclasses.replace(message, offset=_wrapped(message.offset))
+
+
+RECORDS = [
+    RecordSpec(key=None, value=b"value", timestamp=SOME_TIME_MS),
+    RecordSpec(key=b"", value=None, timestamp=SOME_TIME_MS + 1),
+    RecordSpec(key=b"k" * 300, value=b"", timestamp=-1),
+]
+
+
+def nullable(data):
+    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+
+def by_hand(record, *, offset, magic, attributes=0, time=None):
+    body = struct.pack(">bb", magic, attributes)
+    if magic:
+        body += struct.pack(">q", record.timestamp if time is None else time)
+    body += nullable(record.key) + nullable(record.value)
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", offset, len(message)) + message
+
+
+@in_both_ways(write_entries=legacy_build.write_entries)
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("time", [None, SOME_TIME_MS + 99])
+def test_entries_are_those_made_by_hand(write_entries, magic, time):
+    attributes = 8 if time is not None and magic else 0
+    expected = b"".join(
+        by_hand(record, offset=13 + i, magic=magic, attributes=attributes, time=time)
+        for i, record in enumerate(RECORDS)
+    )
+    out = np.zeros(len(expected), np.uint8)
+    time = NO_TIMESTAMP if time is None else time
+    rows = columns_of(RECORDS).for_kernels(np.arange(3) + 20)
+    assert write_entries(out, 0, 3, magic, attributes, time, 7, rows) == out.size
+    assert out.tobytes() == expected

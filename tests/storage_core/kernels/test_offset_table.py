@@ -1,4 +1,4 @@
-"""The offset table against a dictionary, alone and inside the map that grows it."""
+"""The offset table against a dictionary, the survivors in it, and bytes that are gathered."""
 
 import itertools
 import mmap
@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.kernels import offset_table
+from storage_core.kernels import gather, offset_table, survivors
 from storage_core.kernels.batch_notes import NOT_DIRTY
 from storage_core.kernels.offset_table import ABSENT, SLOT_WORDS
 from storage_core.kernels.record_scan import INDEXED, OPENED
 from storage_core.maintenance.compaction.offset_map import OffsetMap
+from tests.kit.builders import encode_batch
+from tests.kit.strategies import batches
 from tests.reference.offset_map import OffsetMap as Model
-from tests.storage_core.kernels.arguments import noted
+from tests.reference.records import parse_records
+from tests.storage_core.kernels.arguments import as_array, noted, opened
 from tests.storage_core.kernels.twins import in_both_ways
 
 NO_LIMIT = 2**62
@@ -218,3 +221,124 @@ def test_a_map_grows_where_the_system_cannot_extend_memory(monkeypatch):
     offsets = OffsetMap()
     assert offsets.put(low, low, np.arange(20_000), 20_000) == 20_000
     assert (offsets.look_up(low, low, 20_000) == np.arange(20_000)).all()
+
+
+BITS = st.sets(st.integers(0, 199))
+
+
+def words_of(bits: set[int], count: int = 4) -> np.ndarray:
+    number = sum(1 << bit for bit in bits)
+    return np.array([(number >> (64 * word)) % 2**64 for word in range(count)], np.uint64)
+
+
+def bits_of(words: np.ndarray) -> set[int]:
+    number = sum(int(word) << (64 * i) for i, word in enumerate(words))
+    return {bit for bit in range(64 * len(words)) if number >> bit & 1}
+
+
+@in_both_ways(is_set=survivors.is_set)
+@given(bits=BITS)
+def test_a_bit_is_set_or_not(is_set, bits):
+    words = words_of(bits)
+    assert {bit for bit in range(256) if is_set(words, bit)} == bits
+
+
+@in_both_ways(count_range=survivors.count_range)
+@given(bits=BITS, first=st.integers(0, 256), length=st.integers(0, 256))
+def test_set_bits_of_a_range_are_counted(count_range, bits, first, length):
+    end = min(first + length, 256)
+    assert count_range(words_of(bits), first, end) == sum(first <= bit < end for bit in bits)
+
+
+@in_both_ways(count_range=survivors.count_range)
+@pytest.mark.parametrize(
+    ("first", "end"), [(0, 0), (0, 63), (0, 64), (0, 65), (63, 65), (64, 128), (1, 256), (256, 256)]
+)
+def test_every_bit_of_a_full_map_is_counted(count_range, first, end):
+    assert count_range(words_of(set(range(256))), first, end) == end - first
+
+
+@in_both_ways(mark_survivors=survivors.mark_survivors)
+@given(
+    places=st.sets(st.tuples(st.integers(0, 2), st.integers(0, 150)), max_size=30),
+)
+def test_every_record_that_the_table_names_gets_its_bit(mark_survivors, places):
+    table = np.zeros((64, 3), np.uint64)
+    slots = np.random.default_rng(3).permutation(64)
+    for slot, (segment, ordinal) in zip(slots.tolist(), sorted(places), strict=False):
+        table[slot] = (0, 0, (segment << 32) + ordinal + 1)
+    first_word = np.array([0, 3, 6], np.int64)
+    words = np.zeros(9, np.uint64)
+    mark_survivors(table, first_word, words)
+    for segment, first in enumerate(first_word.tolist()):
+        found = bits_of(words[first : first + 3])
+        assert found == {ordinal for number, ordinal in places if number == segment}
+
+
+DATA, ARENA = bytes(range(100)), bytes(range(100, 200))
+SPANS = st.tuples(st.integers(0, 1), st.integers(0, 100), st.integers(-3, 100))
+
+
+@in_both_ways(gather_bytes=gather.gather_bytes)
+@given(spans=st.lists(SPANS, max_size=12))
+def test_strings_are_copied_end_to_end_and_nulls_are_not(gather_bytes, spans):
+    spans = [(where, start, min(length, 100 - start)) for where, start, length in spans]
+    expected = [
+        (ARENA if where else DATA)[start : start + max(length, 0)] for where, start, length in spans
+    ]
+    offsets = np.cumsum([0, *map(len, expected)]).astype(np.int32)
+    out = np.zeros(offsets[-1], np.uint8)
+    gather_bytes(
+        as_array(DATA),
+        as_array(ARENA),
+        np.array([1, 0], np.uint8),
+        np.array([1 - where for where, _, _ in spans], np.int64),
+        np.array([start for _, start, _ in spans], np.int64),
+        np.array([length for _, _, length in spans], np.int64),
+        offsets,
+        out,
+    )
+    assert out.tobytes() == b"".join(expected)
+
+
+@in_both_ways(add_lengths=gather.add_lengths)
+@given(lengths=st.lists(st.integers(-3, 100), max_size=12))
+def test_lengths_are_added_up_and_nulls_counted(add_lengths, lengths):
+    offsets = np.empty(len(lengths) + 1, np.int32)
+    found = add_lengths(np.array(lengths, np.int64), offsets)
+    sizes = [max(length, 0) for length in lengths]
+    assert found == (sum(sizes), sum(length < 0 for length in lengths))
+    assert offsets.tolist() == [sum(sizes[:end]) for end in range(len(sizes) + 1)]
+
+
+@in_both_ways(add_to_batch=gather.add_to_batch)
+def test_what_a_batch_says_is_added_to_each_of_its_records(add_to_batch):
+    base = np.array([100, -7, 2**63 - 1], np.int64)
+    out = np.empty(4, np.int64)
+    with np.errstate(over="ignore"):
+        add_to_batch(base, np.array([0, 0, 1, 2]), np.array([0, 3, -1, 1], np.int64), out)
+    assert out.tolist() == [100, 103, -8, -(2**63)]
+
+
+@in_both_ways(list_headers=gather.list_headers)
+@given(spec=batches())
+def test_headers_are_listed_where_the_reference_finds_them(list_headers, spec):
+    window = opened(encode_batch(spec))
+    source = window.arena if window.in_arena[0] else window.data
+    start, end = int(window.start[0]), int(window.end[0])
+    records = parse_records(source[start:end].tobytes(), len(spec.records))
+    expected = [
+        (i, name + start, name_length, value + start, value_length)
+        for i, record in enumerate(records)
+        for name, name_length, value, value_length in record.headers
+    ]
+    found = np.empty((5, len(expected)), np.int64)
+    list_headers(
+        window.data,
+        window.arena,
+        np.full(len(records), window.in_arena[0]),
+        np.array([record.header_start + start for record in records], np.int64),
+        np.array([len(record.headers) for record in records], np.int64),
+        *found,
+    )
+    assert [tuple(header) for header in found.T.tolist()] == expected

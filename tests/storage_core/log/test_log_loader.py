@@ -30,6 +30,7 @@ from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
+from storage_core.records.reader import scan_windows
 from storage_core.store.local import LocalStore
 from tests.kit.builders import (
     SOME_TIME_MS,
@@ -100,6 +101,7 @@ def producer_batch(base_offset: int, *, sequence: int, **fields: Any) -> BatchSp
     )
 
 
+@pytest.mark.item("SEG-11")
 def test_a_log_at_rest_is_seen_whole_and_needs_no_change(tmp_path):
     log = load(three_segments(tmp_path / "t-0"))
     assert [s.base_offset for s in log.segments] == [0, 10, 20]
@@ -141,17 +143,12 @@ def test_the_first_batch_is_read_where_its_time_counts(tmp_path, overrides, aske
     assert times == [SOME_TIME_MS + 4 if is_asked else NO_TIMESTAMP for is_asked in asked]
 
 
+@pytest.mark.item("SEG-10")
 def test_a_segment_whose_time_index_says_nothing_is_as_old_as_its_file(tmp_path):
     parts = [SegmentSpec(base_offset=0, modified_ms=123_000)]
     only = load(write_partition(tmp_path / "t-0", parts)).segments[0]
     assert (only.max_timestamp, only.largest_timestamp) == (-1, 123_000)
     assert only.first_batch_timestamp == -1
-
-
-def test_the_first_batchs_timestamp_is_read_only_for_compacted_topics(tmp_path):
-    directory = three_segments(tmp_path / "t-0")
-    config = LogConfig.from_topic_overrides({"cleanup.policy": "delete"})
-    assert [s.first_batch_timestamp for s in load(directory, config=config).segments] == [-1] * 3
 
 
 @pytest.mark.parametrize("golden", goldens("clean-*"), ids=lambda golden: golden.name)
@@ -180,8 +177,6 @@ def test_loading_twice_changes_nothing_the_second_time(golden: Golden, tmp_path)
 
 
 # --- segments and indexes
-
-
 @pytest.mark.item("REC-07")
 def test_indexes_without_a_log_go(tmp_path):
     directory = three_segments(tmp_path / "t-0")
@@ -280,8 +275,6 @@ def test_a_log_file_that_is_not_named_as_kafka_names_them_asks_for_recovery(tmp_
 
 
 # --- the end of the log
-
-
 @pytest.mark.parametrize("tail", [1, 11, 17, 60, 80])
 def test_a_torn_tail_does_not_count_and_stays(tmp_path, tail):
     directory = three_segments(tmp_path / "t-0")
@@ -385,57 +378,48 @@ def test_the_last_stable_offset_waits_for_transactions(tmp_path, high_watermark,
 # --- leader epochs
 
 
-def epochs(directory: Path, text: str, **settings: Any) -> tuple[list[tuple[int, int]], str]:
-    path = directory / LEADER_EPOCH_FILE
-    path.write_text(text)
-    log = load_and_commit(directory, **settings)
-    return [(e.epoch, e.start_offset) for e in log.epochs], path.read_text()
-
-
-@pytest.mark.item("REC-23")
-@pytest.mark.item("CKP-12")
+@pytest.mark.item("CKP-09", "CKP-12", "CKP-13", "REC-23")
 @pytest.mark.parametrize(
-    ("start", "left"),
+    ("before", "log_start", "epochs", "after"),
     [
-        pytest.param(29, "0\n2\n0 0\n1 29\n", id="just below the log end"),
-        pytest.param(30, "0\n1\n0 0\n", id="at the log end"),
-        pytest.param(31, "0\n1\n0 0\n", id="above it"),
+        pytest.param("0 0\n1 29", 0, [(0, 0), (1, 29)], "0 0\n1 29", id="just below the log end"),
+        pytest.param("0 0\n1 30", 0, [(0, 0)], "0 0", id="at the log end"),
+        pytest.param("0 0\n1 31", 0, [(0, 0)], "0 0", id="above it"),
+        pytest.param(
+            "0 0\n1 10\n2 20", 15, [(1, 15), (2, 20)], "1 15\n2 20", id="before the log start"
+        ),
+        pytest.param(
+            "5 10\n3 5\n4 20", 0, [(3, 5), (4, 20)], "5 10\n3 5\n4 20", id="out of order, left"
+        ),
+        # Kafka writes the file whenever an entry was at or below the log start, changed or not.
+        pytest.param(
+            "0 0\n5 10\n3 5\n4 20",
+            0,
+            [(0, 0), (3, 5), (4, 20)],
+            "0 0\n3 5\n4 20",
+            id="out of order, touched by the log start",
+        ),
     ],
 )
-def test_epochs_at_and_above_the_log_end_go(tmp_path, start, left):
+def test_epochs_go_where_the_log_does_not_have_them(tmp_path, before, log_start, epochs, after):
     directory = three_segments(tmp_path / "t-0")
-    assert epochs(directory, f"0\n2\n0 0\n1 {start}\n")[1] == left
-
-
-@pytest.mark.item("REC-23")
-@pytest.mark.item("CKP-13")
-def test_epochs_before_the_checkpointed_log_start_are_folded_into_one(tmp_path):
-    directory = three_segments(tmp_path / "t-0")
-    found = epochs(directory, "0\n3\n0 0\n1 10\n2 20\n", log_start_checkpoint=15)
-    assert found == ([(1, 15), (2, 20)], "0\n2\n1 15\n2 20\n")
+    assert load_epochs(directory, before, log_start_checkpoint=log_start) == (epochs, after)
 
 
 @pytest.mark.item("REC-23")
 def test_epochs_go_by_the_checkpoint_and_not_by_the_first_segment(tmp_path):
     directory = write_partition(tmp_path / "t-0", [segment(200)])
-    text = "0\n2\n0 0\n1 150\n"
-    assert epochs(directory, text) == ([(0, 0), (1, 150)], text)
+    assert load_epochs(directory, "0 0\n1 150") == ([(0, 0), (1, 150)], "0 0\n1 150")
 
 
-@pytest.mark.item("CKP-09")
-def test_a_file_out_of_order_is_read_by_its_rules_and_left_until_the_next_change(tmp_path):
-    directory = three_segments(tmp_path / "t-0")
-    text = "0\n3\n5 10\n3 5\n4 20\n"
-    assert epochs(directory, text) == ([(3, 5), (4, 20)], text)
-
-
-@pytest.mark.item("CKP-09")
-@pytest.mark.item("CKP-13")
-def test_a_file_out_of_order_is_written_anew_when_the_log_start_touches_an_entry(tmp_path):
-    """Kafka writes the file whenever an entry was at or below the log start, changed or not."""
-    directory = three_segments(tmp_path / "t-0")
-    found = epochs(directory, "0\n4\n0 0\n5 10\n3 5\n4 20\n")
-    assert found == ([(0, 0), (3, 5), (4, 20)], "0\n3\n0 0\n3 5\n4 20\n")
+def load_epochs(directory: Path, lines: str, **settings: Any) -> tuple[list[tuple[int, int]], str]:
+    """Load a log with these lines in its epoch file; return its epochs, and the lines then."""
+    path = directory / LEADER_EPOCH_FILE
+    path.write_text(f"0\n{len(lines.splitlines())}\n{lines}\n")
+    log = load_and_commit(directory, **settings)
+    version, count, *left = path.read_text().splitlines()
+    assert (version, count) == ("0", str(len(left)))
+    return [(e.epoch, e.start_offset) for e in log.epochs], "\n".join(left)
 
 
 def test_a_missing_epoch_file_becomes_an_empty_one(tmp_path):
@@ -453,8 +437,6 @@ def test_a_malformed_epoch_file_is_refused_with_its_line(tmp_path):
 
 
 # --- producer snapshots
-
-
 @pytest.mark.item("REC-28")
 def test_without_any_snapshot_there_are_no_producers_and_empty_snapshots_appear(tmp_path):
     batches = [producer_batch(offset, sequence=offset - 20) for offset in range(20, 30)]
@@ -510,7 +492,7 @@ def test_snapshots_outside_of_the_log_go(tmp_path, log_start, left):
     assert snapshots(directory) == left
 
 
-@pytest.mark.item("REC-26")
+@pytest.mark.item("REC-26", "REC-27")
 @pytest.mark.parametrize(
     ("strays", "left"),
     [
@@ -518,6 +500,7 @@ def test_snapshots_outside_of_the_log_go(tmp_path, log_start, left):
         pytest.param([13, 17], [10, 20, 30], id="two below the last segment"),
         pytest.param([23], [10, 20, 23, 30], id="one inside the last segment"),
         pytest.param([13, 23, 26], [10, 20, 26, 30], id="of several, the newest"),
+        pytest.param([300, 9999], [10, 20, 30], id="beyond the log"),
     ],
 )
 def test_of_stray_snapshots_the_newest_stays_unless_it_is_buried(tmp_path, strays, left):
@@ -527,17 +510,6 @@ def test_of_stray_snapshots_the_newest_stays_unless_it_is_buried(tmp_path, stray
         (directory / snapshot_file(offset)).write_bytes(EMPTY_SNAPSHOT)
     load_and_commit(directory)
     assert snapshots(directory) == left
-
-
-@pytest.mark.item("REC-26")
-@pytest.mark.item("REC-27")
-def test_junk_at_300_and_9999_goes(tmp_path):
-    directory = three_segments(tmp_path / "t-0")
-    for offset in (300, 9999):
-        (directory / snapshot_file(offset)).write_bytes(EMPTY_SNAPSHOT)
-    load_and_commit(directory)
-    # 30 is a stray too, and older than they: it is written anew.
-    assert snapshots(directory) == [10, 20, 30]
 
 
 @pytest.mark.item("PRD-14")
@@ -638,3 +610,15 @@ def test_a_swap_in_the_middle_is_settled_and_read_where_it_lies(tmp_path):
     load_and_commit(directory)
     assert (directory / f"{0:020d}{LOG_SUFFIX}").read_bytes() == merged
     assert load(directory).operations == ()
+
+
+@pytest.mark.item("SEG-04")
+def test_a_segment_may_begin_above_its_base_offset(tmp_path):
+    batches = some_batches(count=3, base_offset=15)
+    parts = [SegmentSpec(base_offset=10, batches=batches), SegmentSpec(base_offset=18)]
+    directory = write_partition(tmp_path / "t-0", parts)
+    loaded = load(directory)
+    assert [segment.base_offset for segment in loaded.segments] == [10, 18]
+    assert loaded.active_segment.base_offset == 18
+    [window] = scan_windows(LocalStore(directory).open_file(loaded.segments[0].log_file))
+    assert window.batches.base_offset.tolist() == [15, 16, 17]

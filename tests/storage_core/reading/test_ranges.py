@@ -1,17 +1,30 @@
-"""Records as Arrow, column by column."""
+"""Records as Arrow, column by column; offsets and topics that are asked for."""
 
+import logging
+import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from storage_core.errors import BadBytesError, CorruptRecordError, InvalidRecordError
-from storage_core.filenames import TopicPartition
+from storage_core import kafka_log
+from storage_core.errors import (
+    BadBytesError,
+    CorruptRecordError,
+    InvalidRecordError,
+    OffsetsInTierError,
+    StorageError,
+)
+from storage_core.filenames import LOG_START_FILE, TopicPartition
 from storage_core.formats.batch_v2 import CRC_AT, Codec, TimestampType
 from storage_core.log.batch_search import ListedSegment
 from storage_core.reading import ranges
+from storage_core.reading.key_history import find_history
+from storage_core.reading.planning import find_offsets
 from storage_core.reading.ranges import COLUMN_TYPES, ReadRange, read_range
+from storage_core.reading.request import Bound, ReadRequest, TopicChoice
 from storage_core.records.payload import Limits
 from storage_core.store import LocalStore
 from tests.kit import damage
@@ -24,6 +37,8 @@ from tests.kit.builders import (
     segment_bytes,
     some_batches,
 )
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import GOLDEN, unpack_archive
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 
 LOG = "00000000000000000000.log"
@@ -242,3 +257,104 @@ def test_damage_behind_the_end_of_the_range_is_none_of_its_errors(tmp_path: Path
     assert [row["offset"] for row in read(tmp_path, data, end_offset=2)] == [0, 1]
     offsets, _ = read_to_damage(tmp_path, data, end_offset=3)
     assert offsets == [0, 1]
+
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def test_a_segment_whose_name_kafka_would_not_write_is_an_error_of_its_file(tmp_path):
+    batch = BatchSpec(base_offset=0, records=(RecordSpec(key=b"k", value=b"a"),))
+    write_partition(tmp_path / "orders-0", [SegmentSpec(base_offset=0, batches=[batch])])
+    request = ReadRequest(
+        paths=(str(tmp_path),), choice=TopicChoice(), starting=Bound(), ending=Bound(), columns=()
+    )
+    assert find_offsets(request, {}, now_ms=SOME_TIME_MS)[ORDERS].end == 1
+    log = tmp_path / "orders-0" / "00000000000000000000.log"
+    shutil.copy(log, log.with_name("7.log"))
+    with pytest.raises(StorageError, match=r"00000000000000000007\.log"):
+        find_offsets(request, {}, now_ms=SOME_TIME_MS)
+
+
+NOW_MS = 1_795_902_000_000
+# Local segments of each topic hold 1,251 to 1,499; the log of tiered-0 starts at 151.
+LOCAL = [1_251, 1_499, 249]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return unpack_archive(GOLDEN / "group-tiered" / "before.tar.gz", tmp_path) / "d1"
+
+
+def extent(logs: kafka_log.Logs, topic: str, **more: object) -> list[int]:
+    offsets = logs.read(topic, columns=["offset"], **more).to_table()["offset"].to_pylist()
+    return [min(offsets), max(offsets), len(offsets)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"), [("longer", "offsets 0 to 1250"), ("tiered", "offsets 151 to 1250")]
+)
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_read_from_the_log_start_says_what_lies_in_the_tier(
+    disk, topic, words, isolation, caplog
+):
+    logs = kafka_log.open_logs(disk)
+    for start in (None, kafka_log.EARLIEST, 0, 1_250):
+        with pytest.raises(OffsetsInTierError, match="to 1250") as raised:
+            logs.read(topic, start=start, isolation=isolation)
+        assert (words in str(raised.value)) == (start != 1_250)
+    with caplog.at_level(logging.WARNING):
+        assert extent(logs, topic, isolation=isolation, fail_on_data_loss=False) == LOCAL
+    assert words in caplog.text
+
+
+def test_a_start_in_the_local_log_asks_for_less(disk):
+    logs = kafka_log.open_logs(disk)
+    assert extent(logs, "longer", start=1_251) == LOCAL
+    assert logs.read("longer", start=kafka_log.LATEST).to_table().num_rows == 0
+    place = TopicPartition("longer", 0)
+    assert extent(logs, "longer", start={place: 1_400}) == [1_400, 1_499, 100]
+    times = logs.read("longer", start=1_251, columns=["timestamp"]).to_table()["timestamp"]
+    newest, oldest = max(times.to_pylist()), min(times.to_pylist())
+    if newest > oldest:
+        assert logs.read("longer", start=newest).to_table().num_rows
+    with pytest.raises(OffsetsInTierError):
+        logs.read("longer", start=datetime(2020, 1, 1, tzinfo=UTC))
+
+
+def test_a_topic_that_is_not_tiered_is_whole_from_where_it_begins(disk):
+    logs = kafka_log.open_logs(disk)
+    assert extent(logs, "plain") == LOCAL
+    # A line older than the files, as beside a broker that deletes segments right now.
+    file = disk / LOG_START_FILE
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(["0", "3", *lines[2:], "plain 0 700"]) + "\n")
+    assert extent(logs, "plain") == LOCAL
+
+
+def test_without_a_log_start_the_config_says_that_there_is_a_tier(disk):
+    (disk / LOG_START_FILE).unlink()
+    logs = kafka_log.open_logs(disk)
+    with pytest.raises(OffsetsInTierError, match="offsets 0 to 1250"):
+        logs.read("tiered")
+    assert extent(logs, "plain") == LOCAL
+    # Without the metadata nothing says it of any topic.
+    shutil.rmtree(disk / "__cluster_metadata-0")
+    assert extent(logs, "tiered") == LOCAL
+
+
+def test_versions_of_a_key_may_lie_in_the_tier(disk):
+    (history,) = find_history(str(disk), "longer", [b"none"], now_ms=NOW_MS)
+    assert [error["error_class"] for error in history.errors] == ["OffsetsInTierError"]
+    (plain,) = find_history(str(disk), "plain", [b"none"], now_ms=NOW_MS)
+    assert plain.errors == ()
+
+
+def test_partitions_have_the_log_start_of_the_checkpoint(disk):
+    rows = {row["topic"]: row for row in kafka_log.open_logs(disk).partitions().to_pylist()}
+    starts = {
+        topic: (row["log_start_offset"], row["local_log_start_offset"])
+        for topic, row in rows.items()
+    }
+    assert starts["longer"] == (0, 1_251)
+    assert starts["tiered"] == (151, 1_251)
+    assert starts["plain"] == (1_251, None)

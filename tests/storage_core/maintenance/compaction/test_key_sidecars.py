@@ -26,6 +26,8 @@ from storage_core.kernels.record_scan import HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.maintenance.compaction import index as kept_hashes
 from storage_core.maintenance.compaction import key_sidecar as known_segment
 from storage_core.maintenance.compaction import pass_one, rewrite
+from storage_core.maintenance.compaction.index import rank_of
+from storage_core.maintenance.compaction.key_exchange import KeyBucket, MessageKind, unpack_columns
 from storage_core.maintenance.compaction.key_sidecar import (
     HEADER_BYTES,
     BadSidecarError,
@@ -35,12 +37,14 @@ from storage_core.maintenance.compaction.key_sidecar import (
     decode_sidecar,
 )
 from storage_core.maintenance.compaction.offset_map import KeyBlock
+from storage_core.maintenance.compaction.pass_one import Choice, HashedBatches
 from storage_core.maintenance.compaction.plan import choose_range
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS, open_batches
 from storage_core.records.reader import scan_windows
 from storage_core.store.local import LocalStore
+from tests.kit.builders import RecordSpec, segment_bytes
 from tests.kit.compare import compare_partitions, read_tree
 from tests.kit.golden_cleaning import Cleaning, cleaning_of, exactness_of, expected_numbers
 from tests.kit.golden_data import Golden, Side, goldens
@@ -54,12 +58,14 @@ from tests.storage_core.maintenance.compaction.hand_made import (
     write_log,
 )
 from tests.storage_core.maintenance.compaction.random_partitions import KEYS, KINDS, random_logs
+from tests.storage_core.maintenance.compaction.states import plan_of, segment
 from tests.storage_core.maintenance.compaction.test_against_model import (
     RoundPlan,
     against_model,
     as_cleaning,
     rounds,
 )
+from tests.storage_core.records.memory_file import only_window_of
 
 CLEANED = [g for g in goldens("clean-*") if not g.case["expected"].get("nothing_to_clean")]
 WITH_CLEAN_PART = [g for g in CLEANED if g.case["expected"]["first_dirty"] > 0]
@@ -213,15 +219,15 @@ def give_sidecars(directory: Path, round_: Cleaning, folder: SidecarFolder) -> N
     cleanable = choose_range(PartitionState.of_log(log), round_.config, round_.request)
     sidecars = folder.of(str(directory))
     clean = [s for s in log.segments if s.base_offset < cleanable.first_dirty_offset]
-    for segment in clean:
-        with closing(store.open_file(segment.log_file)) as reader:
+    for part in clean:
+        with closing(store.open_file(part.log_file)) as reader:
             if not reader.size_bytes or any(
                 w.batches.is_legacy.any() for w in scan_windows(reader)
             ):
                 continue
-        made = sidecar_of(directory, segment.log_file, sidecars.secret)
-        sidecars.stage(segment.base_offset, made)
-    sidecars.publish(store, [segment.base_offset for segment in log.segments])
+        made = sidecar_of(directory, part.log_file, sidecars.secret)
+        sidecars.stage(part.base_offset, made)
+    sidecars.publish(store, [part.base_offset for part in log.segments])
 
 
 @pytest.mark.parametrize("golden", WITH_CLEAN_PART, ids=lambda golden: golden.name)
@@ -551,3 +557,72 @@ def test_hashes_are_kept_up_to_a_limit():
         kept.put(base, keys, 5)
     assert kept.take(1, 4) is not None
     assert kept.take(3, 4) is None
+
+
+SEGMENTS = [segment(0), segment(10), segment(20), segment(30)]
+
+
+def message(*rows: tuple[int, int]) -> bytes:
+    """Return keys, each the number of its hash and its rank."""
+    hashes = np.array([key for key, _ in rows], np.uint64)
+    ranks = np.array([rank for _, rank in rows], np.int64)
+    return np.stack([hashes, hashes, ranks.view(np.uint64)]).tobytes()
+
+
+def survivors(bucket: KeyBucket) -> dict[int, list[int]]:
+    return {number: ordinals.tolist() for number, ordinals in bucket.survivors()}
+
+
+def test_the_newest_record_of_each_key_survives_whatever_came_first():
+    bucket = KeyBucket(plan_of(SEGMENTS))
+    bucket.hear(MessageKind.KEYS, 1, message((5, rank_of(1, 0)), (6, rank_of(1, 3))))
+    bucket.hear(MessageKind.KEYS, 0, message((5, rank_of(0, 9)), (7, rank_of(0, 2))))
+    assert bucket.key_count == 3
+    assert survivors(bucket) == {0: [2], 1: [0, 3]}
+
+
+def test_a_record_that_asks_survives_unless_its_key_is_newer_elsewhere():
+    bucket = KeyBucket(plan_of(SEGMENTS))
+    bucket.hear(MessageKind.KEYS, 2, message((5, rank_of(2, 1))))
+    bucket.hear(MessageKind.QUERIES, 0, message((5, rank_of(0, 0)), (8, rank_of(0, 1))))
+    bucket.hear(MessageKind.QUERIES, 1, message((8, rank_of(1, 4))))
+    # Of two clean records of one key both stay: only the dirty section takes records away.
+    assert survivors(bucket) == {0: [1], 1: [4], 2: [1]}
+
+
+def test_an_empty_bucket_has_no_survivors():
+    assert survivors(KeyBucket(plan_of(SEGMENTS))) == {}
+
+
+def test_a_question_before_the_keys_is_a_mistake():
+    bucket = KeyBucket(plan_of(SEGMENTS))
+    bucket.hear(MessageKind.QUERIES, 0, message((1, 0)))
+    with pytest.raises(ValueError, match="KEYS after one of QUERIES"):
+        bucket.hear(MessageKind.KEYS, 0, message((1, 0)))
+
+
+def test_columns_of_a_message_can_be_written():
+    assert unpack_columns(message((1, 2)), 3).flags.writeable
+
+
+@pytest.mark.parametrize("first_rank", [0, 5, rank_of(1, 0), rank_of(3, 7), rank_of(2**31 - 1, 2)])
+def test_ranks_count_from_that_of_the_first_record_each_time_keys_are_hashed(first_rank):
+    a, b, keyless = RecordSpec(key=b"a"), RecordSpec(key=b"b"), RecordSpec()
+    window = only_window_of(segment_bytes([batch(0, a, keyless, b), batch(3, b), batch(4, a, b)]))
+    wanted = np.array([True, False, True])
+    payload = open_batches(window, wanted, 0, DEFAULT_LIMITS)
+    keys = KeyBlock(OffsetMapHash.SIPHASH, bytes(16))
+    batches = HashedBatches(payload, Choice(wanted), plan_of([segment(0), segment(10)]), keys)
+
+    def places() -> list[tuple[int, int, int]]:
+        ranks = keys.rank[: keys.count].tolist()
+        return [
+            (rank - first_rank, batches.row_of(i), batches.place_of(i))
+            for i, rank in enumerate(ranks)
+        ]
+
+    batches.hash_from(4)
+    batches.count_from(first_rank)
+    assert places() == [(3, 2, 0), (4, 2, 1)]
+    batches.hash_from(0)
+    assert places() == [(0, 0, 0), (2, 0, 2), (3, 2, 0), (4, 2, 1)]

@@ -1,17 +1,26 @@
-"""Whole rounds on one partition: answers, files, repetition."""
+"""Whole rounds on one partition: their answers, files, numbers, commit and repetition."""
 
 import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage_core.commit import commit
+from storage_core.commit import (
+    DeleteFile,
+    Operation,
+    PromoteFile,
+    RenameFile,
+    SyncDirectory,
+    WriteFile,
+    commit,
+)
 from storage_core.config import CleanerConfig, OffsetMapHash
-from storage_core.errors import OffsetOverflowError
+from storage_core.errors import ChangedWhileReadError, OffsetOverflowError
 from storage_core.filenames import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -20,6 +29,7 @@ from storage_core.filenames import (
     SWAP_SUFFIX,
     kind_of,
     log_file,
+    offset_of,
     segment_file,
     snapshot_file,
 )
@@ -27,8 +37,12 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
 from storage_core.json_values import to_json
 from storage_core.log import segment_recovery as segment_split
-from storage_core.maintenance.compaction.commit import plan_split
-from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
+from storage_core.maintenance.compaction import partition
+from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.plan import choose_range, map_slots, plan_compaction
+from storage_core.maintenance.compaction.rewrite import RewriteStats
+from storage_core.maintenance.compaction.statistics import CleanedLog, CleanerStats, total_of
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.reader import Window, scan_windows
 from storage_core.store.base import FileReader
@@ -36,7 +50,7 @@ from storage_core.store.local import LocalStore
 from tests.kit.builders import end_txn_marker
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.directories import AbortedTxnSpec, ProducerSpec
-from tests.kit.golden_cleaning import cleaning_of
+from tests.kit.golden_cleaning import cleaning_of, prepare
 from tests.kit.golden_data import Golden, Side, goldens
 from tests.kit.partition_views import data_records
 from tests.storage_core.maintenance.compaction.hand_made import (
@@ -65,8 +79,6 @@ def small_log(directory: Path) -> Path:
 
 
 # --- answers
-
-
 @pytest.mark.parametrize("is_due", BOTH_RESULTS)
 def test_the_answer_has_exactly_these_keys(tmp_path, is_due):
     directory = small_log(tmp_path / "t-0")
@@ -144,8 +156,6 @@ def test_a_range_that_was_asked_for_leaves_the_checkpoint(tmp_path):
 
 
 # --- keys
-
-
 @pytest.mark.item("CMP-11")
 @pytest.mark.parametrize(
     ("kind", "offsets"),
@@ -177,8 +187,6 @@ def test_the_default_hash_is_not_md5():
 
 
 # --- files
-
-
 @pytest.mark.item("CMP-17")
 def test_small_segments_merge_only_in_the_next_round(tmp_path):
     """Five segments of 330 bytes, first at most 800 a group: three rounds make one of them."""
@@ -215,14 +223,15 @@ def test_snapshots_at_bases_that_no_segment_has_any_more_go(tmp_path):
     assert sorted(int(path.stem) for path in directory.glob("*.snapshot")) == [4]
 
 
-@pytest.mark.item("CMP-34")
+@pytest.mark.item("CMP-34", "SEG-10")
 def test_the_cleaned_segment_is_as_old_as_its_last_source(tmp_path):
     directory = small_log(tmp_path / "t-0")
-    last = (directory / log_file(3)).stat().st_mtime_ns
+    for path in directory.glob("0*.*"):
+        os.utime(path, (1_600_000_000 + int(path.stem), 1_600_000_000 + int(path.stem)))
     clean(directory)
     for suffix in (".log", ".index", ".timeindex"):
-        path = directory / segment_file(0, suffix)
-        assert path.stat().st_mtime_ns // 10**6 == last // 10**6
+        assert (directory / segment_file(0, suffix)).stat().st_mtime == 1_600_000_003
+        assert (directory / segment_file(4, suffix)).stat().st_mtime == 1_600_000_004
 
 
 @pytest.mark.item("CMP-34")
@@ -348,8 +357,6 @@ def test_a_split_beside_an_unfinished_swap_and_scratch_files_settles_the_swap(tm
 
 
 # --- repetition
-
-
 @pytest.mark.item("CMP-47")
 @pytest.mark.parametrize("golden", goldens("clean-*"), ids=lambda golden: golden.name)
 def test_a_clean_result_is_clean_and_loads_as_it_was(golden: Golden, tmp_path):
@@ -451,3 +458,257 @@ def test_the_clock_of_the_request_is_the_only_one(tmp_path):
         cleaning(now_ms=NOW + 1).clean(directory)
         trees.append(read_tree(directory))
     assert trees[0] == trees[1]
+
+
+INDEX = IndexStats(bytes_read=900, messages_read=90, keys=30)
+REWRITE = RewriteStats(
+    messages_read=100,
+    messages_written=25,
+    bytes_read=1000,
+    bytes_written=400,
+    invalid_messages_read=3,
+)
+
+
+def stats(*, slots: int | None = 40, elapsed: float = 2.5) -> CleanerStats:
+    return CleanerStats.of(INDEX, REWRITE, slots=slots, elapsed_secs=elapsed)
+
+
+def log(
+    ratio: float = 0.5, *, delay_ms: int = 0, failed: bool = False, of: CleanerStats | None = None
+) -> CleanedLog:
+    return CleanedLog(
+        cleanable_ratio=ratio,
+        cleanable_bytes=700,
+        compaction_delay_ms=delay_ms,
+        has_failed=failed,
+        stats=of,
+    )
+
+
+@pytest.mark.item("CMP-46")
+def test_both_passes_make_one_set_of_numbers():
+    said = stats()
+    assert (said.map_bytes_read, said.map_messages_read, said.keys) == (900, 90, 30)
+    assert (said.bytes_read, said.bytes_written) == (1000, 400)
+    assert (said.messages_read, said.messages_written, said.invalid_messages_read) == (100, 25, 3)
+    assert said.buffer_utilization == 0.75
+    assert (round(said.size_reduction, 3), said.message_reduction) == (0.6, 0.75)
+    assert CleanerStats.from_json(said.to_json()) == said
+
+
+@pytest.mark.item("CMP-46")
+def test_a_map_without_a_limit_has_no_fill():
+    assert stats(slots=None).buffer_utilization is None
+
+
+@pytest.mark.item("CMP-46")
+def test_slots_are_those_of_one_threads_share():
+    # Kafka 4.4: 128 MiB over one thread, 24 bytes a slot.
+    assert map_slots(CleanerConfig(dedupe_buffer_bytes=134_217_728)) == 5_592_405
+    assert map_slots(CleanerConfig(dedupe_buffer_bytes=134_217_728, threads=2)) == 2_796_202
+    assert map_slots(CleanerConfig()) is None
+
+
+@pytest.mark.item("CMP-46")
+def test_an_empty_round_divides_by_nothing():
+    empty = CleanerStats.of(
+        IndexStats(bytes_read=0, messages_read=0, keys=0), RewriteStats(), slots=1, elapsed_secs=0
+    )
+    assert (empty.size_reduction, empty.message_reduction) == (0.0, 0.0)
+
+
+@pytest.mark.item("CMP-46", "CMP-43")
+def test_the_totals_of_a_run_are_whole_percents_and_seconds_as_kafkas_gauges():
+    totals = total_of(
+        [
+            log(0.999, of=stats(elapsed=61.9)),
+            log(0.2, delay_ms=7999, of=stats(slots=31)),
+            log(0.3, delay_ms=1, failed=True),
+        ]
+    )
+    assert totals.max_dirty_percent == 99
+    assert totals.cleaner_recopy_percent == 40
+    assert totals.max_buffer_utilization_percent == 96
+    assert totals.max_clean_time_secs == 61
+    assert totals.max_compaction_delay_secs == 7
+    assert (totals.cleanable_partitions, totals.delayed_partitions) == (3, 2)
+    assert (totals.uncleanable_partitions_count, totals.uncleanable_bytes) == (1, 700)
+
+
+@pytest.mark.item("CMP-46")
+def test_a_run_with_nothing_due_has_totals_of_zero():
+    totals = total_of([])
+    assert (totals.max_dirty_percent, totals.cleaner_recopy_percent) == (0, 0)
+    assert totals.uncleanable_partitions_count == 0
+
+
+SETTINGS = {"overrides": {"internal.segment.bytes": 200}}
+KINDS = ("log", "index", "timeindex")
+
+
+def two_groups(directory: Path) -> Path:
+    """Segments at 0, 2, 4 and 6, two a group, and the active one at 8."""
+    write_log(directory, *[[batch(n, record(b"a"), record(b"%d" % n))] for n in (0, 2, 4, 6)])
+    empty = (directory / snapshot_file(8)).read_bytes()
+    for offset in (2, 4, 6):
+        (directory / snapshot_file(offset)).write_bytes(empty)
+    return directory
+
+
+def step(operation: Operation) -> str:
+    """An operation in a few words; files of a segment by base offset and suffix."""
+
+    def short(name: str) -> str:
+        return name.lstrip("0") if not name.startswith("0" * 20) else "0" + name[20:]
+
+    match operation:
+        case PromoteFile(name=name):
+            return f"promote {short(name)}"
+        case RenameFile(source=source, target=target):
+            return f"rename {short(source)} to {short(target)}"
+        case DeleteFile(name=name):
+            return f"delete {short(name)}"
+        case SyncDirectory():
+            return "sync"
+    raise AssertionError(operation)
+
+
+@pytest.mark.item("CMP-37", "SEG-08", "SEG-09")
+def test_a_group_counts_when_the_one_before_it_has_its_names(tmp_path):
+    prepared = prepare(two_groups(tmp_path / "t-0"), cleaning(**SETTINGS))
+    assert [step(operation) for operation in prepared.commit_of().operations] == [
+        *(f"promote {base}.{kind}.cleaned" for base in (0, 4) for kind in KINDS),
+        "sync",
+        *(f"rename 0.{kind}.cleaned to 0.{kind}.swap" for kind in KINDS),
+        "sync",
+        *(f"rename {base}.{kind} to {base}.{kind}.deleted" for base in (0, 2) for kind in KINDS),
+        "sync",
+        *(f"rename 0.{kind}.swap to 0.{kind}" for kind in KINDS),
+        *(f"rename 4.{kind}.cleaned to 4.{kind}.swap" for kind in KINDS),
+        "sync",
+        *(f"delete {base}.{kind}.deleted" for base in (0, 2) for kind in KINDS),
+        "delete 2.snapshot",
+        *(f"rename {base}.{kind} to {base}.{kind}.deleted" for base in (4, 6) for kind in KINDS),
+        "sync",
+        *(f"rename 4.{kind}.swap to 4.{kind}" for kind in KINDS),
+        "sync",
+        *(f"delete {base}.{kind}.deleted" for base in (4, 6) for kind in KINDS),
+        "delete 6.snapshot",
+    ]
+
+
+@pytest.mark.item("CMP-37")
+def test_swaps_with_a_segment_between_them_that_stays_are_never_there_together(tmp_path):
+    """A loader deletes all that lies between the first and the last of them."""
+    directory = write_log(
+        tmp_path / "t-0",
+        *[[batch(n, record(b"a"), record(b"%d" % n))] for n in range(0, 12, 2)],
+    )
+    prepared = prepare(directory, cleaning(**SETTINGS))
+    groups = list(prepared.groups)
+    assert len(groups) == 3
+    groups[1] = replace(groups[1], files=())
+    plan = plan_commit(prepared.log, prepared.plan, groups)
+    swaps, together = set(), []
+    for operation in plan.operations:
+        match operation:
+            case RenameFile(source=source, target=target):
+                # A filesystem that keeps names in no order may have it under both.
+                swaps |= {offset_of(name) for name in (source, target) if name.endswith(".swap")}
+            case SyncDirectory():
+                together.append(sorted(swaps))
+                swaps = set()
+            case _:
+                pass
+    assert together == [[], [0], [], [0], [8], [], [8]]
+
+
+def test_every_step_says_why(tmp_path):
+    prepared = prepare(two_groups(tmp_path / "t-0"), cleaning(**SETTINGS))
+    plan = prepared.commit_of()
+    assert all(operation.reason for operation in plan.operations)
+    assert plan.peak_extra_bytes == sum(
+        file.size_bytes for group in prepared.groups for file in group.files
+    )
+    assert {row["operation"] for row in plan.describe()} == {
+        "PromoteFile",
+        "RenameFile",
+        "DeleteFile",
+        "SyncDirectory",
+    }
+
+
+def test_the_loads_own_changes_come_first_and_are_synced(tmp_path):
+    directory = two_groups(tmp_path / "t-0")
+    (directory / (log_file(0) + ".deleted")).write_bytes(b"")
+    operations = prepare(directory, cleaning(**SETTINGS)).commit_of().operations
+    assert [step(operation) for operation in operations[:2]] == ["delete 0.log.deleted", "sync"]
+
+
+def test_a_file_that_the_load_writes_syncs_what_it_did_before(tmp_path):
+    directory = two_groups(tmp_path / "t-0")
+    (directory / (log_file(0) + ".deleted")).write_bytes(b"")
+    (directory / snapshot_file(8)).unlink()
+    operations = prepare(directory, cleaning(**SETTINGS)).commit_of().operations
+    kinds = [type(operation) for operation in operations]
+    assert kinds[kinds.index(WriteFile) + 1] is PromoteFile
+    assert SyncDirectory not in kinds[: kinds.index(WriteFile)]
+
+
+def test_a_round_without_groups_has_no_steps(tmp_path):
+    prepared = prepare(two_groups(tmp_path / "t-0"), cleaning(**SETTINGS))
+    assert plan_commit(prepared.log, prepared.plan, []).is_empty
+
+
+def test_inputs_that_are_as_they_were_pass(tmp_path):
+    directory = two_groups(tmp_path / "t-0")
+    verify_inputs(LocalStore(directory), prepare(directory, cleaning(**SETTINGS)).plan)
+
+
+@pytest.mark.parametrize("base", [0, 6, 8], ids=["oldest", "newest", "active"])
+@pytest.mark.parametrize("change", ["appended", "cut", "touched", "gone"])
+def test_a_segment_that_changed_meanwhile_is_named(tmp_path, base, change):
+    directory = two_groups(tmp_path / "t-0")
+    plan = prepare(directory, cleaning(**SETTINGS)).plan
+    path = directory / log_file(base)
+    if change == "cut" and base == 8:
+        pytest.skip("the active segment is empty")
+    match change:
+        case "appended":
+            path.write_bytes(path.read_bytes() + b"x")
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-1])
+        case "touched":
+            os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000))
+        case _:
+            path.unlink()
+    with pytest.raises(ChangedWhileReadError) as caught:
+        verify_inputs(LocalStore(directory), plan)
+    assert caught.value.file == log_file(base)
+    assert ("no such file" in str(caught.value)) == (change == "gone")
+
+
+def test_a_partition_that_is_written_to_while_it_is_cleaned_is_left_as_it_is(tmp_path, monkeypatch):
+    directory = two_groups(tmp_path / "t-0")
+    active = directory / log_file(8)
+    original = partition.verify_inputs
+
+    def after_an_append(*arguments):
+        active.write_bytes(b"appended by somebody else")
+        original(*arguments)
+
+    monkeypatch.setattr(partition, "verify_inputs", after_an_append)
+    before = read_tree(directory)
+    with pytest.raises(ChangedWhileReadError, match=log_file(8)):
+        cleaning(**SETTINGS).clean(directory)
+    assert read_tree(directory) == before | {log_file(8): b"appended by somebody else"}
+
+
+def test_snapshots_of_segments_that_stay_are_kept(tmp_path):
+    directory = two_groups(tmp_path / "t-0")
+    cleaning(**SETTINGS).clean(directory)
+    assert sorted(path.name for path in directory.glob("*.snapshot")) == [
+        segment_file(4, ".snapshot"),
+        segment_file(8, ".snapshot"),
+    ]

@@ -1,6 +1,7 @@
-"""One partition's way into a managed root: what is taken, what stays, what is refused."""
+"""One partition's way into a managed root and out: what is taken, stays, is refused."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,8 @@ from storage_core.errors import (
     GuardRefusedError,
     InconsistentTopicIdError,
 )
-from storage_core.filenames import log_file
+from storage_core.filenames import TopicPartition, log_file
+from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, Codec
 from storage_core.maintenance.ingest.partition import (
     Commitment,
     IngestRules,
@@ -18,8 +20,14 @@ from storage_core.maintenance.ingest.partition import (
     has_candidates,
     observe_and_plan,
 )
-from storage_core.maintenance.ingest.plan import LeftReason
+from storage_core.maintenance.ingest.plan import LeftReason, group_files, read_edges
+from storage_core.maintenance.materialize import materialize_partition, release_partition
+from storage_core.store import ManagedStore
+from storage_core.store.listing import ListedFile
+from storage_core.store.local import LocalStore
 from tests.kit.directories import SegmentSpec
+from tests.kit.golden_data import Golden
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.storage_core.maintenance.ingest.mirrors import (
     batch,
@@ -400,3 +408,40 @@ def test_epochs_of_what_was_not_taken_are_left_out(objects, tmp_path):
     )
     planned, _ = ingest(mirror, managed)
     assert [(e.epoch, e.start_offset) for e in planned.plan.epochs] == [(2, 0), (4, 6)]
+
+
+@pytest.mark.parametrize("base", [3, 5])
+def test_a_compressed_set_of_an_old_format_begins_at_its_segment(base: int, tmp_path: Path):
+    """Its header has the offset of its last message alone."""
+    messages = tuple(LegacyMessage(offset=offset) for offset in range(base, 6))
+    content = encode_entry(LegacySet(messages=messages, codec=Codec.GZIP))
+    (tmp_path / log_file(base)).write_bytes(content)
+    file = ListedFile(name=log_file(base), size_bytes=len(content), modified_ms=0, etag="")
+    (segment,) = group_files([file]).segments
+    edges = read_edges(LocalStore(tmp_path), segment, lambda _: b"")
+    assert (edges.first_offset, edges.next_offset) == (base, 6)
+    assert (edges.first_epoch, edges.last_epoch) == (NO_LEADER_EPOCH, NO_LEADER_EPOCH)
+
+
+PARTITIONS = ["compacted-0", "compacted-delete-0", "events-1", "payments.txn-0", "recompressed-0"]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("in_place", [False, True], ids=["copied", "adopted"])
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_a_brokers_partition_comes_out_of_a_managed_root_as_it_went_in(tmp_path, name, in_place):
+    broker = Golden("broker-dir").unpack(tmp_path)
+    mirror = MemoryObjectStore("memory://test-golden/mirror")
+    managed = MemoryObjectStore("memory://test-golden/managed")
+    try:
+        sync(broker / name, mirror)
+        rules = IngestRules(sync_has_stopped=True, in_place=in_place)
+        ingest(mirror, managed, name=name, rules=rules)
+        topic, _, number = name.rpartition("-")
+        out = tmp_path / "out" / name
+        materialize_partition(ManagedStore(managed, TopicPartition(topic, int(number))), out)
+        release_partition(out)
+    finally:
+        forget_memory("memory://test-golden")
+    found = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert found == {path.name: path.read_bytes() for path in (broker / name).iterdir()}

@@ -1,13 +1,16 @@
-"""A truncation takes the recovery point back, and below the active segment the cleaner's point."""
+"""What a truncation leaves: logs as Kafka does, points, transaction indexes."""
 
 import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.formats.index_entries import TXN_INDEX_ENTRY
 from storage_core.json_values import to_json
 from storage_core.maintenance.recovery.partition import plan_truncation, truncated_cleaner_point
 from storage_core.store import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import AbortedTxnSpec, SegmentSpec, write_partition
+from tests.kit.golden_data import goldens
+from tests.kit.golden_loading import problems_of
 from tests.kit.one_partition import truncate_partition
 
 NOW_MS = 1_700_000_000_000
@@ -71,3 +74,47 @@ def test_nothing_above_the_cut_counts_as_flushed(tmp_path, to):
         LocalStore(directory), config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW_MS, to=to
     )
     assert (result.truncated, log.log_end_offset, log.recovery_point) == (to < 30, to, to)
+
+
+ENTRY_BYTES = TXN_INDEX_ENTRY.itemsize
+TAIL = b"\0" * 5
+
+
+@pytest.mark.item("IDX-15")
+@pytest.mark.parametrize(
+    ("to", "expected_bytes"),
+    [
+        pytest.param(15, 2 * ENTRY_BYTES + len(TAIL), id="no entry goes, nor does the tail"),
+        pytest.param(8, ENTRY_BYTES, id="an entry goes, and all behind it"),
+        pytest.param(2, 0, id="all go"),
+    ],
+)
+def test_a_tail_that_is_no_whole_entry_goes_only_with_an_entry(tmp_path, to, expected_bytes):
+    aborted = [
+        AbortedTxnSpec(producer_id=1, first_offset=0, last_offset=last, last_stable_offset=last + 1)
+        for last in (4, 9)
+    ]
+    batches = [
+        BatchSpec(base_offset=offset, records=(RecordSpec(key=b"k"),)) for offset in range(20)
+    ]
+    directory = write_partition(
+        tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=batches, aborted=aborted)]
+    )
+    index = directory / "00000000000000000000.txnindex"
+    with index.open("ab") as file:
+        file.write(TAIL)
+    truncate_partition(
+        directory,
+        config=LogConfig(),
+        cleaner=CleanerConfig(),
+        now_ms=NOW_MS,
+        to=to,
+        log_start_offset=0,
+    )
+    assert index.stat().st_size == expected_bytes
+
+
+@pytest.mark.item("IDX-15", "CKP-12", "PRD-16")
+@pytest.mark.parametrize("golden", goldens("truncate-*"), ids=lambda golden: golden.name)
+def test_a_log_is_cut_at_an_offset_with_all_that_belongs_to_it(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
