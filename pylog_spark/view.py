@@ -1,8 +1,9 @@
 """The answer of a command, before a renderer writes it.
 
 Four renderers write it: ``text_table`` on a terminal, ``cli.row_lines`` as JSON lines and as CSV,
-``report_page`` as a page. Nothing is read for a view before its renderer asks: rows and blocks may
-be generators.
+``report_page`` as a page. Rows and blocks may be generators: a command that streams its answer
+looks at a partition when its renderer asks for it. Everything else, and each page, is made of
+values, without a look at any disk.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -33,6 +33,7 @@ from pylog_spark.view import OutputLine, Verbatim, View
 from storage_core import kafka_log
 from storage_core.catalog.roles import guess_role, local_path
 from storage_core.errors import ConfigError
+from storage_core.filenames import TopicPartition
 from storage_core.roots.open_root import LogRoot
 from storage_core.wording import count_text
 
@@ -73,24 +74,33 @@ def _prepare(line: CommandLine) -> Call:
     return Call(line=line, options=options, subject=request)
 
 
-def _operate(call: Call, place: Any) -> Exported:
+# What was exported; which partitions of the topics have no log here; where open transactions end a
+# committed read.
+_Answer = tuple[Exported, list[TopicPartition], list[str]]
+
+
+def _operate(call: Call, place: Any) -> _Answer:
     request: ExportRequest = call.subject
     names = NAMES if is_json(request.keys) or is_json(request.values) else ()
     read = partial(read_chosen, call.line, dict.fromkeys([*request.columns, *names]))
     with ProgressLine(is_shown=call.has_progress) as progress:
-        return export(place, read, call.line[OUT], request, on_progress=progress.on_progress)
+        exported = export(place, read, call.line[OUT], request, on_progress=progress.on_progress)
+    if exported.failures:
+        return exported, [], []
+    missing: list[TopicPartition] = []
+    if not call.line[PARTITIONS]:
+        missing = missing_partitions(call.line[ROOTS], call.line[TOPIC])
+    return exported, missing, list(find_open_ends(call.line))
 
 
-def _view(call: Call, exported: Exported) -> View:
+def _view(call: Call, answer: _Answer) -> View:
     request: ExportRequest = call.subject
+    exported, missing, open_ends = answer
     topics, to = tuple(dict.fromkeys(call.line[TOPIC])), request.to
     if exported.failures:
         errors = [str(failure.error) for failure in exported.failures]
         errors.append(f"{exported.out}: nothing written: {len(errors)} parts failed")
         return View(lines=(), blocks=(), errors=errors, status=ExitCode.PARTLY_FAILED)
-    numbers = call.line[PARTITIONS]
-    missing = [] if numbers else missing_partitions(call.line[ROOTS], topics)
-    open_ends = list(find_open_ends(call.line))
     row = {
         "topic": ",".join(topics),
         "roots": list(call.line[ROOTS]),

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.cli.runner import check_file_place, check_topics, show, topics_of
+from pylog_spark.cli.runner import Looked, check_file_place, check_topics, show, topics_of
 from pylog_spark.exit_code import ExitCode, is_failed_look
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import InspectOrder, OutputFormat
@@ -80,11 +80,13 @@ def inspect_roots(line: CommandLine) -> int:
     page = line[REPORT]
     if page is not None:
         _check_page(page, line[ROOTS])
-    # What was looked at so far, and what is said besides.
+    # What was looked at so far, what is said besides, and what only the page shows.
     looks: list[Look] = []
     notes: list[str] = []
+    segments: Looked = ()
 
     def look_at_roots() -> Iterator[Look]:
+        nonlocal segments
         views = []
         for root in line[ROOTS]:
             with said_as("ROOT", root):
@@ -95,6 +97,8 @@ def inspect_roots(line: CommandLine) -> int:
         for view in chain.from_iterable(group_by_broker(views)):
             looks.append(_look(line, view, topics, now_ms))
             yield looks[-1]
+        if page is not None:
+            segments = _biggest_segments(looks, now_ms)
 
     def status() -> int:
         is_whole = not any(look.view.row["errors"] for look in looks)
@@ -112,7 +116,7 @@ def inspect_roots(line: CommandLine) -> int:
         csv=csv,
         blocks=_blocks(line, look_at_roots()),
         notes=notes,
-        page=lambda: _page(looks, now_ms=now_ms),
+        page=lambda: _page(looks, segments, now_ms=now_ms),
         status=status,
     )
     return show(view, line)
@@ -127,7 +131,7 @@ def _check_page(page: Path, roots: Sequence[str]) -> None:
     check_outside(REPORT.label, page, log_directories=filter(None, places))
 
 
-def _page(looks: Sequence[Look], *, now_ms: int) -> Page:
+def _page(looks: Sequence[Look], segments: Looked, *, now_ms: int) -> Page:
     """Return the page of some roots."""
     # Whoever wants no page needs none of these.
     from pylog_spark.cli.view_parts import (  # noqa: PLC0415
@@ -146,7 +150,7 @@ def _page(looks: Sequence[Look], *, now_ms: int) -> Page:
         lead=total,
         notes=[*(headline(look.view) for look in looks), *others, *errors, *picture_notes()],
         sections=[
-            segment_section(lambda: _biggest_segments(looks, now_ms), now_ms=now_ms),
+            segment_section(segments, now_ms=now_ms),
             Section(
                 heading="Dirty ratios",
                 blocks=figures(dirty_ratios(rows, lambda row: row["dirty_ratio"])),
@@ -157,7 +161,7 @@ def _page(looks: Sequence[Look], *, now_ms: int) -> Page:
     )
 
 
-def _biggest_segments(looks: Sequence[Look], now_ms: int) -> list[Row]:
+def _biggest_segments(looks: Sequence[Look], now_ms: int) -> Looked:
     from pylog_spark.operations.free_space.biggest_segments import segments_of  # noqa: PLC0415  # for a page
     from pylog_spark.pictures import MOST_ROWS  # noqa: PLC0415  # for a page
 
@@ -171,7 +175,10 @@ def _biggest_segments(looks: Sequence[Look], now_ms: int) -> list[Row]:
     for number, look in enumerate(looks):
         names = [name for _, of, name in biggest if of == number]
         config_of = look.view.catalog.config_for
-        segments += segments_of(look.view, names, config_of, now_ms=now_ms)
+        try:
+            segments += segments_of(look.view, names, config_of, now_ms=now_ms)
+        except PylogError as error:
+            return error
     return segments
 
 

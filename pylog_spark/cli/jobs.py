@@ -8,11 +8,14 @@ import pyarrow.compute as pc
 
 from pylog_spark.cli.runner import (
     Call,
+    Looked,
+    PageLook,
     ProgressLine,
     Tasks,
     Work,
     engine_text,
     load_options,
+    look_at_past_runs,
     prepare_roots,
     topic_notes,
 )
@@ -73,7 +76,7 @@ from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.view import Block, OutputLine, Page, Section, Table, View, lines_of
 from storage_core.catalog.roles import require_role
 from storage_core.catalog.topic_filter import TopicFilter
-from storage_core.errors import GuardRefusedError
+from storage_core.errors import GuardRefusedError, PylogError
 from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.generations import list_partitions as list_managed
@@ -115,6 +118,7 @@ def _job(
         name=name,
         prepare=lambda line: prepare_roots(line, check),
         operate=operate,
+        look_for_page=look_for_page,
         view=view_run,
         tasks=Tasks.HERE_IF_FEW,
         # A dry run writes no ledger, but asks it what retention the topics had.
@@ -169,22 +173,34 @@ def _apply(call: Call, place: Any) -> RunReport:
 def view_run(call: Call, report: RunReport) -> View:
     """Return the view of a run, real or planned."""
     rows = report.results.to_pylist()
+    look = call.page_look
     return View(
         lines=_lines(report, rows),
         csv=("result", report.results.schema.names),
         blocks=_blocks(call, report, rows),
-        page=lambda: run_page(report, call.roots, call.options),
+        page=None if look is None else lambda: run_page(report, look, now_ms=call.options.now_ms),
         status=report.exit_code,
     )
 
 
-def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -> Page:
-    """Return the page of a run.
+def look_for_page(call: Call, report: RunReport) -> PageLook:
+    """Look at what a run has left: the segments of its biggest partitions, and its ledger."""
+    segments: Looked
+    try:
+        segments = segments_after_run(
+            call.roots, call.options, report.results.to_pylist(), most=MOST_ROWS
+        )
+    except PylogError as error:
+        segments = error
+    return PageLook(
+        ledger=call.options.ledger,
+        past_runs=look_at_past_runs(call.options.ledger),
+        segments=segments,
+    )
 
-    Args:
-        roots: Its log directories, which are looked at again: the segments of the biggest
-            partitions are those that lie there now.
-    """
+
+def run_page(report: RunReport, look: PageLook, *, now_ms: int) -> Page:
+    """Return the page of a run."""
     rows = report.results.to_pylist()
     worked_on = [row for row in rows if row["status"] in {Status.DONE, Status.PLANNED}]
     what = "Dry run, nothing was written" if report.dry_run else f"Run {report.run_id}"
@@ -199,10 +215,7 @@ def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -
                 heading="Bytes before and after",
                 blocks=figures(before_and_after(worked_on, is_planned=report.dry_run)),
             ),
-            segment_section(
-                lambda: segments_after_run(roots, options, rows, most=MOST_ROWS),
-                now_ms=options.now_ms,
-            ),
+            segment_section(look.segments, now_ms=now_ms),
             Section(
                 heading="Dirty ratios, before the run",
                 blocks=figures(
@@ -217,7 +230,7 @@ def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -
             table_section("What recovery cuts", CUT_TABLE, report.cuts.to_pylist()),
             table_section("What retention removes", RETENTION_TABLE, retentions),
             table_section("Partitions", RESULT_TABLE, rows),
-            history_section(options.ledger),
+            history_section(look),
         ],
     )
 
@@ -278,6 +291,7 @@ APPLY: Final = Work(
     name="apply",
     prepare=_prepare_plan,
     operate=_apply,
+    look_for_page=look_for_page,
     view=view_run,
     tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
@@ -345,6 +359,7 @@ UNDO: Final = Work(
     name="undo",
     prepare=_prepare_undo,
     operate=_undo,
+    look_for_page=look_for_page,
     view=view_run,
     tasks=Tasks.HERE,
 )
@@ -352,6 +367,7 @@ PURGE: Final = Work(
     name="purge",
     prepare=_prepare_purge,
     operate=_purge,
+    look_for_page=look_for_page,
     view=view_run,
     tasks=Tasks.HERE,
 )

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ from storage_core.catalog.log_directories import classify_directory
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_filter import TopicFilter, is_pattern, nearest_name, unmatched_globs
 from storage_core.clock import SystemClock
-from storage_core.errors import ConfigError, StorageError
+from storage_core.errors import ConfigError, PylogError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -281,6 +281,40 @@ class Tasks(enum.Enum):
     HERE_IF_FEW = enum.auto()  # this machine, Spark for what is much, or elsewhere
 
 
+# So many earlier runs a page shows, the newest.
+_LAST_RUNS: Final = 30
+# Rows, or why they cannot be read: what a run did stands, whatever became of its directories since.
+Looked = Sequence[Row] | PylogError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLook:
+    """What the page of a run shows beside its report."""
+
+    ledger: str | None  # where runs are written down; None for nowhere
+    past_runs: Looked  # the last runs of the ledger: ``past_runs.PastRun`` as mappings
+    segments: Looked = ()  # of the biggest partitions: rows of ``survey.observe_segments``
+
+
+def look_at_past_runs(ledger: str | None) -> Looked:
+    """Return the last runs of a ledger, the newest first.
+
+    One that lies in an object store is left to ``pylog runs``: how it is reached is a setting of
+    Spark's, and a page should not wait for it.
+    """
+    from pylog_spark.ledger.tables import local_folder  # noqa: PLC0415  # Arrow
+    from pylog_spark.operations.past_runs import list_past_runs  # noqa: PLC0415  # deltalake
+
+    if ledger is None or local_folder(ledger) is None:
+        return ()
+    try:
+        return [asdict(run) for run in list_past_runs(ledger, None, last=_LAST_RUNS)]
+    except ConfigError:
+        return ()  # a dry run may name one that is not there yet
+    except PylogError as error:
+        return error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One call of a command."""
@@ -295,6 +329,7 @@ class Call:
     # Why its tasks are done where they are, and what takes the other engine; empty where somebody
     # said it.
     engine_note: str = ""
+    page_look: PageLook | None = None  # what lay there after the work; None without a page
 
     @property
     def locations(self) -> list[str]:
@@ -336,7 +371,9 @@ class Work:
     # of a Spark session.
     prepare: Callable[[CommandLine], Call]
     operate: Callable[[Call, Any], Any]  # does it; gets the place of its tasks, None without one
-    view: Callable[[Call, Any], View]  # returns the answer about what was done
+    # Looks, after the work, at what its page shows besides; None where that is nothing.
+    look_for_page: Callable[[Call, Any], PageLook] | None = None
+    view: Callable[[Call, Any], View]  # returns the answer about what was done; reads no disk
     tasks: Tasks = Tasks.NONE
     asks_ledger: bool = False  # whether a dry run reads the ledger, too, which it never writes
 
@@ -361,7 +398,10 @@ class Work:
         call = self.prepare(line)
         place, note = self._place(call)
         call = replace(call, engine_note=note)
-        return show(self.view(call, self.operate(call, place)), line, call.writer)
+        report = self.operate(call, place)
+        if self.look_for_page is not None and line[REPORT] is not None:
+            call = replace(call, page_look=self.look_for_page(call, report))
+        return show(self.view(call, report), line, call.writer)
 
     def _place(self, call: Call) -> "tuple[Place | None, str]":
         """Return the place of tasks, and a note about the choice."""

@@ -4,7 +4,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from pylog_spark.cli.runner import Call, RowLines, Tasks, Work, engine_text, prepare_roots
+from pylog_spark.cli.runner import (
+    Call,
+    PageLook,
+    RowLines,
+    Tasks,
+    Work,
+    engine_text,
+    look_at_past_runs,
+    prepare_roots,
+)
 from pylog_spark.cli.view_parts import (
     FINDING_TABLE,
     count_blocks,
@@ -99,20 +108,22 @@ def _view(call: Call, report: VerifyReport) -> View:
         }
         yield OutputLine("run", run)
 
+    look = call.page_look
     return View(
         lines=lines(),
         blocks=_blocks(call, report),
-        page=lambda: verify_page(report, ledger=call.options.ledger),
+        page=None if look is None else lambda: verify_page(report, look),
         status=report.exit_code,
     )
 
 
-def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
-    """Return the page of a verification.
+def _look_for_page(call: Call, _: VerifyReport) -> PageLook:
+    ledger = call.options.ledger
+    return PageLook(ledger=ledger, past_runs=look_at_past_runs(ledger))
 
-    Args:
-        ledger: Where runs are written down; None for nowhere.
-    """
+
+def verify_page(report: VerifyReport, look: PageLook) -> Page:
+    """Return the page of a verification."""
     counts = [(count.severity, count.code, count.count) for count in report.counts]
     total = sum(count for _, _, count in counts)
     return Page(
@@ -126,7 +137,7 @@ def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
         sections=[
             *finding_sections(counts, report.findings),
             table_section("Partitions", RESULT_TABLE, report.results.to_pylist()),
-            history_section(ledger),
+            history_section(look),
         ],
     )
 
@@ -166,6 +177,7 @@ VERIFY: Final = Work(
     name="verify",
     prepare=_prepare,
     operate=_verify,
+    look_for_page=_look_for_page,
     view=_view,
     tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,

@@ -1,10 +1,11 @@
 """Common parts of views: findings, pictures, earlier runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from pylog_spark.cli.runner import Looked, PageLook
 from pylog_spark.ledger.tables import local_folder
 from pylog_spark.pictures import (
     Picture,
@@ -28,11 +29,9 @@ from pylog_spark.view import (
     TableKind,
     Verbatim,
 )
-from storage_core.errors import ConfigError, PylogError
+from storage_core.errors import PylogError
 from storage_core.maintenance.verification.finding_kinds import KINDS
 
-# So many runs are shown, the newest.
-_LAST_RUNS: Final = 30
 _NO_PICTURES: Final = (
     "There are no pictures on this page: what draws them is not installed. "
     "`pip install 'pylog-spark[report]'` brings it."
@@ -176,45 +175,31 @@ def finding_sections(
     ]
 
 
-def segment_section(look: Callable[[], Sequence[Row]], *, now_ms: int) -> Section:
+def segment_section(segments: Looked, *, now_ms: int) -> Section:
     """Return the pictures of the biggest partitions' segments.
 
-    What a run did stands, whatever became of its directories since: where they cannot be looked at
-    any more, a sentence says so.
-
     Args:
-        look: Returns rows of ``survey.observe_segments``.
+        segments: Rows of ``survey.observe_segments``.
     """
     blocks: list[Block]
-    try:
-        rows = look()
-    except PylogError as error:
-        blocks = [f"They cannot be looked at: {error}"]
+    if isinstance(segments, PylogError):
+        blocks = [f"They cannot be looked at: {segments}"]
     else:
-        blocks = figures(segments_by_size(rows), segments_by_age(rows, now_ms=now_ms))
+        blocks = figures(segments_by_size(segments), segments_by_age(segments, now_ms=now_ms))
     return Section(heading="Segments of the biggest partitions", blocks=blocks)
 
 
-def history_section(ledger: str | None) -> Section:
-    """Return a section of a ledger's last runs; empty without any.
-
-    One that lies in an object store is left to ``pylog runs``: how it is reached is a setting of
-    Spark's, and a page should not wait for it.
-    """
+def history_section(look: PageLook) -> Section:
+    """Return a section of a ledger's last runs; empty without any."""
     from pylog_spark.cli.runs import RUN_TABLE  # noqa: PLC0415  # deltalake
-    from pylog_spark.operations.past_runs import list_past_runs  # noqa: PLC0415  # deltalake
 
-    blocks: list[Block] = []
-    if ledger is not None and local_folder(ledger) is None:
-        blocks = [f"`pylog runs --ledger {ledger}` lists the runs before this one."]
-    elif ledger is not None:
-        try:
-            rows = [asdict(run) for run in list_past_runs(ledger, None, last=_LAST_RUNS)]
-        except ConfigError:
-            rows = []  # a dry run may name one that is not there yet
-        except PylogError as error:
-            return Section(heading="The last runs", blocks=[f"They cannot be read: {error}"])
-        blocks = [*figures(past_runs(rows)), Table(kind=RUN_TABLE, rows=rows)]
+    blocks: list[Block]
+    if look.ledger is not None and local_folder(look.ledger) is None:
+        blocks = [f"`pylog runs --ledger {look.ledger}` lists the runs before this one."]
+    elif isinstance(look.past_runs, PylogError):
+        blocks = [f"They cannot be read: {look.past_runs}"]
+    else:
+        blocks = [*figures(past_runs(look.past_runs)), Table(kind=RUN_TABLE, rows=look.past_runs)]
     return Section(heading="The last runs", blocks=blocks)
 
 

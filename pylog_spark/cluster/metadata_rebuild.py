@@ -29,7 +29,11 @@ from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.broker_files import validate_directory_ids, validate_one_cluster
 from storage_core.checkpoint.lock import require_stopped
-from storage_core.cluster.metadata_copies import has_at_most_format, read_copy
+from storage_core.cluster.metadata_copies import (
+    has_at_most_format,
+    has_only_metadata,
+    read_copy,
+)
 from storage_core.cluster.metadata_rebuild import (
     BootstrapTarget,
     RebuiltMetadata,
@@ -74,6 +78,9 @@ class Rebuild:
     cluster_id: str
     rebuilt: RebuiltMetadata
     targets: Sequence[BootstrapTarget]
+    # Of these the log directories that had their identity before. What a former call wrote, which
+    # was killed before it said so, is not taken for it.
+    formatted: frozenset[Path]
 
 
 def rebuild_metadata(
@@ -130,7 +137,12 @@ def rebuild_metadata(
         for root in observed:  # reading took its time
             _require_stopped(root.location)
         write_bootstrap(planned, rebuilt.metadata, voters=voters, timestamp_ms=options.now_ms)
-    return Rebuild(cluster_id=cluster_id, rebuilt=rebuilt, targets=planned)
+    formatted = frozenset(
+        each.directory
+        for each in planned
+        if each.is_formatted and not (each.replaced_topics and has_only_metadata(each.directory))
+    )
+    return Rebuild(cluster_id=cluster_id, rebuilt=rebuilt, targets=planned, formatted=formatted)
 
 
 def _check_roots(observed: Sequence[ObservedRoot], *, now_ms: int) -> str:

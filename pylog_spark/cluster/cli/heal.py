@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pylog_spark.cli.jobs import role_notes, view_run
+from pylog_spark.cli.jobs import look_for_page, role_notes, view_run
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options, topic_notes
 from pylog_spark.cluster.heal import HealReport, plan_heal
 from pylog_spark.discovery import resolve_roots
@@ -104,5 +104,10 @@ def _view(call: Call, report: HealReport) -> View:
 
 
 HEAL: Final = Work(
-    name="heal", prepare=_prepare, operate=_heal, view=_view, tasks=Tasks.HERE_IF_FEW
+    name="heal",
+    prepare=_prepare,
+    operate=_heal,
+    look_for_page=look_for_page,
+    view=_view,
+    tasks=Tasks.HERE_IF_FEW,
 )

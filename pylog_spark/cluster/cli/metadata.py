@@ -1,7 +1,7 @@
 """``pylog metadata``: copies of the cluster's metadata, and voters without one."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -321,17 +321,27 @@ def _voter_text(voter: Voter) -> str:
     return f"{voter.node_id} ({voter.directory_id})"
 
 
-def _promote(call: Call, _: Any) -> tuple[ComparedCopies, list[Promotion]]:
-    return promote_copy(
+# The copies, the voters that get one, and the log directories that had their identity before.
+_Promoted = tuple[ComparedCopies, list[Promotion], frozenset[Path]]
+
+
+def _promote(call: Call, _: Any) -> _Promoted:
+    cluster, promotions = promote_copy(
         call.line[ROOTS],
         call.line[INTO],
         now_ms=call.options.now_ms,
         dry_run=call.line[DRY_RUN],
     )
+    formatted = (
+        each.directory
+        for each in promotions
+        if each.properties is None and not (each.is_done and has_only_metadata(each.directory))
+    )
+    return cluster, promotions, frozenset(formatted)
 
 
-def _view_promotions(call: Call, answer: tuple[ComparedCopies, list[Promotion]]) -> View:
-    cluster, promotions = answer
+def _view_promotions(call: Call, answer: _Promoted) -> View:
+    cluster, promotions, formatted = answer
     status = Status.PLANNED if call.line[DRY_RUN] else Status.DONE
     rows = [
         {
@@ -354,22 +364,22 @@ def _view_promotions(call: Call, answer: tuple[ComparedCopies, list[Promotion]])
         csv=("metadata_promotion", rows[0]),
         blocks=[
             Table(kind=_PROMOTION_TABLE, rows=rows),
-            *_after_promotions(call, cluster, promotions),
+            *_after_promotions(call, cluster, promotions, formatted),
         ],
         status=ExitCode.DONE,
     )
 
 
-def way_back(directories: Mapping[Path, bool]) -> Iterator[Block]:
+def way_back(directories: Iterable[Path], formatted: Collection[Path]) -> Iterator[Block]:
     """Yield the command that takes new metadata logs away again.
 
     Args:
-        directories: Log directories, and whether each had its ``meta.properties`` before.
+        formatted: Log directories that had their ``meta.properties`` before.
     """
     places = []
-    for directory, is_formatted in directories.items():
+    for directory in directories:
         # First the identity: a node with it and without a log may begin an empty cluster.
-        places += [] if is_formatted else [str(directory / META_PROPERTIES_FILE)]
+        places += [] if directory in formatted else [str(directory / META_PROPERTIES_FILE)]
         places.append(str(directory / CLUSTER_METADATA_DIRECTORY))
     if places:
         yield "the way back, before one of these nodes has started:"
@@ -377,7 +387,10 @@ def way_back(directories: Mapping[Path, bool]) -> Iterator[Block]:
 
 
 def _after_promotions(
-    call: Call, cluster: ComparedCopies, promotions: Sequence[Promotion]
+    call: Call,
+    cluster: ComparedCopies,
+    promotions: Sequence[Promotion],
+    formatted: Collection[Path],
 ) -> Iterator[Block]:
     source, committed = promotions[0].source, cluster.committed_offset
     uncommitted = source.log_end_offset - committed
@@ -402,13 +415,7 @@ def _after_promotions(
         )
     yield "start the controllers first, then the brokers"
     if not call.line[DRY_RUN]:
-        yield from way_back(
-            {
-                each.directory: each.properties is None
-                and not (each.is_done and has_only_metadata(each.directory))
-                for each in promotions
-            }
-        )
+        yield from way_back([each.directory for each in promotions], formatted)
         if any(each.is_done for each in promotions):
             yield "format a directory again that was formatted before the first of these calls"
     yield from _about_records(cluster, promotions)

@@ -24,7 +24,6 @@ from pylog_spark.schemas import Status
 from pylog_spark.view import NOTHING, Block, OutputLine, Row, Sentence, Table, TableKind, View
 from storage_core.catalog.cluster_metadata import Voter
 from storage_core.checkpoint.checkpoints import is_reserved_directory_id, parse_uuid
-from storage_core.cluster.metadata_copies import has_only_metadata
 from storage_core.errors import ConfigError
 from storage_core.wording import count_text
 
@@ -186,14 +185,7 @@ def _blocks(
     )
     controllers = shlex.join(str(target.directory) for target in answer.targets)
     if not call.options.dry_run:
-        yield from way_back(
-            {
-                # A former call has formatted it, perhaps, and was killed before it said so.
-                each.directory: each.is_formatted
-                and not (each.replaced_topics and has_only_metadata(each.directory))
-                for each in answer.targets
-            }
-        )
+        yield from way_back([each.directory for each in answer.targets], answer.formatted)
         yield f"what the quorum begins with: `pylog metadata show {controllers}`"
 
 

@@ -2,16 +2,20 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pylog_spark.cluster.cli.metadata import PROMOTE
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.doctor.driver import find_absent_voters
 from pylog_spark.options import JobOptions
+from pylog_spark.options.option import CommandLine
 from pylog_spark.run.catalogs import read_meta_properties
+from pylog_spark.view import Verbatim
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.filenames import META_PROPERTIES_FILE
 from tests.cluster.storage.test_metadata_copies import copy_of, elected, led
@@ -124,6 +128,19 @@ def test_the_way_back_is_the_command_that_is_printed(
     command = lines[lines.index("the way back, before one of these nodes has started:") + 1]
     subprocess.run(shlex.split(command), check=True)
     assert list(target.iterdir()) == before
+
+
+def test_the_way_back_is_told_without_a_look_at_any_directory(roots: list[Path], tmp_path: Path):
+    target = tmp_path / "controller"
+    target.mkdir()
+    written = {"roots": [*map(str, roots)], "into": [f"0={target}"]}
+    # The second call finds what the first has written.
+    answers = [PROMOTE.operate(PROMOTE.prepare(CommandLine(written)), None) for _ in range(2)]
+    shutil.rmtree(target)
+    for answer in answers:
+        blocks = PROMOTE.view(PROMOTE.prepare(CommandLine(written)), answer).blocks
+        identity, log = target / META_PROPERTIES_FILE, target / CLUSTER_METADATA_DIRECTORY
+        assert Verbatim(f"rm -r {identity} {log}") in blocks
 
 
 def test_a_voter_that_is_a_broker_too_is_told_to_have_no_records(pylog, tmp_path: Path):

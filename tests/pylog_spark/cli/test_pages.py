@@ -10,11 +10,14 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from pylog_spark.cli.runner import show
+from pylog_spark.report_page import write_page
 from storage_core.errors import StorageError
 from tests.kit.chromium import Chromium, find_chromium
 from tests.kit.compare import read_tree
@@ -76,10 +79,31 @@ DRAWN: Final = {
 }
 
 
+@contextmanager
+def away(folder: Path) -> Iterator[None]:
+    """Take a folder away for a while."""
+    elsewhere = folder.rename(folder.with_suffix(".away"))
+    try:
+        yield
+    finally:
+        elsewhere.rename(folder)
+
+
 @pytest.fixture(scope="module")
-def pages(pylog) -> Iterator[dict[str, Path]]:
-    """The pages of all commands, over directories that brokers left."""
+def both_pages(pylog) -> Iterator[dict[str, tuple[Path, str]]]:
+    """The pages of all commands, over directories that brokers left.
+
+    Each is there a second time, as it is made when directories and ledger have gone.
+    """
     made = Path(tempfile.mkdtemp(prefix="pylog-", dir="/tmp"))
+    again = made.with_suffix(".html")
+
+    def show_twice(view: Any, *how: Any) -> int:
+        status = show(view, *how)
+        with away(made):
+            write_page(again, view.page())
+        return status
+
     unpack_broker(made / "log")
     UNCLEAN.unpack(made).rename(made / "unclean")
     shutil.copytree(made / "unclean", made / "torn")
@@ -94,14 +118,23 @@ def pages(pylog) -> Iterator[dict[str, Path]]:
     looked_at = ("log", "unclean", "torn", "copy")
     before = {name: read_tree(made / name) for name in looked_at}
     written = {}
-    for name, command in COMMANDS.items():
-        page = made / f"{name}.html"
-        result = pylog(*command.replace("{}", str(made)).split(), "--report", page)
-        assert result.exit_code in {0, 1, 3}, result.stderr
-        written[name] = page
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("runner", "inspect"):
+            patch.setattr(f"pylog_spark.cli.{module}.show", show_twice)
+        for name, command in COMMANDS.items():
+            page = made / f"{name}.html"
+            result = pylog(*command.replace("{}", str(made)).split(), "--report", page)
+            assert result.exit_code in {0, 1, 3}, result.stderr
+            written[name] = (page, again.read_text(encoding="utf-8"))
     assert {name: read_tree(made / name) for name in looked_at} == before
     yield written
     shutil.rmtree(made)
+    again.unlink()
+
+
+@pytest.fixture(scope="module")
+def pages(both_pages) -> dict[str, Path]:
+    return {name: page for name, (page, _) in both_pages.items()}
 
 
 def sections_of(page: Path) -> dict[str, str]:
@@ -122,6 +155,13 @@ def test_a_page_has_its_pictures_and_tables(pages, name: str):
     assert tags.tags.count("h1") == tags.tags.count("script") == 1
     anchors = tags.attributes["id"]
     assert {link.removeprefix("#") for link in tags.attributes.get("href", ())} <= anchors
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_page_is_made_without_a_look_at_any_directory(both_pages, name: str):
+    page, made_without = both_pages[name]
+    assert made_without == page.read_text(encoding="utf-8")
 
 
 def test_pictures_show_what_would_go_and_what_would_be_cleaned(pages):

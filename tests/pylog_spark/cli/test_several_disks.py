@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.cli.export import EXPORT
+from pylog_spark.engines.choice import Local
+from pylog_spark.options.option import CommandLine
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.reader import KafkaLogReader
 from tests.kit.golden_data import Golden
@@ -157,3 +160,16 @@ def test_an_export_of_one_disk_says_which_partitions_it_does_not_have(
     chosen = ("--partition", there)
     said = pylog("export", first, *words, *chosen, "--out", tmp_path / "chosen")
     assert "not in these directories" not in said.stdout
+
+
+def test_what_an_export_says_is_made_without_a_look_at_any_directory(
+    disks: tuple[Path, Path], tmp_path: Path
+):
+    first, _ = disks
+    written = {"roots": [str(first)], "topic": ["events"], "out": tmp_path / "out", "to": "csv"}
+    call = EXPORT.prepare(CommandLine(written))
+    answer = EXPORT.operate(call, Local())
+    (line,) = EXPORT.view(call, answer).lines
+    shutil.rmtree(first)
+    assert list(EXPORT.view(call, answer).lines) == [line]
+    assert line.row["missing"]

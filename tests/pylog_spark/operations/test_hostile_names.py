@@ -6,6 +6,7 @@ import os
 import pytest
 
 from pylog_spark.cli.jobs import run_page
+from pylog_spark.cli.runner import PageLook
 from pylog_spark.cli.verify import verify_page
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.nightly import run_nightly
@@ -41,8 +42,8 @@ def test_a_directory_name_that_is_not_utf8_is_a_row_and_the_others_are_done(spar
     assert f"{SPELLED_OUT}: expected <topic>-<partition>" in errors
     assert len(errors) == len(NOT_UTF8 + STEERING)
     page = tmp_path / "page.html"
-    roots = resolve_roots([crashed.path], role=Role.BROKER)
-    write_page(page, run_page(report, roots, options))
+    look = PageLook(ledger=None, past_runs=())
+    write_page(page, run_page(report, look, now_ms=FIRST_ROUNDS_MS))
     shown = page.read_text(encoding="utf-8")
     assert SPELLED_OUT in shown
     assert shown.count("<script>") == 1
@@ -63,7 +64,7 @@ def test_whoever_only_looks_finds_such_names_too(spark, tmp_path):
     assert (Code.DIRECTORY_FOREIGN, f"{crashed.path}/{SPELLED_OUT}") in files
     assert (Code.FILE_UNKNOWN, rf"{crashed.path}/{SMALL[0]}-0/\xff.log") in files
     page = tmp_path / "page.html"
-    write_page(page, verify_page(report, ledger=None))
+    write_page(page, verify_page(report, PageLook(ledger=None, past_runs=())))
     assert SPELLED_OUT in page.read_text(encoding="utf-8")
     register(spark)
     records = spark.read.format("kafka-log").option("subscribe", SMALL[0]).load(str(crashed.path))
