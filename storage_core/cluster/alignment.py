@@ -9,6 +9,7 @@ between those of one and all that follow in the other. Only windows of both logs
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -115,7 +116,7 @@ class RecordReader:
 
     def _scan(self, view: DirectoryView) -> Iterator[Rows]:
         bases = self._log.base_offsets
-        for base_offset, end_offset in zip(bases, [*bases[1:], MOST_OFFSET], strict=True):
+        for base_offset, end_offset in pairwise((*bases, MOST_OFFSET)):
             if end_offset <= self._first or base_offset >= self._end:
                 continue
             name = log_file(base_offset)
