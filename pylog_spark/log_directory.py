@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from pylog_spark.cluster.attest import Attestation, attest
-from pylog_spark.cluster.audit.driver import Audit, audit
+from pylog_spark.cluster.audit.driver import Audit, Timeline, audit, read_timeline
 from pylog_spark.cluster.copies import CopyReport, list_copy_differences
 from pylog_spark.cluster.differences import DifferenceReport, list_differences
 from pylog_spark.cluster.truncate import plan_followers
@@ -115,6 +115,17 @@ class LogDirectory(UpkeepDirectory):
             offset_map=offset_map,
             state=state,
         )
+
+    def timeline(self, *others: str | Path) -> Timeline:
+        """Return each change of leader, epoch, ISR and ELR, by the newest metadata in the roots.
+
+        Args:
+            others: Further log directories of the cluster's nodes.
+
+        Raises:
+            PylogError: As ``audit``; none of them has the cluster's metadata.
+        """
+        return read_timeline([self.path, *others], self.options)
 
     def plan_followers(self, *others: str | Path, leader: int, state: Path | None = None) -> Plan:
         """Return the cuts for other brokers' replicas to follow one broker.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,10 +37,7 @@ from storage_core.cluster.resting_log import observe_log
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
 
-if TYPE_CHECKING:
-    pass
-
-_TITLE: Final = "pylog audit"
+_TITLE: Final = "pylog copies"
 # What each cluster has of its own: MirrorMaker leaves out all but the last, which it writes itself.
 _OWN_TOPICS: Final = re.compile(r"__.*|.*[-.]internal|heartbeats")
 # Names of topics in an error.

@@ -42,7 +42,7 @@ from storage_core.cluster.places import PartitionPlaces
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TITLE: Final = "pylog audit"
+_TITLE: Final = "pylog differences"
 # Of a row for programs.
 DIFFERENCE_KEYS: Final = (
     *("topic", "partition", "topic_id", "kind", "code", "severity", "first_offset", "last_offset"),

@@ -348,12 +348,12 @@ ELECTION_OUT: Final = Option[Path | None](
     metavar="DIR",
     help="New folder for files with which Kafka's commands elect the best candidates.",
 )
-TIMELINE: Final = Option[bool](
+FORMER_TIMELINE: Final = Option[bool](
     name="timeline",
     flag="--timeline",
     kind=SWITCH,
     default=False,
-    help="Show only the history of leader, ISR and ELR, from the metadata log.",
+    is_hidden=True,  # how ``pylog audit`` was asked before there was ``pylog timeline``
 )
 LOST_KEYS: Final = Option[int](
     name="lost_keys",
@@ -379,12 +379,13 @@ LEADER_EPOCH: Final = Option[int | None](
     metavar="EPOCH",
     help="Epoch of the next leader; the answer marks partitions that already have this epoch.",
 )
-LEVEL: Final = Option[Level | None](
+LEVEL: Final = Option[Level](
     name="level",
     flag="--level",
     kind=choice(Level),
-    default=None,
-    help="List differences between replicas; the level says how much of them is read.",
+    default=Level.OFFSETS,
+    shown=Level.OFFSETS,
+    help="How much of the replicas to read.",
 )
 COPY: Final = Option[tuple[str, ...]](
     name="copy",
@@ -392,8 +393,8 @@ COPY: Final = Option[tuple[str, ...]](
     kind=TEXTS,
     default=(),
     metavar="DIR",
-    help="Log directory of a cluster with a copy; lists records that are missing or different "
-    "there.",
+    help="Log directory of the cluster with the copies; may be repeated.",
+    is_required=True,
 )
 COPY_PREFIX: Final = Option[str](
     name="copy_prefix",

@@ -31,11 +31,15 @@ PARTITIONS: Final = (1_000, 3_000, 10_000)
 SEGMENTS: Final = 2
 BROKERS: Final = (1, 2, 3)
 INSPECT: Final = "inspect, three times"
-OFFSETS: Final = "audit --level offsets"
+OFFSETS: Final = "differences"
 AUDIT: Final = "audit"
 ELECTIONS: Final = "audit --up 1,2,3"
-WAYS: Final = {OFFSETS: ("--level", "offsets"), AUDIT: (), ELECTIONS: ("--up", "1,2,3")}
-_HERE: Final = ("--engine", "local", "--now-ms", str(NOW_MS))
+_NOW: Final = ("--now-ms", str(NOW_MS))
+WAYS: Final = {
+    OFFSETS: ("differences",),
+    AUDIT: ("audit", *_NOW),
+    ELECTIONS: ("audit", "--up", "1,2,3", *_NOW),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,7 @@ def measure(partitions: Sequence[int], ways: Sequence[str] = tuple(WAYS)) -> Ite
                     memory_bytes=max(cost.memory_bytes for cost in each),
                 )
             )
-            costs[way].append(_run("audit", *map(str, roots), *WAYS[way], *_HERE))
+            costs[way].append(_run(*WAYS[way], *map(str, roots), "--engine", "local"))
             print(count, way, costs[way][-1], inspected[way][-1], flush=True)  # noqa: T201 - how far it is
         shutil.rmtree(folder)
     for way in ways:

@@ -29,6 +29,6 @@ def test_a_row_says_what_a_partition_adds_and_what_inspections_take() -> None:
     inspected = [Cost(seconds=1, processor_seconds=10, memory_bytes=1 << 20)] * 2
     row = Costs(way=OFFSETS, partitions=(1000, 2000), costs=costs, inspected=inspected)
     assert row.line() == (
-        "| audit --level offsets | 1,000, 2,000 | 10.0, 1010.0 | 5.0, 15.0 | 10.00 ms "
+        "| differences | 1,000, 2,000 | 10.0, 1010.0 | 5.0, 15.0 | 10.00 ms "
         "| 1.5 times inspect, three times | 300, 1300 |"
     )

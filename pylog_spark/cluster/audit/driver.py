@@ -445,7 +445,7 @@ def measure(run: Run, places: Sequence[PartitionPlaces]) -> list[PlacesSize]:
         units,
         measure_places,
         PlacesSize,
-        f"{_TITLE}: measure {len(places):,} partitions",
+        f"pylog: measure {len(places):,} partitions",
         is_look=are_looked_at_here(sum(len(each.replicas) for each in places)),
     )
     return sorted(sizes, key=lambda size: size.ordinal)
@@ -587,10 +587,22 @@ def _find_metadata(
 
 # Tell leaders, ISR and ELR of partitions over time. The cluster's metadata log says them.
 
-# Of a row for programs.
-TIMELINE_KEYS: Final = (
-    *("topic", "partition", "topic_id", "offset", "timestamp_ms", "leader", "leader_epoch"),
-    *("partition_epoch", "isr", "elr", "last_known_elr", "replicas"),
+_BROKERS: Final = pa.list_(pa.int64())
+TIMELINE: Final = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int64(),
+        "topic_id": pa.string(),
+        "offset": pa.int64(),  # null if a snapshot has the version
+        "timestamp_ms": pa.int64(),
+        "leader": pa.int64(),  # -1 for nobody
+        "leader_epoch": pa.int64(),
+        "partition_epoch": pa.int64(),
+        "isr": _BROKERS,
+        "elr": _BROKERS,
+        "last_known_elr": _BROKERS,
+        "replicas": _BROKERS,
+    }
 )
 
 
@@ -598,38 +610,22 @@ TIMELINE_KEYS: Final = (
 class Timeline:
     """The versions of partitions."""
 
-    versions: Sequence[PartitionVersion]  # by partition, then in the order of the log
+    rows: pa.Table  # of ``TIMELINE``, by partition, then in the order of the log
     belief: str  # whose metadata they are, and how old
     notes: Sequence[str] = ()  # what else a person should know of the log directories
     unread: Mapping[str, str] = field(default_factory=dict)
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield each version under ``TIMELINE_KEYS``."""
-        for version in self.versions:
-            state = version.state
-            yield {
-                "topic": version.topic,
-                "partition": state.partition,
-                "topic_id": state.topic_id,
-                "offset": version.offset,
-                "timestamp_ms": version.timestamp_ms,
-                "leader": state.leader,
-                "leader_epoch": state.leader_epoch,
-                "partition_epoch": state.partition_epoch,
-                "isr": list(state.isr),
-                "elr": list(state.eligible_leader_replicas),
-                "last_known_elr": list(state.last_known_eligible_leader_replicas),
-                "replicas": list(state.replicas),
-            }
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the rows as a DataFrame."""
+        return spark_frame(spark, self.rows)
 
 
 def read_timeline(roots: Sequence[str | Path], options: JobOptions) -> Timeline:
-    """Return the versions of the chosen partitions from the cluster's metadata. The newest
-    metadata of the roots are read."""
+    """Return the versions of the chosen partitions from the newest metadata in the roots."""
     job, _, _, cluster = open_places(roots, options, None)
     if cluster.metadata is None:
         reasons = "; ".join([cluster.belief, *cluster.notes])
-        raise ConfigError("--timeline", None, f"expected metadata of the cluster: {reasons}")
+        raise ConfigError("ROOT", None, f"expected metadata of the cluster: {reasons}")
     versions = [
         version
         for version in list_partition_versions(Path(cluster.directory))
@@ -637,5 +633,26 @@ def read_timeline(roots: Sequence[str | Path], options: JobOptions) -> Timeline:
     ]
     versions.sort(key=lambda each: (each.topic, each.state.topic_id, each.state.partition))
     return Timeline(
-        versions=versions, belief=cluster.belief, notes=cluster.notes, unread=cluster.unread
+        rows=pa.Table.from_pylist(list(map(_timeline_row, versions)), schema=TIMELINE),
+        belief=cluster.belief,
+        notes=cluster.notes,
+        unread=cluster.unread,
     )
+
+
+def _timeline_row(version: PartitionVersion) -> _Row:
+    state = version.state
+    return {
+        "topic": version.topic,
+        "partition": state.partition,
+        "topic_id": state.topic_id,
+        "offset": version.offset,
+        "timestamp_ms": version.timestamp_ms,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "partition_epoch": state.partition_epoch,
+        "isr": state.isr,
+        "elr": state.eligible_leader_replicas,
+        "last_known_elr": state.last_known_eligible_leader_replicas,
+        "replicas": state.replicas,
+    }

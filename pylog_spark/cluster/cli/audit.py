@@ -1,22 +1,20 @@
-"""``pylog audit``: compare replicas of several brokers; judge leaders. It shows what each
-replica has, and who may lead."""
+"""``pylog audit``: who may lead, and what would be lost; ``pylog timeline``: who has led."""
 
 import base64
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
 from pylog_spark.cli.jobs import role_notes, view_run
-from pylog_spark.cli.runner import Call, Tasks, Work, load_options, topic_notes
+from pylog_spark.cli.runner import Call, Tasks, Work
 from pylog_spark.cluster.attest import ATTESTED_KEYS, Attestation, attest
 from pylog_spark.cluster.audit.driver import (
     ANSWER_KEYS,
     ELECTION_FILE,
     REASSIGNMENT_FILE,
     RESTORE_FILE,
-    TIMELINE_KEYS,
     Audit,
     Timeline,
     audit,
@@ -29,11 +27,8 @@ from pylog_spark.cluster.audit.elections import (
     own_replicas,
     rank_of,
 )
-from pylog_spark.cluster.cli.differences import view_copies, view_differences
-from pylog_spark.cluster.copies import CopyReport, list_copy_differences
-from pylog_spark.cluster.differences import DifferenceReport, list_differences
+from pylog_spark.cluster.cli.differences import COPIES, DIFFERENCES, prepare_brokers
 from pylog_spark.cluster.truncate import plan_followers
-from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
@@ -42,16 +37,15 @@ from pylog_spark.options.declared import (
     COPY_PREFIX,
     ELECTION_OUT,
     FAIL_ON,
+    FORMER_TIMELINE,
     LEADER,
     LEADER_EPOCH,
     LEVEL,
     LOST_KEYS,
     OFFSET_MAP,
     PLAN_OUT,
-    ROOTS,
     SALVAGE,
     STATE,
-    TIMELINE,
     UP,
 )
 from pylog_spark.options.option import CommandLine, Option
@@ -90,6 +84,21 @@ _SHOWN_RANGES: Final = 3
 _SHOWN_BYTES: Final = 32
 # Of the cuts under a leader.
 _OF_CUTS: Final = (PLAN_OUT, SALVAGE, ALLOW_TRUNCATE)
+_OF_LOSSES: Final = (LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
+# By an option that makes another answer: the options that it leaves no room for, and why.
+_ALONE: Final[Mapping[Option[Any], tuple[tuple[Option[Any], ...], str]]] = {
+    LEADER: (_OF_LOSSES, "says who leads"),
+    LEVEL: ((LEADER, *_OF_LOSSES), "lists differences and no more"),
+    COPY: (
+        (ATTEST, LEADER, LEVEL, FORMER_TIMELINE, *_OF_LOSSES),
+        "compares with copies and no more",
+    ),
+    FORMER_TIMELINE: ((LEADER, LEVEL, STATE, *_OF_LOSSES), "shows changes and no more"),
+    ATTEST: (
+        (STATE, LEADER, LEVEL, FORMER_TIMELINE, *_OF_LOSSES),
+        "writes markers and shows no more",
+    ),
+}
 
 
 def _losses(row: Row) -> str:
@@ -238,73 +247,30 @@ _TABLE: Final = TableKind(
 )
 
 
-def _prepare(line: CommandLine) -> Call:
-    options = load_options(line)
-    if line[LEADER] is None and any(option in line for option in _OF_CUTS):
+def run_audit(line: CommandLine) -> int:
+    """Run the audit, or the command that was an option of it before."""
+    if LEADER not in line and any(option in line for option in _OF_CUTS):
         reason = "is needed beside --plan-out, --salvage and --allow-committed-loss"
         raise ConfigError(LEADER.label, None, reason)
-    if line[LEADER] is not None:
-        beside_leader = (LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
-        _refuse_beside(line, LEADER, beside_leader, "says who leads")
-    if line[LEVEL] is not None:
-        options_of_losses = (LEADER, LEADER_EPOCH, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
-        _refuse_beside(line, LEVEL, options_of_losses, "lists differences and no more")
-    if line[COPY]:
-        not_of_copies = (
-            *(ATTEST, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE, FAIL_ON),
-        )
-        _refuse_beside(line, COPY, not_of_copies, "compares with copies and no more")
-    elif COPY_PREFIX in line or OFFSET_MAP in line:
+    if COPY not in line and (COPY_PREFIX in line or OFFSET_MAP in line):
         reason = "is needed beside --copy-prefix and --offset-map"
         raise ConfigError(COPY.label, None, reason)
-    if line[TIMELINE]:
-        others = (LEADER, LEADER_EPOCH, LEVEL, STATE, UP, ELECTION_OUT, LOST_KEYS, FAIL_ON)
-        _refuse_beside(line, TIMELINE, others, "shows changes and no more")
-    if line[ATTEST]:
-        options_of_looks = (
-            *(STATE, LEADER, LEADER_EPOCH, LEVEL, UP, ELECTION_OUT, LOST_KEYS, TIMELINE, FAIL_ON),
-        )
-        _refuse_beside(line, ATTEST, options_of_looks, "writes markers and shows no more")
-    roots = resolve_roots(line[ROOTS], role=options.role, must_open=False)
-    notes = topic_notes(options, roots)
-    return Call(line=line, options=options, roots=roots, notes=notes)
+    for option, (others, reason) in _ALONE.items():
+        for other in others:
+            if option in line and other in line:
+                raise ConfigError(other.label, None, f"{option.label} {reason}")
+    former = {COPY: COPIES, FORMER_TIMELINE: TIMELINE, LEVEL: DIFFERENCES}
+    return next((work for option, work in former.items() if option in line), AUDIT)(line)
 
 
-def _refuse_beside(
-    line: CommandLine, option: Option[Any], others: Sequence[Option[Any]], reason: str
-) -> None:
-    """Refuse options that another one leaves no room for."""
-    for other in others:
-        if other in line:
-            raise ConfigError(other.label, None, f"{option.label} {reason}")
-
-
-_Report = Audit | Attestation | CopyReport | DifferenceReport | RunReport | Timeline
-
-
-def _audit(call: Call, place: Any) -> _Report:
-    roots = [root.location for root in call.roots]
+def _audit(call: Call, place: Any) -> Audit | Attestation | RunReport:
     if call.line[ATTEST]:
-        return attest(place, roots, call.options)
-    if call.line[TIMELINE]:
-        return read_timeline(roots, call.options)
-    leader, state, level = call.line[LEADER], call.line[STATE], call.line[LEVEL]
-    if call.line[COPY]:
-        return list_copy_differences(
-            place,
-            roots,
-            call.line[COPY],
-            call.options,
-            prefix=call.line[COPY_PREFIX],
-            offset_map=call.line[OFFSET_MAP],
-            state=state,
-        )
-    if level is not None:
-        return list_differences(place, roots, call.options, level=level, state=state)
+        return attest(place, call.locations, call.options)
+    leader, state = call.line[LEADER], call.line[STATE]
     if leader is None:
         return audit(
             place,
-            roots,
+            call.locations,
             call.options,
             state=state,
             up=call.line[UP],
@@ -312,7 +278,7 @@ def _audit(call: Call, place: Any) -> _Report:
             election_out=call.line[ELECTION_OUT],
             most_keys=call.line[LOST_KEYS],
         )
-    report = plan_followers(place, roots, call.options, leader=leader, state=state)
+    report = plan_followers(place, call.locations, call.options, leader=leader, state=state)
     planned = {result["root"] for result in report.results.to_pylist()}
     unsaid = role_notes(
         (root for root in call.roots if root.location in planned), "`pylog apply` will refuse it"
@@ -320,18 +286,12 @@ def _audit(call: Call, place: Any) -> _Report:
     return report.with_notes([*call.notes, *unsaid])
 
 
-def _view(call: Call, report: _Report) -> View:
+def _view(call: Call, report: Audit | Attestation | RunReport) -> View:
     match report:
         case Attestation():
             return _view_attestation(report)
-        case Timeline():
-            return _view_timeline(call, report)
         case RunReport():
             return view_run(call, report)
-        case DifferenceReport():
-            return view_differences(call, report)
-        case CopyReport():
-            return view_copies(call, report)
     rows = report.rows.to_pylist()
 
     def lines() -> Iterator[OutputLine | str]:
@@ -378,19 +338,20 @@ def _view_attestation(report: Attestation) -> View:
 
 def _view_timeline(call: Call, timeline: Timeline) -> View:
     """Return the view of leaders, ISR and ELR of partitions over time."""
+    rows = timeline.rows.to_pylist()
 
     def lines() -> Iterator[OutputLine | str]:
-        yield from lines_of("change", timeline.rows())
+        yield from lines_of("change", rows)
         yield from timeline.notes
 
     def blocks() -> Iterator[Block]:
         yield from (f"  {note}" for note in (timeline.belief, *timeline.notes))
         yield ""
-        yield Table(kind=_TIMELINE_TABLE, rows=list(timeline.rows()))
+        yield Table(kind=_TIMELINE_TABLE, rows=rows)
 
     return View(
         lines=lines(),
-        csv=("change", TIMELINE_KEYS),
+        csv=("change", timeline.rows.column_names),
         blocks=blocks(),
         notes=call.notes,
         status=ExitCode.PARTLY_FAILED if timeline.unread else ExitCode.DONE,
@@ -608,8 +569,14 @@ def _verdict(rows: Sequence[Row]) -> Sentence:
 
 AUDIT: Final = Work(
     name="audit",
-    prepare=_prepare,
+    prepare=prepare_brokers,
     operate=_audit,
     view=_view,
     tasks=Tasks.HERE_IF_FEW,
+)
+TIMELINE: Final = Work(
+    name="timeline",
+    prepare=prepare_brokers,
+    operate=lambda call, _: read_timeline(call.locations, call.options),
+    view=_view_timeline,
 )

@@ -72,19 +72,33 @@ _FAIL_ON_LOSS: Final = replace(
     help="Exit with 1 for losses: error (the default) if every leader loses records, warn if one "
     "does.",
 )
+# How an audit was asked for differences, copies or the timeline before they were commands.
+_FORMER: Final = (
+    replace(declared.LEVEL, shown=None, is_hidden=True),
+    declared.FORMER_TIMELINE,
+    replace(declared.COPY, is_required=False, is_hidden=True),
+    replace(declared.COPY_PREFIX, is_hidden=True),
+    replace(declared.OFFSET_MAP, is_hidden=True),
+)
+_ROOTS_OF_BROKERS: Final = replace(
+    declared.ROOTS,
+    help="Log directories of several brokers. Directories of one broker count as one.",
+)
+_PLACE: Final = (replace(declared.ENGINE, panel=None), replace(declared.MASTER, panel=None))
+_ANSWER: Final = (replace(declared.OUTPUT, panel=None), replace(declared.WIDE, panel=None))
+# Of a look at several brokers.
+_OF_A_LOOK: Final = (
+    *(GUESSED_ROLE, declared.CONFIG_FILES, declared.SETTINGS_OF_RUN, *_PLACE, *_ANSWER),
+)
 _AUDIT: Final = Command(
     name="audit",
     panel=LOOK,
-    work="pylog_spark.cluster.cli.audit:AUDIT",
+    work="pylog_spark.cluster.cli.audit:run_audit",
     options=(
-        replace(
-            declared.ROOTS,
-            help="Log directories of several brokers. Directories of one broker count as one.",
-        ),
+        _ROOTS_OF_BROKERS,
         declared.TOPICS,
         declared.EXCLUDE,
         declared.STATE,
-        declared.LEVEL,
         declared.UP,
         declared.LEADER,
         replace(
@@ -100,35 +114,79 @@ _AUDIT: Final = Command(
         declared.ELECTION_OUT,
         declared.LOST_KEYS,
         _FAIL_ON_LOSS,
-        declared.TIMELINE,
         declared.ATTEST,
-        declared.COPY,
-        declared.COPY_PREFIX,
-        declared.OFFSET_MAP,
-        GUESSED_ROLE,
-        declared.CONFIG_FILES,
-        declared.SETTINGS_OF_RUN,
         declared.NOW_MS,
-        replace(declared.ENGINE, panel=None),
-        replace(declared.MASTER, panel=None),
-        replace(declared.OUTPUT, panel=None),
-        replace(declared.WIDE, panel=None),
+        *_OF_A_LOOK,
+        *_FORMER,
     ),
     help="""
-    Compare the replicas of several brokers: what differs, who may lead, what would be lost.
+    Compare the replicas of several brokers: who may lead, and what would be lost.
 
     The command compares the replicas as they are after their brokers have opened them. It writes
     nothing and takes no lock. The exit status is 1 if every leader would lose committed
     records (--fail-on), and 4 if a replica cannot be read.
 
     With --leader the command shows the cuts that `pylog apply` would make on the other replicas, so
-    that they follow that broker. With --level it compares the replicas as they are on disk and
-    lists their differences; the exit status is 1 if there are any. With --copy it lists the
-    differences to a copy in another cluster, record by record. With --attest it writes each
-    broker's last epoch into the marker of its recovered directories, while it holds the locks of
-    all.
+    that they follow that broker. With --attest it writes each broker's last epoch into the marker
+    of its recovered directories, while it holds the locks of all.
     """,
     example="Example: `pylog audit /mnt/b1 /mnt/b2 /mnt/b3`",
+)
+_DIFFERENCES: Final = Command(
+    name="differences",
+    panel=LOOK,
+    work="pylog_spark.cluster.cli.differences:DIFFERENCES",
+    options=(
+        *(_ROOTS_OF_BROKERS, declared.TOPICS, declared.EXCLUDE),
+        *(declared.LEVEL, declared.STATE, *_OF_A_LOOK),
+    ),
+    help="""
+    List the differences between the replicas of several brokers, as they are on disk.
+
+    By default the command compares offsets and epochs. --level headers also compares the header of
+    each batch, --level bytes compares everything. It writes nothing and takes no lock. The exit
+    status is 1 if there are differences, and 4 if a replica cannot be read.
+    """,
+    example="Example: `pylog differences /mnt/b1 /mnt/b2 /mnt/b3 --level bytes`",
+)
+_COPIES: Final = Command(
+    name="copies",
+    panel=LOOK,
+    work="pylog_spark.cluster.cli.differences:COPIES",
+    options=(
+        replace(
+            declared.ROOTS, help="Log directories of the originals, of the brokers of one cluster."
+        ),
+        *(declared.COPY, declared.COPY_PREFIX, declared.OFFSET_MAP),
+        *(declared.TOPICS, declared.EXCLUDE, declared.STATE, *_OF_A_LOOK),
+    ),
+    help="""
+    Compare topics with their copies in another cluster, record by record.
+
+    The command looks for every record of the originals in the copy, with its key, value, headers
+    and timestamp. Records that are not copied yet are no difference. It writes nothing and takes no
+    lock. The exit status is 1 if there are differences, and 4 if a replica cannot be read.
+    """,
+    example="Example: `pylog copies /mnt/b1 /mnt/b2 --copy /mnt/dr1 --copy-prefix source.`",
+)
+_TIMELINE: Final = Command(
+    name="timeline",
+    panel=LOOK,
+    work="pylog_spark.cluster.cli.audit:TIMELINE",
+    options=(
+        replace(declared.ROOTS, help="Log directories of brokers and controllers of one cluster."),
+        declared.TOPICS,
+        declared.EXCLUDE,
+        GUESSED_ROLE,
+        *_ANSWER,
+    ),
+    help="""
+    Show each change of leader, epoch, ISR and ELR, with its time and offset.
+
+    The command reads the newest `__cluster_metadata` in the directories. It writes nothing and
+    takes no lock. The exit status is 4 if a log directory cannot be read.
+    """,
+    example="Example: `pylog timeline /mnt/b1 /mnt/b2 --topics orders`",
 )
 _HEAL: Final = Command(
     name="heal",
@@ -212,8 +270,7 @@ _SHOW_METADATA: Final = Command(
             declared.ROOTS,
             help="Log directories of brokers and controllers, of one node or several.",
         ),
-        replace(declared.OUTPUT, panel=None),
-        replace(declared.WIDE, panel=None),
+        *_ANSWER,
         replace(declared.QUIET, panel=None),
     ),
     help="""
@@ -235,8 +292,7 @@ _PROMOTE_METADATA: Final = Command(
         ),
         replace(declared.INTO, panel=None),
         replace(declared.DRY_RUN, panel=None),
-        replace(declared.OUTPUT, panel=None),
-        replace(declared.WIDE, panel=None),
+        *_ANSWER,
         replace(declared.QUIET, panel=None),
     ),
     help="""
@@ -257,8 +313,7 @@ _ADOPT_STRAYS: Final = Command(
         replace(declared.ROOTS, help="All log directories of one or more stopped brokers."),
         replace(declared.ROLE, panel=None),
         replace(declared.DRY_RUN, panel=None),
-        replace(declared.OUTPUT, panel=None),
-        replace(declared.WIDE, panel=None),
+        *_ANSWER,
         replace(declared.QUIET, panel=None),
     ),
     help="""
@@ -296,10 +351,8 @@ _REBUILD_METADATA: Final = Command(
         declared.ASSUME_DEFAULTS,
         declared.NOW_MS,
         GUESSED_ROLE,
-        replace(declared.ENGINE, panel=None),
-        replace(declared.MASTER, panel=None),
-        replace(declared.OUTPUT, panel=None),
-        replace(declared.WIDE, panel=None),
+        *_PLACE,
+        *_ANSWER,
         replace(declared.QUIET, panel=None),
     ),
     help="""
@@ -322,7 +375,7 @@ _METADATA: Final = CommandGroup(
 )
 
 COMMANDS: Final[Mapping[str, tuple[Command | CommandGroup, ...]]] = {
-    "doctor": (_AUDIT, _METADATA),
+    "doctor": (_AUDIT, _DIFFERENCES, _COPIES, _TIMELINE, _METADATA),
     "recover": (_HEAL,),
     "salvage": (_TRANSPLANT,),
 }

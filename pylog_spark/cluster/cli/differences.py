@@ -1,17 +1,21 @@
-"""The differences between replicas, and between topics and their copies."""
+"""``pylog differences``: replicas; ``pylog copies``: topics and their copies elsewhere."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pylog_spark.cli.runner import Call
-from pylog_spark.cluster.copies import CopyReport
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options, topic_notes
+from pylog_spark.cluster.copies import CopyReport, list_copy_differences
 from pylog_spark.cluster.differences import (
     DIFFERENCE_KEYS,
     ComparisonReport,
     DifferenceReport,
+    list_differences,
 )
 from pylog_spark.cluster.differences_task import FINDING, UNREADABLE
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.options.declared import COPY, COPY_PREFIX, LEVEL, OFFSET_MAP, ROOTS, STATE
+from pylog_spark.options.option import CommandLine
 from pylog_spark.report import PARTITION, error_text, number_column, size_text, text_column
 from pylog_spark.view import (
     NOTHING,
@@ -108,7 +112,31 @@ _FAILED_REPLICAS: Final = TableKind(
 )
 
 
-def view_differences(call: Call, report: DifferenceReport) -> View:
+def prepare_brokers(line: CommandLine) -> Call:
+    """Return the call of a look at log directories of several brokers; some may be unreadable."""
+    options = load_options(line)
+    roots = resolve_roots(line[ROOTS], role=options.role, must_open=False)
+    return Call(line=line, options=options, roots=roots, notes=topic_notes(options, roots))
+
+
+def _list_differences(call: Call, place: Any) -> DifferenceReport:
+    level, state = call.line[LEVEL], call.line[STATE]
+    return list_differences(place, call.locations, call.options, level=level, state=state)
+
+
+def _list_copy_differences(call: Call, place: Any) -> CopyReport:
+    return list_copy_differences(
+        place,
+        call.locations,
+        call.line[COPY],
+        call.options,
+        prefix=call.line[COPY_PREFIX],
+        offset_map=call.line[OFFSET_MAP],
+        state=call.line[STATE],
+    )
+
+
+def _view_differences(call: Call, report: DifferenceReport) -> View:
     """Return the view of a comparison of replicas."""
     partitions = count_text(len(report.compared), "partition")
     differences = report.count_differences()
@@ -153,7 +181,7 @@ def view_differences(call: Call, report: DifferenceReport) -> View:
     )
 
 
-def view_copies(call: Call, report: CopyReport) -> View:
+def _view_copies(call: Call, report: CopyReport) -> View:
     """Return the view of a comparison of topics with their copies."""
     partitions = count_text(len(report.compared), "partition")
     differences, untold = report.count_differences(), report.total("untold")
@@ -259,3 +287,19 @@ def _view(
         notes=call.notes,
         status=status,
     )
+
+
+DIFFERENCES: Final = Work(
+    name="differences",
+    prepare=prepare_brokers,
+    operate=_list_differences,
+    view=_view_differences,
+    tasks=Tasks.HERE_IF_FEW,
+)
+COPIES: Final = Work(
+    name="copies",
+    prepare=prepare_brokers,
+    operate=_list_copy_differences,
+    view=_view_copies,
+    tasks=Tasks.HERE_IF_FEW,
+)

@@ -103,7 +103,7 @@ def test_two_clusters_are_compared_only_as_original_and_copy(tmp_path: Path, cap
         )
     with pytest.raises(ConfigError, match="is the same directory"):
         list_copy_differences(Local(1), [original], [original], OPTIONS)
-    main(["audit", str(original), "--copy", str(copy), "--engine", "local"])
+    main(["copies", str(original), "--copy", str(copy), "--engine", "local"])
     text = " ".join(capsys.readouterr().out.split())
     assert "As far as they go, the copies of 1 partition are complete." in text
     assert "not copied yet: the last 100 records of 1 partition" in text
@@ -134,6 +134,15 @@ def test_the_longest_replica_is_compared(tmp_path: Path):
     report = list_copy_differences(Local(2), originals, [copy], OPTIONS)
     assert told(report) == []
     assert report.total("records") == 1000
+
+
+def test_a_copy_without_a_segment_has_no_record_yet(tmp_path: Path):
+    original, copy = (write_broker(tmp_path, cluster, RECORDS[:20]) for cluster in ("one", "two"))
+    for file in (copy / "t-0").glob("0*"):
+        file.unlink()
+    assert told(list_copy_differences(Local(1), [original], [copy], OPTIONS)) == [
+        ("t", 0, "behind", 20, 0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +186,7 @@ def test_where_a_directory_cannot_be_read_nothing_counts_as_missing(pylog: Any, 
     original = write_broker(tmp_path, "one", RECORDS)
     copies = [write_broker(tmp_path, "two", RECORDS, broker=broker, topic="u") for broker in (1, 2)]
     copies[1].chmod(0)
-    words = ["audit", original, "--copy", copies[0], "--copy", copies[1], "--engine", "local"]
+    words = ["copies", original, "--copy", copies[0], "--copy", copies[1], "--engine", "local"]
     with bound_rights():
         report = list_copy_differences(Local(1), [original], copies, OPTIONS)
         shown = pylog(*words)
@@ -210,10 +219,13 @@ def test_the_command_lists_rows_for_people_and_programs(
     original = write_broker(tmp_path, "one", RECORDS)
     copy = write_broker(tmp_path, "two", with_errors(), size=7)
     offsets = write_map(tmp_path, "t,0,0,0\n")
-    words = ["audit", str(original), "--copy", str(copy), "--offset-map", str(offsets)]
+    words = ["copies", str(original), "--copy", str(copy), "--offset-map", str(offsets)]
     words += ["--engine", "local"]
     assert run([*words, "--output", "json"]) == 1
-    *rows, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told_first = capsys.readouterr().out
+    assert run(["audit", *words[1:], "--output", "json"]) == 1
+    assert capsys.readouterr().out == told_first
+    *rows, last = [json.loads(line) for line in told_first.splitlines()]
     assert all(set(row) == {"type", *DIFFERENCE_KEYS} for row in rows)
     assert (last["differences"], last["behind_partitions"], last["behind_records"]) == (3, 1, 100)
     assert last["records"] == 889
@@ -255,7 +267,7 @@ def test_what_is_only_counted_is_a_difference_too(
     monkeypatch.setattr(alignment, "_MOST_GAPS", 0)
     roots = [write_broker(tmp_path, "one", RECORDS), write_broker(tmp_path, "two", RECORDS[5:])]
     offsets = write_map(tmp_path, "t,0,5,0\n")
-    words = ["audit", str(roots[0]), "--copy", str(roots[1]), "--offset-map", str(offsets)]
+    words = ["copies", str(roots[0]), "--copy", str(roots[1]), "--offset-map", str(offsets)]
     assert run([*words, "--engine", "local"]) == 1
     text = capsys.readouterr().out
     assert "0 differences between" in text

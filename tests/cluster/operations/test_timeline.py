@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cluster.audit.driver import read_timeline
+from pylog_spark.engines.choice import Local
+from pylog_spark.log_directory import LogDirectory
 from pylog_spark.options import JobOptions
 from storage_core.errors import ConfigError
 from tests.kit.cluster_truth import Cluster
@@ -16,7 +18,7 @@ NOW_MS = 1_800_000_000_000
 @pytest.mark.item("REP-15")
 def test_a_timeline_ends_where_the_controller_was(tmp_path: Path):
     cluster = Cluster("diverged", tmp_path)
-    rows = list(read_timeline(cluster.roots, JobOptions(now_ms=NOW_MS)).rows())
+    rows = read_timeline(cluster.roots, JobOptions(now_ms=NOW_MS)).rows.to_pylist()
     last = {(row["topic"], row["partition"], row["topic_id"]): row for row in rows}
     for state in cluster.states:
         row = last[state["topic"], state["partition"], state["topic_id"]]
@@ -32,8 +34,17 @@ def test_a_timeline_ends_where_the_controller_was(tmp_path: Path):
 
 def test_a_timeline_has_the_chosen_topics_alone(tmp_path: Path):
     cluster = Cluster("diverged", tmp_path)
-    rows = read_timeline(cluster.roots, JobOptions(now_ms=NOW_MS, include=("led*",))).rows()
-    assert {row["topic"] for row in rows} == {"ledger"}
+    directory = LogDirectory.for_path(Local(), cluster.roots[0])
+    rows = directory.with_options(include=("led*",)).timeline(*cluster.roots[1:]).rows
+    assert set(rows["topic"].to_pylist()) == {"ledger"}
+
+
+def test_the_former_spelling_is_the_same_command(pylog, tmp_path: Path):
+    cluster = Cluster("diverged", tmp_path)
+    shown = pylog("timeline", *cluster.roots, "--output", "json")
+    assert shown.exit_code == 0
+    assert pylog("audit", *cluster.roots, "--timeline", "--output", "json").stdout == shown.stdout
+    assert "--timeline" not in pylog("audit", "--help").stdout
 
 
 def test_without_metadata_there_is_no_timeline(tmp_path: Path):

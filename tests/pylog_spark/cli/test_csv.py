@@ -36,6 +36,9 @@ COMMANDS: Final = {
     "transactions": ("open_transaction", f"transactions {{}}/unclean --now-ms {UNCLEAN_MS}"),
     "survey": ("survey", f"survey {{}}/log --now-ms {CLOSED_MS} --engine local"),
     "audit": ("partition", f"audit {{}}/log --now-ms {CLOSED_MS} --engine local"),
+    "differences": ("difference", "differences {}/log {}/follower --level bytes --engine local"),
+    "copies": ("difference", "copies {}/log --copy {}/unclean --engine local"),
+    "timeline": ("change", "timeline {}/log"),
     "verify": ("finding", f"verify {{}}/unclean --now-ms {UNCLEAN_MS} --engine local"),
     "run": ("result", f"run {BROKER}"),
     "retain": ("result", f"retain {BROKER}"),
@@ -64,6 +67,10 @@ def folder(pylog, tmp_path_factory: pytest.TempPathFactory) -> Path:
     unpack_broker(made / "log")
     UNCLEAN.unpack(made).rename(made / "unclean")
     shutil.copytree(made / "log", made / "done")
+    shutil.copytree(made / "log", made / "follower")
+    properties = made / "follower" / "meta.properties"
+    properties.write_text(re.sub(r"node.id=\d+", "node.id=99", properties.read_text()))
+    max((made / "follower" / "clickstream-0").glob("*.log")).write_bytes(b"")
     jobs = (
         f"retain {{}}/done --role broker --now-ms {CLOSED_MS} --engine local --trash {{}}/trash",
         f"compact {BROKER} --plan-out {{}}/plan.json",

@@ -1,6 +1,7 @@
 """Exit statuses of all commands that look: the rule of the table in ``docs/exit-statuses.md``."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,9 @@ _LOOKS: Final = {
     "verify": ("verify", "{}", *_ENGINE),
     "doctor": ("doctor", "{}", *_ENGINE),
     "audit": ("audit", "{}", *_ENGINE),
+    "differences": ("differences", "{}", "--engine", "local"),
+    "copies": ("copies", "{}", "--copy", "{}-copy", "--engine", "local"),
+    "timeline": ("timeline", "{}"),
     "metadata": ("metadata", "show", "{}"),
     "config init": ("config", "init", "{}"),
 }
@@ -51,6 +55,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "events-0" / "notes.txt").write_bytes(b"not Kafka's")
     last = max((root / "events-1").glob("*.log"))
     last.write_bytes(last.read_bytes()[:-7])
+    shutil.copytree(root, f"{root}-copy")
     return root
 
 
@@ -59,6 +64,7 @@ def not_opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with one file name with which Kafka does not load the log."""
     root = Golden("broker-dir").unpack(tmp_path_factory.mktemp("not-opened"))
     (root / "events-0" / "x.log.swap").write_bytes(b"")
+    shutil.copytree(root, f"{root}-copy")
     return root
 
 
