@@ -37,7 +37,6 @@ from storage_core.cluster.resting_log import observe_log
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
 
-_TITLE: Final = "pylog copies"
 # What each cluster has of its own: MirrorMaker leaves out all but the last, which it writes itself.
 _OWN_TOPICS: Final = re.compile(r"__.*|.*[-.]internal|heartbeats")
 # Names of topics in an error.
@@ -188,6 +187,6 @@ def _compare(run: Run, targets: Sequence[CopyTarget]) -> pa.Table:
     return run.engine.collect(
         run.engine.spread(units, compare_copies, DifferenceRow),
         schema_of(DifferenceRow),
-        f"{_TITLE}: {len(targets):,} partitions",
+        f"pylog copies: {len(targets):,} partitions",
         is_look=are_read_here(items),
     )

@@ -140,7 +140,6 @@ def _replicas(name: _Row, order: Sequence[int]) -> _Row:
     return {**name, "replicas": list(order), "log_dirs": ["any"] * len(order)}
 
 
-_TITLE: Final = "pylog audit"
 # Of a row for programs. The last lists are null where a partition could not be compared.
 ANSWER_KEYS: Final = (
     *("topic", "partition", "topic_id", "high_watermark", "divergence", "unseen", "safe"),
@@ -430,7 +429,7 @@ def _judge(run: Run, places: Sequence[PartitionPlaces], most_keys: int) -> pa.Ta
     rows = engine.collect(
         engine.spread(units, work, AuditRow),
         AUDIT,
-        f"{_TITLE}: {len(places):,} partitions",
+        f"pylog audit: {len(places):,} partitions",
         is_look=are_read_here(items),
     )
     return rows.sort_by([(name, "ascending") for name in ("topic", "partition", "topic_id")])

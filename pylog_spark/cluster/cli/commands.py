@@ -86,6 +86,7 @@ _ROOTS_OF_BROKERS: Final = replace(
 )
 _PLACE: Final = (replace(declared.ENGINE, panel=None), replace(declared.MASTER, panel=None))
 _ANSWER: Final = (replace(declared.OUTPUT, panel=None), replace(declared.WIDE, panel=None))
+_ANSWER_OR_SILENCE: Final = (*_ANSWER, replace(declared.QUIET, panel=None))
 # Of a look at several brokers.
 _OF_A_LOOK: Final = (
     *(GUESSED_ROLE, declared.CONFIG_FILES, declared.SETTINGS_OF_RUN, *_PLACE, *_ANSWER),
@@ -270,8 +271,7 @@ _SHOW_METADATA: Final = Command(
             declared.ROOTS,
             help="Log directories of brokers and controllers, of one node or several.",
         ),
-        *_ANSWER,
-        replace(declared.QUIET, panel=None),
+        *_ANSWER_OR_SILENCE,
     ),
     help="""
     Show every copy of `__cluster_metadata`: its end, whether copies agree, who can lead.
@@ -290,10 +290,9 @@ _PROMOTE_METADATA: Final = Command(
         replace(
             declared.ROOTS, help="Log directories of brokers and controllers that have copies."
         ),
-        replace(declared.INTO, panel=None),
-        replace(declared.DRY_RUN, panel=None),
-        *_ANSWER,
-        replace(declared.QUIET, panel=None),
+        declared.INTO,
+        declared.DRY_RUN,
+        *_ANSWER_OR_SILENCE,
     ),
     help="""
     Give the longest copy of `__cluster_metadata` that is left to voters whose disks are lost.
@@ -312,9 +311,8 @@ _ADOPT_STRAYS: Final = Command(
     options=(
         replace(declared.ROOTS, help="All log directories of one or more stopped brokers."),
         replace(declared.ROLE, panel=None),
-        replace(declared.DRY_RUN, panel=None),
-        *_ANSWER,
-        replace(declared.QUIET, panel=None),
+        declared.DRY_RUN,
+        *_ANSWER_OR_SILENCE,
     ),
     help="""
     Rename `-stray` directories back if the cluster's metadata assigns them to this broker.
@@ -343,7 +341,7 @@ _REBUILD_METADATA: Final = Command(
         declared.INITIAL_CONTROLLERS,
         declared.CONTROLLER_LISTENER,
         declared.OLDER_COPY,
-        replace(declared.DRY_RUN, panel=None),
+        declared.DRY_RUN,
         declared.CONFIG_FILES,
         declared.SERVER_PROPERTIES,
         declared.TOPIC_DUMP,
@@ -352,8 +350,7 @@ _REBUILD_METADATA: Final = Command(
         declared.NOW_MS,
         GUESSED_ROLE,
         *_PLACE,
-        *_ANSWER,
-        replace(declared.QUIET, panel=None),
+        *_ANSWER_OR_SILENCE,
     ),
     help="""
     Build new cluster metadata from the brokers' logs, if no copy of `__cluster_metadata` is left.
