@@ -28,6 +28,7 @@ from pylog_spark.options.of_partitions import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import commit
 from storage_core.config import (
     KAFKA_DEDUPE_BUFFER_BYTES,
@@ -88,9 +89,11 @@ def _clean(line: CommandLine) -> int:
     cleaner = dataclasses.replace(cleaner, **sizes)
     request = CleanRequest(
         now_ms=line[CLOCK],
-        high_watermark=line[HIGH_WATERMARK],
-        log_start_offset=line[LOG_START],
-        cleaner_checkpoint=line[CLEANER_CHECKPOINT],
+        checkpoints=PartitionCheckpoints(
+            high_watermark=line[HIGH_WATERMARK],
+            log_start_offset=line[LOG_START],
+            cleaner_offset=line[CLEANER_CHECKPOINT],
+        ),
         first_dirty_offset=line[FIRST_DIRTY],
         first_uncleanable_offset=line[FIRST_UNCLEANABLE],
     )

@@ -17,13 +17,13 @@ from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
 from pylog_spark.schemas import Reason
-from pylog_spark.tasks.observe import clean_request
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import describe_failure
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
+from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.maintenance.explain.answers import (
     Answer,
     Explanation,
@@ -146,10 +146,9 @@ class _Explainer:
             return unknowable(Reason.CONFIG_UNKNOWN, text, until)
         store = open_store(entry.path)
         checkpoints = partition_checkpoints(store, partition, lambda: self._view.checkpoints)
-        mark = checkpoints.high_watermark
         if self._options.high_watermark is HighWatermarkSource.LOG_END:
-            mark = None
-        elif mark is None and not (
+            checkpoints = replace(checkpoints, high_watermark=None)
+        elif checkpoints.high_watermark is None and not (
             root.role.facts.is_owned_by_broker
             and self._catalog.has_other_replicas(partition) is False
         ):
@@ -159,7 +158,7 @@ class _Explainer:
                 f"{span_text(self._checkpoint_ms)}, or --high-watermark log-end is said"
             )
             return unknowable("NO_HIGH_WATERMARK", text, until)
-        request = clean_request(checkpoints, now_ms=self._options.now_ms, high_watermark=mark)
+        request = CleanRequest(now_ms=self._options.now_ms, checkpoints=checkpoints)
         explanation = None
         if not is_unclean:
             explanation = explain_partition(
@@ -181,7 +180,9 @@ class _Explainer:
                 recovery_point=points.of(partition).recovery_point or 0,
             )
             explanation = after if explanation is None else _with_recovery(explanation, after)
-        return explanation if mark is None else _with_age(explanation, self._checkpoint_ms)
+        if checkpoints.high_watermark is None:
+            return explanation
+        return _with_age(explanation, self._checkpoint_ms)
 
 
 def _with_recovery(explanation: Explanation, after: Explanation) -> Explanation:

@@ -25,10 +25,10 @@ from pylog_spark.tasks.listing import (
     rows_of,
 )
 from pylog_spark.tasks.message import attempt_directory, needs_recovery
-from pylog_spark.tasks.observe import clean_request, manifest_state
+from pylog_spark.tasks.observe import manifest_state
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoints import Checkpoints
+from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
 from storage_core.log.log_loader import find_clean_end
@@ -82,10 +82,8 @@ def _survey(
     store = open_partition(row)
     partition = TopicPartition(row["topic"], row["partition"])
     checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, row["root"]))
-    request = clean_request(
-        checkpoints, now_ms=context.options.now_ms, high_watermark=checkpoints.high_watermark
-    )
-    state = manifest_state(store, request) or _listed_state(store, row, request)
+    request = CleanRequest(now_ms=context.options.now_ms, checkpoints=checkpoints)
+    state = manifest_state(store, checkpoints) or _listed_state(store, row, checkpoints)
     if not state.segments:
         return _skipped(Reason.NO_SEGMENTS)
     survey = survey_partition(state, config, request)
@@ -100,12 +98,14 @@ def _survey(
                 config=config,
                 cleaner=context.options.cleaner,
                 now_ms=context.options.now_ms,
-                log_start_checkpoint=request.log_start_offset or 0,
+                log_start_checkpoint=checkpoints.log_start_offset or 0,
             )
     return _describe(state, survey, config)
 
 
-def _listed_state(store: LogStore, row: Mapping[str, Any], request: CleanRequest) -> PartitionState:
+def _listed_state(
+    store: LogStore, row: Mapping[str, Any], checkpoints: PartitionCheckpoints
+) -> PartitionState:
     """Return a partition's state by its listing. The row's listing is used, if it has one."""
     listed = listed_files(row)
     files = (
@@ -116,8 +116,7 @@ def _listed_state(store: LogStore, row: Mapping[str, Any], request: CleanRequest
     return PartitionState.of_listing(
         store.location,
         settled_files(store, files),
-        log_start_checkpoint=request.log_start_offset,
-        high_watermark=request.high_watermark,
+        checkpoints=checkpoints,
     )
 
 

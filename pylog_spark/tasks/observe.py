@@ -9,7 +9,7 @@ import enum
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -63,40 +63,16 @@ from storage_core.roots.partition_facts import (
 )
 from storage_core.store import LogStore
 
-# A partition's compaction request, and its state by a manifest. A survey of a partition makes the
-# same request.
 
-
-def clean_request(
-    checkpoints: PartitionCheckpoints, *, now_ms: int, high_watermark: int | None
-) -> CleanRequest:
-    """Return what is asked of compaction.
-
-    Args:
-        high_watermark: That which counts; None for the log's end.
-    """
-    return CleanRequest(
-        now_ms=now_ms,
-        high_watermark=high_watermark,
-        log_start_offset=checkpoints.log_start_offset,
-        cleaner_checkpoint=checkpoints.cleaner_offset,
-    )
-
-
-def manifest_state(store: LogStore, request: CleanRequest) -> PartitionState | None:
-    """Return a partition's state by its manifest; None without a manifest.
-
-    Args:
-        request: What its checkpoints say.
-    """
+def manifest_state(store: LogStore, checkpoints: PartitionCheckpoints) -> PartitionState | None:
+    """Return a partition's state by its manifest; None without a manifest."""
     timestamps = manifest_timestamps(store)
     if timestamps is None:
         return None
     return PartitionState.of_listing(
         store.location,
         store.list_files(),
-        log_start_checkpoint=request.log_start_offset,
-        high_watermark=request.high_watermark,
+        checkpoints=checkpoints,
         max_timestamps=timestamps,
     )
 
@@ -128,8 +104,10 @@ class Admitted:
 
     store: LogStore
     config: LogConfig
-    checkpoints: PartitionCheckpoints  # what the checkpoint files, or its manifest, say of it
-    high_watermark: int | None  # that which counts; None for the log's end
+    # What the checkpoint files, or its manifest, say of it; without a high watermark where the
+    # log's end counts.
+    checkpoints: PartitionCheckpoints
+    checkpointed_mark: int | None  # the high watermark that they have, be it asked or not
 
 
 def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig | Reason:
@@ -231,14 +209,12 @@ def _admit(
         return Reason.INCONSISTENT_TOPIC_ID
     partition = TopicPartition(topic, row["partition"])
     checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, root))
-    high_watermark = checkpoints.high_watermark
+    mark = checkpoints.high_watermark
     if run.options.high_watermark is HighWatermarkSource.LOG_END:
-        high_watermark = None
-    elif high_watermark is None and not is_only_replica(row, run):
+        checkpoints = replace(checkpoints, high_watermark=None)
+    elif mark is None and not is_only_replica(row, run):
         return Reason.NO_HIGH_WATERMARK
-    return Admitted(
-        store=store, config=config, checkpoints=checkpoints, high_watermark=high_watermark
-    )
+    return Admitted(store=store, config=config, checkpoints=checkpoints, checkpointed_mark=mark)
 
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
@@ -263,16 +239,14 @@ def observe_partition(
 
 def _observe(context: RunContext, admitted: Admitted) -> dict[str, Any]:
     store, config = admitted.store, admitted.config
-    request = clean_request(
-        admitted.checkpoints, now_ms=context.options.now_ms, high_watermark=admitted.high_watermark
-    )
+    request = CleanRequest(now_ms=context.options.now_ms, checkpoints=admitted.checkpoints)
     return _rule_out(store, config, request) or _plan(store, config, context, request)
 
 
 def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict[str, Any] | None:
     """Return the row of a log not due by its manifest. None where the manifest alone does not
     show that."""
-    state = manifest_state(store, request)
+    state = manifest_state(store, request.checkpoints)
     if state is None or not state.segments:
         return None
     point = manifest_recovery_point(store)
@@ -283,7 +257,7 @@ def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict
         cleanable,
         size_bytes=state.size_bytes,
         segments=len(state.segments),
-        log_start_checkpoint=request.log_start_offset or 0,
+        log_start_checkpoint=request.checkpoints.log_start_offset or 0,
     )
     return observed | _skipped(Reason(cleanable.not_due.value))
 
@@ -302,7 +276,7 @@ def _plan(
         cleanable,
         size_bytes=log.size_bytes,
         segments=len(log.segments),
-        log_start_checkpoint=request.log_start_offset or 0,
+        log_start_checkpoint=request.checkpoints.log_start_offset or 0,
     )
     if cleanable.not_due is not None:
         return observed | _skipped(Reason(cleanable.not_due.value))

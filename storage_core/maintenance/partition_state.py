@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import ContradictedAgeError
 from storage_core.filenames import (
     LOG_SUFFIX,
@@ -111,15 +112,13 @@ class PartitionState:
         location: str,
         files: Iterable[FileInfo],
         *,
-        log_start_checkpoint: int | None,
-        high_watermark: int | None,
+        checkpoints: PartitionCheckpoints = PartitionCheckpoints(),
         max_timestamps: Mapping[int, int] | None = None,
     ) -> "PartitionState":
         """Return the state by a listing or manifest, perhaps without a segment.
 
         Args:
-            log_start_checkpoint: The partition's entry in the log-start checkpoint, None without.
-            high_watermark: As the checkpoint has it; None for the log's end.
+            checkpoints: Without a high watermark the log's end counts.
             max_timestamps: Last entries of time indexes, by base offset, as far as something else
                 than the indexes tells them.
         """
@@ -130,7 +129,8 @@ class PartitionState:
             if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
         }
         timestamps = max_timestamps or {}
-        start = max(log_start_checkpoint or 0, min(logs, default=0))
+        start = max(checkpoints.log_start_offset or 0, min(logs, default=0))
+        watermark = checkpoints.high_watermark
         return cls(
             location=location,
             segments=tuple(
@@ -144,7 +144,7 @@ class PartitionState:
             ),
             log_start_offset=start,
             # It lies in the log, as in a broker that has loaded it.
-            high_watermark=None if high_watermark is None else max(high_watermark, start),
+            high_watermark=None if watermark is None else max(watermark, start),
             file_names=frozenset(listed),
         )
 

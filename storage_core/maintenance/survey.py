@@ -100,18 +100,12 @@ def observe_segments(
         return []
     store = open_store(entry.path)
     checkpoints = partition_checkpoints(store, partition, lambda: view.checkpoints)
-    request = CleanRequest(
-        now_ms=now_ms,
-        high_watermark=checkpoints.high_watermark,
-        log_start_offset=checkpoints.log_start_offset,
-        cleaner_checkpoint=checkpoints.cleaner_offset,
-    )
+    request = CleanRequest(now_ms=now_ms, checkpoints=checkpoints)
     newest = {row["base_offset"]: row["newest_timestamp"] for row in rows}
     state = PartitionState.of_listing(
         store.location,
         [FileInfo(row["file"], row["size_bytes"], row["modified_ms"]) for row in rows],
-        log_start_checkpoint=request.log_start_offset,
-        high_watermark=request.high_watermark,
+        checkpoints=checkpoints,
         max_timestamps={base: NO_TIMESTAMP if at is None else at for base, at in newest.items()},
     )
     states = segment_states(state, config, request)
@@ -138,7 +132,7 @@ def segment_states(
         request: The run's clock, and the partition's checkpoints.
     """
     expired: frozenset[int] = frozenset()
-    first_dirty = request.cleaner_checkpoint
+    first_dirty = request.checkpoints.cleaner_offset
     if config is not None and not config.remote_storage_enable:
         survey = survey_partition(state, config, request)
         expired = frozenset(one.segment.base_offset for one in survey.retention.removals)

@@ -72,8 +72,8 @@ _ONLY_COUNTED: Final = frozenset({DirectoryKind.DELETE, DirectoryKind.STRAY})
 _NO_LOG: Final = frozenset({DirectoryKind.CACHE, DirectoryKind.FOREIGN})
 
 Row = dict[str, Any]
-# Of a log, its config, its entry in the cleaner checkpoint, and the clock.
-WeighDirt = Callable[[LoadedLog, LogConfig, int | None, int], Row]
+# Of a log, its config, its checkpoints, and the clock.
+WeighDirt = Callable[[LoadedLog, LogConfig, PartitionCheckpoints, int], Row]
 
 # Of ``inspect_partition``.
 PARTITION_COLUMNS: Final = (
@@ -439,10 +439,9 @@ def _describe_log(
         "log_end_offset": log.log_end_offset,
         "last_stable_offset": log.last_stable_offset,
     }
-    checkpoint = checkpoints.cleaner_offset
-    is_cleaned = checkpoint is not None or (config is not None and config.is_compacted)
-    if weigh_dirt is not None and is_cleaned:
-        row |= weigh_dirt(log, config or LogConfig(), checkpoint, now_ms)
+    is_compacted = config is not None and config.is_compacted
+    if weigh_dirt is not None and (is_compacted or checkpoints.cleaner_offset is not None):
+        row |= weigh_dirt(log, config or LogConfig(), checkpoints, now_ms)
     return row
 
 

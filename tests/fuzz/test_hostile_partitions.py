@@ -78,7 +78,7 @@ def _mended(directory: Path, cleaning: Cleaning) -> dict[str, bytes]:
             config=cleaning.config,
             cleaner=cleaning.cleaner,
             now_ms=cleaning.request.now_ms,
-            log_start_offset=cleaning.request.log_start_offset or 0,
+            log_start_offset=cleaning.request.checkpoints.log_start_offset or 0,
             clean_shutdown=True,
         )
     tree = read_tree(copy)

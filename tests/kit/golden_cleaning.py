@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import CommitPlan, commit
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.json_values import from_json, to_json
@@ -101,8 +102,8 @@ class Cleaning:
             config=self.config,
             cleaner=self.cleaner,
             now_ms=self.request.now_ms,
-            log_start_checkpoint=self.request.log_start_offset or 0,
-            high_watermark=self.request.high_watermark,
+            log_start_checkpoint=self.request.checkpoints.log_start_offset or 0,
+            high_watermark=self.request.checkpoints.high_watermark,
         )
 
     def with_cleaner(self, **changes: Any) -> "Cleaning":
@@ -131,12 +132,14 @@ def cleaning_of(golden: Golden) -> Cleaning:
         ),
         request=CleanRequest(
             now_ms=case["clock_ms"],
-            high_watermark=params.get("hw"),
-            log_start_offset=params.get("log.start"),
-            cleaner_checkpoint=(
-                params.get("checkpoint", case.get("previous_checkpoint"))
-                if is_chosen_by_manager
-                else None
+            checkpoints=PartitionCheckpoints(
+                high_watermark=params.get("hw"),
+                log_start_offset=params.get("log.start"),
+                cleaner_offset=(
+                    params.get("checkpoint", case.get("previous_checkpoint"))
+                    if is_chosen_by_manager
+                    else None
+                ),
             ),
             first_dirty_offset=None if is_chosen_by_manager else params.get("first.dirty", 0),
             first_uncleanable_offset=params.get("first.uncleanable"),

@@ -67,6 +67,6 @@ def clean_and_retain(golden: Golden, directory: Path) -> RetainResult:
         config=cleaning.config,
         cleaner=cleaning.cleaner,
         now_ms=cleaning.request.now_ms,
-        log_start_checkpoint=cleaning.request.log_start_offset or 0,
-        high_watermark=cleaning.request.high_watermark,
+        log_start_checkpoint=cleaning.request.checkpoints.log_start_offset or 0,
+        high_watermark=cleaning.request.checkpoints.high_watermark,
     )

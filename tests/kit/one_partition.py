@@ -89,11 +89,17 @@ def sweep_at_rest(
     *,
     config: LogConfig,
     cleaner: CleanerConfig,
+    log_start_checkpoint: int | None = None,
+    high_watermark: int | None = None,
     unlink: bool = True,
     **request: Any,
 ) -> Sweep:
     """Plan retention of a partition at rest; as `plan_sweep`, with the fields of its request."""
-    return plan_sweep(store, config, cleaner, SweepRequest(**request), unlink=unlink)
+    checkpoints = PartitionCheckpoints(
+        log_start_offset=log_start_checkpoint, high_watermark=high_watermark
+    )
+    asked = SweepRequest(checkpoints=checkpoints, **request)
+    return plan_sweep(store, config, cleaner, asked, unlink=unlink)
 
 
 @located

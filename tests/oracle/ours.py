@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.maintenance.compaction.partition import clean_and_load
@@ -31,9 +32,11 @@ def clean_by_us(directory: Path, task: CleanTask) -> CleanAnswer:
         cleaner=cleaner,
         request=CleanRequest(
             now_ms=task.now_ms,
-            high_watermark=task.high_watermark,
-            log_start_offset=task.log_start_offset,
-            cleaner_checkpoint=task.cleaner_checkpoint,
+            checkpoints=PartitionCheckpoints(
+                high_watermark=task.high_watermark,
+                log_start_offset=task.log_start_offset,
+                cleaner_offset=task.cleaner_checkpoint,
+            ),
             first_dirty_offset=task.first_dirty_offset,
             first_uncleanable_offset=task.first_uncleanable_offset,
         ),

@@ -15,6 +15,7 @@ from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import (
+    PartitionCheckpoints,
     encode_offset_checkpoint,
     parse_offset_checkpoint,
 )
@@ -135,9 +136,11 @@ class BrokerDirectory:
         partition = TopicPartition(topic, 0)
         return CleanRequest(
             now_ms=now_ms,
-            high_watermark=self.high_watermarks[partition],
-            log_start_offset=self.log_starts.get(partition),
-            cleaner_checkpoint=self.cleaner_points.get(partition),
+            checkpoints=PartitionCheckpoints(
+                high_watermark=self.high_watermarks[partition],
+                log_start_offset=self.log_starts.get(partition),
+                cleaner_offset=self.cleaner_points.get(partition),
+            ),
         )
 
     def config(self, topic: str) -> LogConfig:

@@ -94,12 +94,10 @@ def _observe(
 ) -> dict[str, Any]:
     run = context.run
     store, config, checkpoints = admitted.store, admitted.config, admitted.checkpoints
-    log_start = checkpoints.log_start_offset
     facts = Role(row["role"]).facts
     request = SweepRequest(
         now_ms=run.options.now_ms,
-        log_start_checkpoint=log_start or 0,
-        high_watermark=admitted.high_watermark,
+        checkpoints=checkpoints,
         max_timestamps=manifest_timestamps(store),
         is_closed=facts.has_closed_logs,
         # Of what a broker does not load a look says the same, be something due or not.
@@ -108,15 +106,15 @@ def _observe(
     unlink = _unlinks(run, row["directory"])
     sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
     state, decision, block = sweep.state, sweep.decision, sweep.decision.blocked_by
-    start, checkpointed = decision.log_start_offset, checkpoints.high_watermark
+    start, checkpointed = decision.log_start_offset, admitted.checkpointed_mark
     columns = kept_columns(
         {
             "bytes": state.size_bytes,
             "segments": len(state.segments),
             "first_base_offset": sweep.first_base_offset,
             "log_start_offset": start,
-            "log_start_checkpoint": log_start,
-            "high_watermark": admitted.high_watermark,
+            "log_start_checkpoint": checkpoints.log_start_offset,
+            "high_watermark": checkpoints.high_watermark,
             "is_replicated": checkpointed is not None and start <= checkpointed,
             "percent": decision.percent_of_retention_bytes,
             "blocked_by": block.hold,
@@ -234,8 +232,9 @@ def _commit(
     def prepare(store: LogStore) -> Prepared:
         request = SweepRequest(
             now_ms=run.options.now_ms,
-            log_start_checkpoint=work.log_start_checkpoint or 0,
-            high_watermark=work.high_watermark,
+            checkpoints=PartitionCheckpoints(
+                log_start_offset=work.log_start_checkpoint, high_watermark=work.high_watermark
+            ),
             max_timestamps=manifest_timestamps(store),
         )
         unlink = _unlinks(run, work.ref.directory)

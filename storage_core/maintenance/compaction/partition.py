@@ -283,7 +283,7 @@ def clean_and_load(
     cleanable = choose_range(state, config, request)
     if not cleanable.is_due:
         commit(log.plan, store)
-        checkpoint = request.cleaner_checkpoint
+        checkpoint = request.checkpoints.cleaner_offset
         if checkpoint is not None and cleanable.checkpoint_is_invalid:
             checkpoint = cleanable.first_dirty_offset
         nothing = CleanResult(
@@ -343,8 +343,8 @@ def load_for_round(
         config=config,
         cleaner=cleaner,
         now_ms=request.now_ms,
-        log_start_checkpoint=request.log_start_offset or 0,
-        high_watermark=request.high_watermark,
+        log_start_checkpoint=request.checkpoints.log_start_offset or 0,
+        high_watermark=request.checkpoints.high_watermark,
     )
 
 
@@ -367,7 +367,7 @@ def _load(
 ) -> LoadedLog:
     """Load a log as a broker does, after its repairs. What loading would repair is repaired
     first."""
-    checkpoint = request.log_start_offset or 0
+    checkpoint = request.checkpoints.log_start_offset or 0
     log = plan_recovery(
         store,
         config=config,
@@ -375,7 +375,7 @@ def _load(
         now_ms=request.now_ms,
         log_start_offset=checkpoint,
         clean_shutdown=True,
-        high_watermark=request.high_watermark,
+        high_watermark=request.checkpoints.high_watermark,
     )
     if log.repairs == LogRepairs():
         return log
@@ -408,6 +408,8 @@ def _done(log: LoadedLog, cleaned: CleanedPartition, request: CleanRequest) -> C
         size=sum(s.size_bytes for s in untouched) + stats.bytes_written,
         # A range of the caller's own choice says nothing of what lies before it.
         cleaner_checkpoint=(
-            cleaned.end_offset if request.first_dirty_offset is None else request.cleaner_checkpoint
+            cleaned.end_offset
+            if request.first_dirty_offset is None
+            else request.checkpoints.cleaner_offset
         ),
     )

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash, Recompression
 from storage_core.config.compression import AS_KAFKA
 from storage_core.config.values import LONG_MAX
@@ -46,15 +47,12 @@ _FACTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
-    """The round's clock and the checkpoints' entries for the partition. The checkpoints are
-    those of the log directory."""
+    """The round's clock, and the checkpoints of the partition."""
 
     now_ms: int
-    # First offset not known to be on all in-sync replicas; None for the log end.
-    high_watermark: int | None = None
-    log_start_offset: int | None = None  # entry of the log-start checkpoint; None without one
-    # Entry of the cleaner checkpoint; None if the log was never cleaned.
-    cleaner_checkpoint: int | None = None
+    # Without a high watermark the log's end counts; without a cleaner offset the log was never
+    # cleaned.
+    checkpoints: PartitionCheckpoints = PartitionCheckpoints()
     # Range chosen by the caller instead of by ratio and lags; None for Kafka's own choice.
     first_dirty_offset: int | None = None
     # End of that range; None for the active segment's base offset.
@@ -136,7 +134,7 @@ class CompactionFacts:
             state.log_start_offset,
             _or_none(state.log_end),
             _or_none(state.stable_end),
-            _or_none(request.cleaner_checkpoint),
+            _or_none(request.checkpoints.cleaner_offset),
             config.min_compaction_lag_ms,
             config.max_compaction_lag_ms,
             config.is_compacted,
@@ -298,7 +296,7 @@ def rule_out_round(
     """
     active = state.active_segment.base_offset
     reached = max(active, recovery_point or 0)
-    checkpoint = request.cleaner_checkpoint
+    checkpoint = request.checkpoints.cleaner_offset
     if checkpoint is not None and checkpoint > reached:
         return None  # it may lie beyond the log's end, which only the log tells
     watermark = state.high_watermark
@@ -323,10 +321,10 @@ def without_max_lag(config: LogConfig) -> LogConfig:
 
 
 def weigh_dirt(
-    log: LoadedLog, config: LogConfig, cleaner_checkpoint: int | None, now_ms: int
+    log: LoadedLog, config: LogConfig, checkpoints: PartitionCheckpoints, now_ms: int
 ) -> dict[str, Any]:
     """Return ``dirty_bytes`` and ``dirty_ratio`` of a log, for ``inspect_partition``."""
-    request = CleanRequest(now_ms=now_ms, cleaner_checkpoint=cleaner_checkpoint)
+    request = CleanRequest(now_ms=now_ms, checkpoints=checkpoints)
     cleanable = choose_range(PartitionState.of_log(log), config, request)
     return {
         "dirty_bytes": cleanable.cleanable_bytes,

@@ -77,10 +77,10 @@ def _start(state: PartitionState, request: CleanRequest, cleanable: CleanableRan
     first = cleanable.first_dirty_offset
     if cleanable.checkpoint_is_invalid:
         text = (
-            f"the cleaner checkpoint {request.cleaner_checkpoint} lies outside of the log "
+            f"the cleaner checkpoint {request.checkpoints.cleaner_offset} lies outside of the log "
             f"[{state.log_start_offset}, {state.log_end_offset}]: cleaning begins anew at {first}"
         )
-    elif request.cleaner_checkpoint is None:
+    elif request.checkpoints.cleaner_offset is None:
         text = f"never cleaned before: all from the log start offset {first} on is dirty"
     else:
         text = f"cleaned up to offset {first}, as the cleaner checkpoint says"

@@ -263,8 +263,7 @@ def explain_partition(
     rules = RetentionRules.of(config)
     sweep = SweepRequest(
         now_ms=request.now_ms,
-        log_start_checkpoint=request.log_start_offset or 0,
-        high_watermark=request.high_watermark,
+        checkpoints=request.checkpoints,
         max_timestamps=max_timestamps,
         is_closed=is_closed,
     )
@@ -384,7 +383,7 @@ def explain_after_recovery(
         config=config,
         cleaner=cleaner,
         now_ms=request.now_ms,
-        log_start_checkpoint=request.log_start_offset or 0,
+        log_start_checkpoint=request.checkpoints.log_start_offset or 0,
         recovery_point=recovery_point,
     )
     try:

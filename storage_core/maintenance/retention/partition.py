@@ -7,6 +7,7 @@ from typing import Final
 
 from storage_core.checkpoint.checkpoints import (
     MAX_LEADER_EPOCH_BYTES,
+    PartitionCheckpoints,
     encode_leader_epochs,
     parse_leader_epochs,
 )
@@ -82,9 +83,8 @@ class SweepRequest:
     """Clock, checkpoints and kind of a partition at rest."""
 
     now_ms: int
-    # The partition's entry in the log-start checkpoint, 0 without one.
-    log_start_checkpoint: int = 0
-    high_watermark: int | None = None  # as the checkpoint has it; None for the log's end
+    # Without a high watermark the log's end counts.
+    checkpoints: PartitionCheckpoints = PartitionCheckpoints()
     # What the last entries of time indexes say, by base offset, where that is known already: these
     # are not read.
     max_timestamps: Mapping[int, int] | None = None
@@ -105,8 +105,7 @@ def observe_retention(
     state = PartitionState.of_listing(
         store.location,
         files,
-        log_start_checkpoint=request.log_start_checkpoint,
-        high_watermark=request.high_watermark,
+        checkpoints=request.checkpoints,
         max_timestamps=request.max_timestamps,
     )
     load = partial(
@@ -115,7 +114,7 @@ def observe_retention(
         config=config,
         cleaner=cleaner,
         now_ms=request.now_ms,
-        log_start_checkpoint=request.log_start_checkpoint,
+        log_start_checkpoint=request.checkpoints.log_start_offset or 0,
     )
     if request.always_loads and request.is_closed:
         state = replace(state, log_end=load())
@@ -260,8 +259,6 @@ def newest_record_ms(
     state = PartitionState.of_listing(
         store.location,
         store.list_files(),
-        log_start_checkpoint=None,
-        high_watermark=None,
         max_timestamps=max_timestamps,
     )
     return newest_timestamp(store, state, is_closed=False)
@@ -446,7 +443,7 @@ def _plan_snapshot(
         config=config,
         cleaner=cleaner,
         now_ms=request.now_ms,
-        log_start_checkpoint=request.log_start_checkpoint,
+        log_start_checkpoint=request.checkpoints.log_start_offset or 0,
     )
     if not log.producers:
         # A snapshot of nobody has nothing to keep; whether there is one, Kafka's next load decides.

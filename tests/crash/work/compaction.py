@@ -93,7 +93,9 @@ class Round(WorkOfKafka):
         self._tried = 0
         self.now_ms = self._round.request.now_ms
         self.overrides: Mapping[str, Any] = case.overrides
-        self.checkpoints = {"log_start_offset": self._round.request.log_start_offset or 0}
+        self.checkpoints = {
+            "log_start_offset": self._round.request.checkpoints.log_start_offset or 0
+        }
 
     def reset(self) -> None:
         tree = self._before if self._way.is_of_power else self._expected.start

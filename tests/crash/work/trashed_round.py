@@ -257,7 +257,7 @@ class Undo(OnCleaned, WorkOfKafka):
         request = self._cleaned.round_.request
         self.now_ms = request.now_ms
         self.overrides: Mapping[str, Any] = case.overrides
-        self.checkpoints = {"log_start_offset": request.log_start_offset or 0}
+        self.checkpoints = {"log_start_offset": request.checkpoints.log_start_offset or 0}
 
     def reset(self) -> None:
         self._cleaned.reset()

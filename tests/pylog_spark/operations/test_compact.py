@@ -179,12 +179,15 @@ def test_a_partition_whose_map_was_full_is_repeated_until_nothing_is_due(spark, 
     twin = root.copy(tmp_path / "copy")
     bounded = CleanerConfig(dedupe_buffer_bytes=24 * 40)
     partition, rounds, point = TopicPartition(name, 0), 0, None
+    request = twin.request(name, FIRST_ROUNDS_MS)
     while True:
         result = clean_partition(
             twin.path / f"{name}-0",
             config=twin.config(name),
             cleaner=bounded,
-            request=replace(twin.request(name, FIRST_ROUNDS_MS), cleaner_checkpoint=point),
+            request=replace(
+                request, checkpoints=replace(request.checkpoints, cleaner_offset=point)
+            ),
         )
         if result.nothing_to_clean:
             break
@@ -395,8 +398,8 @@ def test_what_lies_below_a_log_start_goes_after_the_compaction(spark, tmp_path):
         config=config,
         cleaner=cleaner(),
         now_ms=FIRST_ROUNDS_MS,
-        log_start_checkpoint=request.log_start_offset or 0,
-        high_watermark=request.high_watermark,
+        log_start_checkpoint=request.checkpoints.log_start_offset or 0,
+        high_watermark=request.checkpoints.high_watermark,
     )
     assert read_tree(root.path / f"{name}-0") == read_tree(directory)
 

@@ -183,8 +183,6 @@ def listed(partition) -> tuple[DirectoryLook, PartitionState]:
     state = PartitionState.of_listing(
         "t-0",
         files,
-        log_start_checkpoint=None,
-        high_watermark=None,
         max_timestamps={segments[0][0]: at},
     )
     return look, state

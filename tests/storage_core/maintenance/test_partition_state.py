@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.config.values import LONG_MAX
 from storage_core.filenames import log_file, segment_file
@@ -41,14 +42,13 @@ def listed(
     return PartitionState.of_listing(
         "/t-0",
         FILES,
-        log_start_checkpoint=log_start,
-        high_watermark=high_watermark,
+        checkpoints=PartitionCheckpoints(log_start_offset=log_start, high_watermark=high_watermark),
         max_timestamps={int(base[1:]): at for base, at in timestamps.items()},
     )
 
 
-def request(**fields: int | None) -> CleanRequest:
-    return CleanRequest(now_ms=NOW, **fields)
+def request(**checkpoints: int) -> CleanRequest:
+    return CleanRequest(now_ms=NOW, checkpoints=PartitionCheckpoints(**checkpoints))
 
 
 def test_a_listing_tells_sizes_and_times_of_segments_and_all_names():
@@ -75,7 +75,8 @@ def test_a_high_watermark_lies_in_the_log(log_start, high_watermark, expected):
 
 
 def test_a_listing_without_segments_starts_at_the_checkpoint():
-    state = PartitionState.of_listing("/t-0", [], log_start_checkpoint=7, high_watermark=None)
+    checkpoints = PartitionCheckpoints(log_start_offset=7)
+    state = PartitionState.of_listing("/t-0", [], checkpoints=checkpoints)
     assert (state.segments, state.log_start_offset) == ((), 7)
 
 
@@ -127,7 +128,7 @@ def test_compaction_asks_only_what_its_config_asks(config: LogConfig, fact: Fact
 
 def test_compaction_asks_where_the_log_ends_only_for_a_checkpoint():
     with pytest.raises(UnobservedError) as caught:
-        choose_range(listed(), compacted(), request(cleaner_checkpoint=10))
+        choose_range(listed(), compacted(), request(cleaner_offset=10))
     assert caught.value.fact is Fact.LOG_END
 
 
@@ -144,37 +145,37 @@ def test_retention_asks_no_age_where_none_counts():
 @pytest.mark.parametrize(
     ("overrides", "fields", "recovery_point", "answer"),
     [
-        pytest.param({}, {"cleaner_checkpoint": 20}, None, NotDue.NOTHING_TO_CLEAN, id="all clean"),
+        pytest.param({}, {"cleaner_offset": 20}, None, NotDue.NOTHING_TO_CLEAN, id="all clean"),
         pytest.param({}, {"high_watermark": 9}, None, NotDue.NOTHING_TO_CLEAN, id="not replicated"),
         pytest.param({}, {}, None, None, id="all dirty"),
-        pytest.param({}, {"cleaner_checkpoint": 25}, None, None, id="a point above the last base"),
+        pytest.param({}, {"cleaner_offset": 25}, None, None, id="a point above the last base"),
         pytest.param(
             {},
-            {"cleaner_checkpoint": 25},
+            {"cleaner_offset": 25},
             25,
             NotDue.NOTHING_TO_CLEAN,
             id="a point that the log is known to reach",
         ),
         pytest.param(
-            {"min.compaction.lag.ms": 1}, {"cleaner_checkpoint": 10}, None, None, id="ages unknown"
+            {"min.compaction.lag.ms": 1}, {"cleaner_offset": 10}, None, None, id="ages unknown"
         ),
         pytest.param(
             {"min.compaction.lag.ms": 1},
-            {"cleaner_checkpoint": 20},
+            {"cleaner_offset": 20},
             None,
             NotDue.NOTHING_TO_CLEAN,
             id="no age counts",
         ),
         pytest.param(
             {"max.compaction.lag.ms": 9, "min.cleanable.dirty.ratio": 1},
-            {"cleaner_checkpoint": 10},
+            {"cleaner_offset": 10},
             None,
             None,
             id="it may have waited too long",
         ),
         pytest.param(
             {"min.cleanable.dirty.ratio": 1},
-            {"cleaner_checkpoint": 10},
+            {"cleaner_offset": 10},
             None,
             NotDue.RATIO_BELOW_MINIMUM,
             id="nothing waits too long",
@@ -185,7 +186,7 @@ def test_a_round_is_ruled_out_only_where_no_record_could_change_that(
     overrides, fields, recovery_point, answer
 ):
     wanted = request(**fields)
-    state = listed(high_watermark=wanted.high_watermark)
+    state = listed(high_watermark=wanted.checkpoints.high_watermark)
     found = rule_out_round(state, compacted(overrides), wanted, recovery_point=recovery_point)
     assert (None if found is None else found.not_due) is answer
 
@@ -203,7 +204,7 @@ def test_a_survey_lets_the_time_of_a_file_stand_for_its_records():
 def test_a_survey_leaves_open_how_long_records_have_waited_and_where_the_log_ends():
     config = compacted({"max.compaction.lag.ms": 1, "min.cleanable.dirty.ratio": 1})
     assert config.max_compaction_lag_ms < LONG_MAX
-    found = survey_partition(listed(), config, request(cleaner_checkpoint=500)).cleanable
+    found = survey_partition(listed(), config, request(cleaner_offset=500)).cleanable
     assert found is not None
     assert (found.first_dirty_offset, found.checkpoint_is_invalid) == (500, False)
     assert found.not_due is NotDue.NOTHING_TO_CLEAN

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanupPolicy, LogConfig
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.maintenance.compaction.plan import CleanRequest
@@ -26,20 +27,20 @@ def states_of(
     config: LogConfig | None,
     *,
     timestamps: tuple[int, ...] = (100, 200, 300, 400),
-    cleaner_checkpoint: int | None = None,
+    cleaner_offset: int | None = None,
 ) -> list[str]:
     bases = [number * 100 for number in range(len(SIZES))]
     files = [
         FileInfo(f"{base:020}.log", size, 900_000) for base, size in zip(bases, SIZES, strict=True)
     ]
+    checkpoints = PartitionCheckpoints(high_watermark=400, cleaner_offset=cleaner_offset)
     state = PartitionState.of_listing(
         "/logs/t-0",
         files,
-        log_start_checkpoint=None,
-        high_watermark=400,
+        checkpoints=checkpoints,
         max_timestamps=dict(zip(bases, timestamps, strict=True)),
     )
-    request = CleanRequest(now_ms=NOW_MS, high_watermark=400, cleaner_checkpoint=cleaner_checkpoint)
+    request = CleanRequest(now_ms=NOW_MS, checkpoints=checkpoints)
     return [str(found) for found in segment_states(state, config, request)]
 
 
@@ -79,7 +80,7 @@ def deleted(**settings: int) -> LogConfig:
     ],
 )
 def test_the_first_that_holds_is_the_state(config, checkpoint, expected):
-    assert states_of(config, cleaner_checkpoint=checkpoint) == expected
+    assert states_of(config, cleaner_offset=checkpoint) == expected
 
 
 def test_of_a_segment_without_a_timestamp_the_age_of_the_file_counts():

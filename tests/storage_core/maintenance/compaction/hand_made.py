@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import snapshot_file
 from storage_core.maintenance.compaction.partition import CleanResult
@@ -81,7 +82,9 @@ def cleaning(
     now_ms: int = NOW,
     overrides: Mapping[str, object] | None = None,
     cleaner: CleanerConfig | None = None,
-    **request: Any,
+    first_dirty_offset: int | None = None,
+    first_uncleanable_offset: int | None = None,
+    **checkpoints: int | None,
 ) -> Cleaning:
     """A round at a clock; delete.retention.ms is a second, every dirty log is due."""
     settings = {
@@ -92,7 +95,12 @@ def cleaning(
     return Cleaning(
         config=LogConfig.from_topic_overrides({key: str(v) for key, v in settings.items()}),
         cleaner=cleaner or CleanerConfig(),
-        request=CleanRequest(now_ms=now_ms, **request),
+        request=CleanRequest(
+            now_ms=now_ms,
+            checkpoints=PartitionCheckpoints(**checkpoints),
+            first_dirty_offset=first_dirty_offset,
+            first_uncleanable_offset=first_uncleanable_offset,
+        ),
     )
 
 

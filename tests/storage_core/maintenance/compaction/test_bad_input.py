@@ -89,7 +89,7 @@ def refused(
     """Clean, expect an error about the damaged batch, and nothing changed."""
     round_ = cleaning(
         overrides=DEFAULT_CONFIG | settings.pop("overrides", {}),
-        cleaner_checkpoint=checkpoint,
+        cleaner_offset=checkpoint,
         **settings,
     )
     before = read_tree(directory)
@@ -178,7 +178,7 @@ def test_a_batch_that_counts_no_records_is_dropped_with_all_behind_its_header(
 ):
     lying = with_lying_count(encode_batch(dataclasses.replace(SPEC, codec=codec)), 0)
     directory = damaged_log(tmp_path / "t-0", lying)
-    cleaning(overrides=DEFAULT_CONFIG, cleaner_checkpoint=checkpoint).clean(directory)
+    cleaning(overrides=DEFAULT_CONFIG, cleaner_offset=checkpoint).clean(directory)
     left = {found.base_offset for found in batches_in(directory)}
     assert 11 not in left
     assert 20 in left
@@ -311,7 +311,7 @@ def test_a_negative_timestamp_is_kept_where_somebody_asks_for_it(tmp_path, codec
     records = (record(b"p", timestamp=-2), record(b"q", timestamp=-(2**50)))
     bad = rebuilt(*records, codec=codec, base_timestamp=base)
     directory = damaged_log(tmp_path / "t-0", bad)
-    settings = {"overrides": DEFAULT_CONFIG, "cleaner_checkpoint": 0}
+    settings = {"overrides": DEFAULT_CONFIG, "cleaner_offset": 0}
     cleaner = CleanerConfig(keeps_negative_timestamps=True)
     cleaning(**settings, cleaner=cleaner).clean(directory)
     kept = {
@@ -337,7 +337,7 @@ def test_a_round_that_would_end_at_one_is_refused_before_it_begins(
 ):
     directory = write_log(tmp_path / "t-0", [batch(0, *records)], [BEHIND], [batch(30)])
     store = LocalStore(directory)
-    request = cleaning(overrides=DEFAULT_CONFIG, cleaner_checkpoint=0)
+    request = cleaning(overrides=DEFAULT_CONFIG, cleaner_offset=0)
     cleaner = CleanerConfig(keeps_negative_timestamps=keeps)
     log = load_for_round(store, request.config, cleaner, request.request)
     chosen = choose_range(PartitionState.of_log(log), request.config, request.request)

@@ -116,7 +116,7 @@ def test_a_tombstone_gets_a_horizon_on_its_first_visit_and_goes_by_it(tmp_path, 
     assert first.header["attributes"] == 0x40
     assert first.header["base_timestamp"] == NOW + RETENTION_MS
     assert first.records[0].timestamp == (NOW if magic else -1)
-    clean(directory, now_ms=NOW + RETENTION_MS, cleaner_checkpoint=0)
+    clean(directory, now_ms=NOW + RETENTION_MS, cleaner_offset=0)
     assert [offset for offset, _, _ in records_in(directory)] == [1, 90]
 
 
@@ -141,7 +141,7 @@ def test_an_old_tombstone_goes_by_the_age_of_its_file(tmp_path, magic, age_ms, s
     for base, modified_ms in ((2, NOW - 5000), (0, NOW - 5000 - age_ms)):
         path = directory / log_file(base)
         os.utime(path, ns=(modified_ms * 10**6, modified_ms * 10**6))
-    clean(directory, cleaner_checkpoint=90, overrides={"internal.segment.bytes": 50})
+    clean(directory, cleaner_offset=90, overrides={"internal.segment.bytes": 50})
     offsets = [offset for offset, _, _ in records_in(directory)]
     assert offsets == ([0, 1, 2, 90] if stays else [1, 2, 90])
     # Young or old, what is left takes over the time of its source.

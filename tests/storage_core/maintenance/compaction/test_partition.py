@@ -143,16 +143,14 @@ def test_a_checkpoint_outside_of_the_log_is_replaced_even_if_nothing_is_cleaned(
     tmp_path, checkpoint, answered
 ):
     directory = small_log(tmp_path / "t-0")
-    result = clean(
-        directory, cleaner_checkpoint=checkpoint, overrides={"min.cleanable.dirty.ratio": 1}
-    )
+    result = clean(directory, cleaner_offset=checkpoint, overrides={"min.cleanable.dirty.ratio": 1})
     assert result.nothing_to_clean
     assert result.cleaner_checkpoint == answered
 
 
 def test_a_range_that_was_asked_for_leaves_the_checkpoint(tmp_path):
     directory = small_log(tmp_path / "t-0")
-    assert clean(directory, first_dirty_offset=2, cleaner_checkpoint=1).cleaner_checkpoint == 1
+    assert clean(directory, first_dirty_offset=2, cleaner_offset=1).cleaner_checkpoint == 1
 
 
 # --- keys
@@ -370,7 +368,10 @@ def test_a_clean_result_is_clean_and_loads_as_it_was(golden: Golden, tmp_path):
     for what in ("log_start_offset", "log_end_offset", "high_watermark", "epochs", "producers"):
         assert getattr(log, what) == getattr(before, what)
     assert log.active_segment == before.active_segment
-    again = cleaning_.with_request(cleaner_checkpoint=result.cleaner_checkpoint)
+    checkpoints = cleaning_.request.checkpoints
+    again = cleaning_.with_request(
+        checkpoints=replace(checkpoints, cleaner_offset=result.cleaner_checkpoint)
+    )
     if result.cleaner_checkpoint is None or golden.case["params"].get("map.bytes"):
         return
     assert again.clean(directory).nothing_to_clean
@@ -398,7 +399,7 @@ def test_a_further_round_over_the_same_range_leaves_the_same_data(golden: Golden
 def test_nothing_to_clean_changes_no_file(tmp_path):
     directory = small_log(tmp_path / "t-0")
     before = read_tree(directory)
-    result = clean(directory, cleaner_checkpoint=4)
+    result = clean(directory, cleaner_offset=4)
     assert result.nothing_to_clean
     assert read_tree(directory) == before
 
@@ -406,7 +407,7 @@ def test_nothing_to_clean_changes_no_file(tmp_path):
 def test_what_the_loader_changes_is_changed_even_if_nothing_is_to_be_cleaned(tmp_path):
     directory = small_log(tmp_path / "t-0")
     (directory / (log_file(0) + ".deleted")).write_bytes(b"")
-    clean(directory, cleaner_checkpoint=4)
+    clean(directory, cleaner_offset=4)
     assert not list(directory.glob("*.deleted"))
 
 

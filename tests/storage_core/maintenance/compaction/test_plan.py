@@ -262,7 +262,9 @@ def chosen(
     return choose_range(
         PartitionState.of_log(log_of(segments, **log or {})),
         config or compacted(),
-        CleanRequest(now_ms=NOW, cleaner_checkpoint=checkpoint, **request),
+        CleanRequest(
+            now_ms=NOW, checkpoints=PartitionCheckpoints(cleaner_offset=checkpoint), **request
+        ),
     )
 
 

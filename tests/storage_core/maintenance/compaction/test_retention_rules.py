@@ -96,7 +96,7 @@ def test_a_clean_record_goes_when_its_key_is_in_the_dirty_section(tmp_path):
         [batch(0, record(b"a"), record(b"b"), record(b"a", b"not looked at in the clean part"))],
         [batch(3, record(b"b"))],
     )
-    clean(directory, cleaner_checkpoint=3)
+    clean(directory, cleaner_offset=3)
     assert offsets_in(directory) == [0, 2, 3]
 
 
@@ -104,7 +104,7 @@ def test_a_clean_record_goes_when_its_key_is_in_the_dirty_section(tmp_path):
 def test_a_clean_record_beyond_what_the_header_says_is_judged_by_its_own_offset(tmp_path):
     lying = batch(0, record(b"a"), record(b"a", b"40", offset_delta=40), last_offset_delta=1)
     directory = write_log(tmp_path / "t-0", [lying], [batch(3, record(b"a"))])
-    clean(directory, cleaner_checkpoint=2)
+    clean(directory, cleaner_offset=2)
     assert offsets_in(directory) == [40, 3]
 
 
@@ -467,9 +467,7 @@ def cleaned_batches(directory: Path, *, delete_retention_ms: int) -> list[Decode
             }
         ),
         cleaner=CleanerConfig(),
-        request=CleanRequest(
-            now_ms=NOW_MS, high_watermark=None, log_start_offset=None, cleaner_checkpoint=None
-        ),
+        request=CleanRequest(now_ms=NOW_MS),
     )
     return decode_segment((directory / f"{0:020d}.log").read_bytes())[0]
 

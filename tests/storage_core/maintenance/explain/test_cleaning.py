@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.compaction.plan import CleanRequest, choose_range
 from storage_core.maintenance.explain.answers import Answer, PredicateResult
@@ -21,7 +22,8 @@ FOUR = [segment(0), segment(10), segment(20), segment(30)]
 def explained(segments=FOUR, *, overrides=None, checkpoint=None, **log):
     loaded = log_of(segments, **log)
     state, config = PartitionState.of_log(loaded), compacted(overrides)
-    request = CleanRequest(now_ms=NOW, cleaner_checkpoint=checkpoint)
+    checkpoints = PartitionCheckpoints(cleaner_offset=checkpoint)
+    request = CleanRequest(now_ms=NOW, checkpoints=checkpoints)
     chosen = choose_range(state, config, request)
     answer, statements = explain_cleaning(
         state, config, request, chosen, producers=loaded.producers
