@@ -1,7 +1,8 @@
 """Dataclasses as rows of tables: Arrow schemas, objects and rows. The dataclass defines all three.
 
 A field is a column: its annotation says the type, ``column`` what it means. A field whose type is a
-dataclass itself stands for the columns of that one, in its place. All columns may be null to Arrow.
+dataclass itself stands for the columns of that one, in its place; its comment is that of each of
+them. All columns may be null to Arrow.
 To Python those may be ``None`` that are null in a row without an error, too: whoever reads a row
 asks for its error first.
 
@@ -72,9 +73,9 @@ _ROWS_IN_A_BATCH: Final = 256
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
-def column(comment: str) -> Any:
+def column(comment: str, default: Any = None) -> Any:
     """Return a row's nullable field, by default null, with its comment."""
-    return field(default=None, metadata={"comment": comment})
+    return field(default=default, metadata={"comment": comment})
 
 
 def schema_of(kind: Any) -> pa.Schema:
@@ -153,11 +154,13 @@ def _columns(kind: Any) -> Iterator[pa.Field]:
     hints = get_type_hints(kind, include_extras=True)
     for each in fields(kind):
         plain = _without_none(hints[each.name])
-        if is_dataclass(plain):
-            yield from schema_of(plain)
-        else:
-            comment = {"comment": each.metadata.get("comment", "")}
+        comment = {"comment": each.metadata.get("comment", "")}
+        if not is_dataclass(plain):
             yield pa.field(each.name, _arrow_type(plain), metadata=comment)
+        elif each.metadata:
+            yield from (inner.with_metadata(comment) for inner in schema_of(plain))
+        else:
+            yield from schema_of(plain)
 
 
 def _without_none(hint: Any) -> Any:
@@ -169,7 +172,8 @@ def _without_none(hint: Any) -> Any:
 
 def _arrow_type(kind: Any) -> pa.DataType:
     if get_origin(kind) is Annotated:
-        return get_args(kind)[1]
+        base, note = get_args(kind)
+        return note if isinstance(note, pa.DataType) else _arrow_type(base)
     if get_origin(kind) is tuple:
         return pa.list_(_arrow_type(_without_none(get_args(kind)[0])))
     base = str if isinstance(kind, type) and issubclass(kind, enum.StrEnum) else kind

@@ -28,6 +28,7 @@ from pylog_spark.rows import (
     column,
     schema_of,
 )
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import describe_failure
 from storage_core.filenames import TopicPartition
 
@@ -389,10 +390,9 @@ class MaterializedRow:
     segments: Number = column("segments of the partition")
     all_bytes: Number = column("bytes of all files")
     get_requests: Number = column("reads, at least")
-    log_start_offset: Number = column("as the generation has it, null without")
-    recovery_point: Number = column("as the generation has it, null without")
-    high_watermark: Number = column("as the generation has it, null without")
-    cleaner_offset: Number = column("as the generation has it, null without")
+    checkpoints: PartitionCheckpoints = column(
+        "as the generation has it, null without", PartitionCheckpoints()
+    )
     duration_ms: int = column("time it took")
     failure: Failure = Failure()
 
@@ -649,16 +649,13 @@ class RecoveryWorkRow:
     bytes: Number = column("bytes of all .log files")
     segments: Number = column("segments of the partition")
     is_clean: Truth = column("whether its directory has the clean-shutdown marker")
-    recovery_point: Number = column("entry of the recovery-point checkpoint, 0 without")
-    log_start_offset: Number = column("entry of the log-start checkpoint, 0 without")
-    high_watermark: Number = column("entry of the replication checkpoint, null without")
+    checkpoints: PartitionCheckpoints = column("entry of its checkpoint", PartitionCheckpoints())
     scan_offsets: Numbers = column("base offsets of the segments to be read")
     scan_bytes: Numbers = column("their sizes")
     leader: Int32 = column("broker that it is cut to follow, null where it is only recovered")
     truncations: Numbers = column("offsets of these cuts, in order")
     committed_records: Number = column("committed records that the cuts take")
     stays_eligible: Truth = column("whether its broker may stay in ISR and ELR after them")
-    cleaner_offset: Number = column("entry of the cleaner checkpoint before them, null without")
     healing: Text = column("what heals it before it is recovered, as JSON; null for nothing")
     duration_ms: int = column("time it took to look")
     failure: Failure = Failure()

@@ -67,7 +67,8 @@ class HealingStages(RecoveryStages):
         super().settle(root, due, outcomes)
         points = {
             each.work.ref.partition: min(
-                each.work.recovery_point, outcomes[each.ref.ordinal].columns["log_end_offset"]
+                each.work.checkpoints.recovery_point or 0,
+                outcomes[each.ref.ordinal].columns["log_end_offset"],
             )
             for each in due
             if outcomes[each.ref.ordinal].columns["status"] == Status.DONE

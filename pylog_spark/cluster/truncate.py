@@ -65,9 +65,9 @@ class TruncationStages(RecoveryStages):
         """Write the logs' recovery points, each at most at an offset. A log that has none gets
         none."""
         points = {
-            work.ref.partition: min(work.recovery_point, offset)
+            work.ref.partition: min(point, offset)
             for work, offset in most.items()
-            if work.recovery_point
+            if (point := work.checkpoints.recovery_point)
         }
         root.write_checkpoints({RECOVERY_POINT_FILE: points})
 

@@ -118,7 +118,6 @@ def _plan(
 
 def _describe(store: ManagedStore, head: MaterializedRow) -> MaterializedRow:
     manifest = store.manifest
-    checkpoints = manifest.checkpoints
     logs = [e.size_bytes for name, e in manifest.files.items() if kind_of(name) == LOG_SUFFIX]
     sizes = {e.key: max(e.start + e.size_bytes, 0) for e in manifest.files.values() if e.key}
     return replace(
@@ -128,8 +127,5 @@ def _describe(store: ManagedStore, head: MaterializedRow) -> MaterializedRow:
         segments=len(logs),
         all_bytes=sum(entry.size_bytes for entry in manifest.files.values()),
         get_requests=sum(-(-size // _WINDOW_BYTES) for size in sizes.values()),
-        log_start_offset=checkpoints.log_start_offset,
-        recovery_point=checkpoints.recovery_point,
-        high_watermark=checkpoints.high_watermark,
-        cleaner_offset=checkpoints.cleaner_offset,
+        checkpoints=manifest.checkpoints,
     )

@@ -42,7 +42,7 @@ from pylog_spark.tasks.message import (
 )
 from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.off_switch import is_switched_off
-from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
+from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints, PartitionCheckpoints
 from storage_core.commit import CommitPlan, Operation
 from storage_core.commit.scratch import keep_scratch
 from storage_core.errors import CheckpointError
@@ -91,16 +91,11 @@ class RecoveryWork:
 
     ref: PartitionRef
     is_clean: bool  # whether its log directory has the clean-shutdown marker, and that is believed
-    # Its entry in the recovery-point checkpoint, 0 without one, or where that is not believed.
-    recovery_point: int
-    log_start_offset: int  # its entry in the log-start checkpoint, 0 without one
-    high_watermark: int | None  # its entry in the replication checkpoint, None without one
+    checkpoints: PartitionCheckpoints  # its entries; no recovery point where that is not believed
     # Where it is cut to follow a leader, once it is recovered; none for a recovery.
     truncations: tuple[int, ...] = ()
     committed_records: int = 0
     stays_eligible: bool = False  # whether its broker may stay in ISR and ELR after them
-    # Its entry in the cleaner checkpoint before them, None without one.
-    cleaner_offset: int | None = None
     healing: str | None = None  # what heals it before it is recovered, as JSON; None for a recovery
 
 
@@ -416,8 +411,8 @@ class _Recovery:
             config=self.config,
             cleaner=self.options.cleaner,
             now_ms=self.options.now_ms,
-            recovery_point=self.work.recovery_point,
-            log_start_offset=self.work.log_start_offset,
+            recovery_point=self.work.checkpoints.recovery_point or 0,
+            log_start_offset=self.work.checkpoints.log_start_offset or 0,
             clean_shutdown=self.work.is_clean,
             truncations=truncations,
             scans=scans,
@@ -442,7 +437,8 @@ class _Recovery:
         end = log.follower_end or FollowerEnd(
             log_end_offset=log.log_end_offset, clean_end_offset=None
         )
-        points = [p for p in (self.work.cleaner_offset, end.clean_end_offset) if p is not None]
+        cleaned_to = (self.work.checkpoints.cleaner_offset, end.clean_end_offset)
+        points = [point for point in cleaned_to if point is not None]
         return {
             "reason": None if refusal is None else refusal[0].value,
             "error": None if refusal is None else refusal[1],
@@ -471,7 +467,8 @@ class _Recovery:
     def _refuse_beginning(self, log: LoadedLog) -> tuple[Reason, str] | None:
         """Return why a guard refuses to begin a log anew, or None."""
         names = [file.name for file in self.source.list_files()]
-        end = find_former_end(names, self.work.recovery_point, self.work.high_watermark)
+        marks = self.work.checkpoints
+        end = find_former_end(names, marks.recovery_point, marks.high_watermark)
         if end is None or end <= log.log_end_offset or self.options.allow_truncate:
             return None
         why = (
@@ -485,7 +482,7 @@ class _Recovery:
     def _refuse_cuts(self, log: LoadedLog, readable_records: int) -> tuple[Reason, str] | None:
         """Return why a guard refuses what a recovery cuts, or None."""
         options, cut_bytes = self.options, log.repairs.lost_bytes
-        mark = self.work.high_watermark
+        mark = self.work.checkpoints.high_watermark
         # A log that ends there by itself, as after a power cut, loses nothing by being recovered.
         is_below = mark is not None and log.log_end_offset < mark
         if is_below and cut_bytes and not options.allow_truncate:

@@ -256,10 +256,10 @@ class RecoveryStages:
                 # Of those only that have one.
                 REPLICATION_FILE: {
                     work.ref.partition: min(
-                        max(work.high_watermark, row["log_start_offset"]), row["log_end_offset"]
+                        max(mark, row["log_start_offset"]), row["log_end_offset"]
                     )
                     for work, row in done
-                    if work.high_watermark is not None
+                    if (mark := work.checkpoints.high_watermark) is not None
                 },
                 RECOVERY_POINT_FILE: {
                     work.ref.partition: row["log_end_offset"] for work, row in done

@@ -94,8 +94,9 @@ def test_what_is_due_has_the_number_of_its_row_wherever_the_rows_are_parted(monk
     assert [one.ref.ordinal for one in whole] == [7, 5, 4, 2, 1]
     first = whole[0]
     assert (first.ref.root, first.ref.directory) == ("/logs-1", "/logs-1/orders-7")
-    assert (str(first.ref.partition), first.work.recovery_point) == ("orders-7", 7)
-    assert (first.work.log_start_offset, first.work.high_watermark) == (5, None)
+    assert (str(first.ref.partition), first.work.checkpoints.recovery_point) == ("orders-7", 7)
+    checkpoints = first.work.checkpoints
+    assert (checkpoints.log_start_offset, checkpoints.high_watermark) == (5, None)
     assert (first.scan_offsets, first.scan_bytes) == ((1000, 1001), (2007, 2008))
 
 

@@ -26,6 +26,7 @@ from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_wave, run_waves
 from pylog_spark.schemas import PLAN
 from pylog_spark.tasks.message import MOST_CELL_BYTES, PartitionCommit
 from pylog_spark.tasks.run_context import PartitionRef, WriteContext
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.roots import broker
@@ -333,9 +334,7 @@ def test_a_recovery_gives_no_tasks_to_a_directory_whose_disk_failed(disk):
     work = RecoveryWork(
         ref=disk.ref(3, BAD),
         is_clean=False,
-        recovery_point=0,
-        log_start_offset=0,
-        high_watermark=None,
+        checkpoints=PartitionCheckpoints(),
     )
     listed = [DueRecovery(work=work, scan_offsets=(0,), scan_bytes=(9,))]
     disk.has_failed = True

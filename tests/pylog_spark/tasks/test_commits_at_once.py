@@ -249,9 +249,7 @@ def recovery_of(logs: Path) -> tuple[list[tuple[RecoveryWork, int]], RecoveryCon
                     partition=TopicPartition("t", number),
                 ),
                 is_clean=False,
-                recovery_point=0,
-                log_start_offset=0,
-                high_watermark=None,
+                checkpoints=PartitionCheckpoints(),
             ),
             1000,
         )

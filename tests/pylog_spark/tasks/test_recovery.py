@@ -25,6 +25,7 @@ from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.message import PART, cut_batches, join_messages, with_part
 from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.filenames import TopicPartition, offset_of
@@ -82,9 +83,7 @@ class Recoverer:
                 partition=TopicPartition(TOPIC, 0),
             ),
             is_clean=False,
-            recovery_point=0,
-            log_start_offset=0,
-            high_watermark=None,
+            checkpoints=PartitionCheckpoints(),
         )
         self.claim = claim_path(str(scratch), self.directory, "run")
         create_claim(self.claim)
