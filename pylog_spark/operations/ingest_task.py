@@ -8,7 +8,7 @@ is taken. A task that runs twice finds its own commit in the manifest and return
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any, Final
 
@@ -184,19 +184,10 @@ def _ingest(
         return done
     _wait_until_settled(row["listed_ms"], context.rules.settle_ms)
     mirror = _mirror(row, context)
-    partition = target.partition
-    checkpointed = checkpoints.of(partition)
-    high_watermark = checkpointed.high_watermark
+    attested = checkpoints.of(target.partition)
     if context.high_watermark is HighWatermarkSource.LOG_END:
-        high_watermark = MAX_OFFSET
-    planned = observe_and_plan(
-        mirror,
-        target,
-        context.rules,
-        high_watermark=high_watermark,
-        log_start_offset=checkpointed.log_start_offset,
-        cleaner_offset=checkpointed.cleaner_offset,
-    )
+        attested = replace(attested, high_watermark=MAX_OFFSET)
+    planned = observe_and_plan(mirror, target, context.rules, attested)
     result = _describe(planned)
     if not planned.has_work:
         return result | {"status": Status.SKIPPED.value, "reason": Reason.NOTHING_TO_INGEST.value}
@@ -229,7 +220,7 @@ def _describe(planned: PlannedIngest) -> dict[str, Any]:
         "left_segments": len(skip_reasons),
         "left_because": skip_reasons[0][1].value if skip_reasons else None,
         "end_offset": plan.end_offset,
-        "high_watermark": plan.high_watermark,
+        "high_watermark": plan.after.checkpoints.high_watermark,
         **asdict(planned.cost),
     }
 

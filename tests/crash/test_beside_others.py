@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
 from storage_core.errors import ConditionFailedError, LeaseLostError
 from storage_core.maintenance.ingest.partition import Commitment, commit_ingest, observe_and_plan
@@ -17,7 +18,7 @@ from storage_core.store import ManagedStore, ObjectStore
 from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import acquire_lease, require_lease
 from storage_core.store.local_objects import LocalObjectStore
-from tests.crash.work.ingest import NOBODY, PLAIN, Mirrored, state_of, take
+from tests.crash.work.ingest import PLAIN, Mirrored, state_of, take
 from tests.crash.work.managed_commit import AFTER, CHANGES, TTL_MS, attempt, create, publish
 from tests.kit.faulty_store import Moment, SimulatedCrash
 from tests.kit.golden_data import Golden
@@ -131,7 +132,7 @@ def test_of_two_ingests_at_once_one_commits(mirrored):
     """A zombie that planned from the same generation changes nothing any more."""
     mirror, objects = mirrored.mirror, mirrored.new_root()
     directory, zombie = mirror_of(mirror), target_of(objects)
-    planned = observe_and_plan(directory, zombie, PLAIN, **NOBODY)
+    planned = observe_and_plan(directory, zombie, PLAIN, PartitionCheckpoints())
     take(mirror, objects, PLAIN)
     after = state_of(objects)
     with pytest.raises(ConditionFailedError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from storage_core.checkpoint.checkpoints import (
@@ -20,9 +20,7 @@ from storage_core.maintenance.ingest.plan import (
     MAX_COMPANION_BYTES,
     IngestCost,
     IngestPlan,
-    ManagedFacts,
-    MirrorFacts,
-    MirrorListing,
+    SmallFacts,
     TakenSegment,
     choose_candidates,
     cost_of,
@@ -139,21 +137,19 @@ def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: Ing
     candidates = choose_candidates(
         listing,
         listing,
-        end_offset=ingested_of(target).end_offset,
+        end_offset=_ingested(target).checkpoints.recovery_point,
         sync_has_stopped=rules.sync_has_stopped,
     )
     return bool(candidates.segments)
 
 
-def ingested_of(target: ManagedStore) -> ManagedFacts:
-    """Return a managed partition's progress on its mirror, with defaults for new."""
+def _ingested(target: ManagedStore) -> SmallFacts:
+    """Return what a managed partition has of its mirror, with defaults for new."""
     manifest = target.manifest
     if not manifest.generation:
-        return ManagedFacts()
-    return ManagedFacts(
-        end_offset=manifest.checkpoints.recovery_point,
-        topic_id=manifest.topic_id,
-        epochs=own_epochs(target),
+        return SmallFacts()
+    return SmallFacts(
+        topic_id=manifest.topic_id, epochs=own_epochs(target), checkpoints=manifest.checkpoints
     )
 
 
@@ -161,20 +157,14 @@ def observe_and_plan(
     mirror: MirrorPartition,
     target: ManagedStore,
     rules: IngestRules,
-    *,
-    high_watermark: int | None,
-    log_start_offset: int | None,
-    cleaner_offset: int | None,
+    checkpoints: PartitionCheckpoints,
 ) -> PlannedIngest:
     """List a mirror's directory again, read new segments' edges, and plan.
 
     Args:
         target: The managed partition; one that is new was opened so.
         rules: The owner's rules.
-        high_watermark: The high watermark by the mirror's checkpoint or its owner, None without
-            either.
-        log_start_offset: The log start of the mirror's checkpoint, None without one.
-        cleaner_offset: The cleaner offset of the mirror's checkpoint, None without one.
+        checkpoints: The mirror's; the high watermark may be by its owner.
     """
     first, second = group_files(mirror.first), group_files(mirror.list_again())
     for listing in (first, second):
@@ -184,11 +174,11 @@ def observe_and_plan(
                 f"{mirror.location} was copied while its broker replaced segments: "
                 f"{listing.unfinished[0]} is there",
             )
-    ingested = ingested_of(target)
+    ingested = _ingested(target)
     candidates = choose_candidates(
         first,
         second,
-        end_offset=ingested.end_offset,
+        end_offset=ingested.checkpoints.recovery_point,
         sync_has_stopped=rules.sync_has_stopped,
     )
     companions = CompanionFiles(mirror.files)
@@ -197,7 +187,11 @@ def observe_and_plan(
         mirror.location,
         candidates,
         edges,
-        _attested(mirror, second, high_watermark, log_start_offset, cleaner_offset),
+        SmallFacts(
+            topic_id=read_topic_id(mirror.files, second),
+            epochs=read_epochs(mirror.files, second),
+            checkpoints=checkpoints,
+        ),
         ingested,
     )
     return PlannedIngest(
@@ -211,22 +205,6 @@ def observe_and_plan(
             is_server_side=is_server_side(mirror.objects, target.objects),
         ),
         is_new=not target.manifest.generation,
-    )
-
-
-def _attested(
-    mirror: MirrorPartition,
-    listing: MirrorListing,
-    high_watermark: int | None,
-    log_start_offset: int | None,
-    cleaner_offset: int | None,
-) -> MirrorFacts:
-    return MirrorFacts(
-        topic_id=read_topic_id(mirror.files, listing),
-        epochs=read_epochs(mirror.files, listing),
-        high_watermark=high_watermark,
-        log_start_offset=log_start_offset,
-        cleaner_offset=cleaner_offset,
     )
 
 
@@ -356,12 +334,13 @@ def _adopt_all(plan: IngestPlan, mirror: MirrorPartition, target: ManagedStore) 
 def _write_small_files(plan: IngestPlan, target: ManagedStore) -> None:
     """Write the files that are about the whole partition, where they changed."""
     is_there = LEADER_EPOCH_FILE in target.manifest.files
-    if not is_there or plan.epochs != own_epochs(target):
-        target.write_file(LEADER_EPOCH_FILE, encode_leader_epochs(plan.epochs))
-    if plan.topic_id is not None:
-        target.set_topic_id(plan.topic_id)
+    epochs, topic_id = plan.after.epochs, plan.after.topic_id
+    if not is_there or epochs != own_epochs(target):
+        target.write_file(LEADER_EPOCH_FILE, encode_leader_epochs(epochs))
+    if topic_id is not None:
+        target.set_topic_id(topic_id)
         if PARTITION_METADATA_FILE not in target.manifest.files:
-            metadata = PartitionMetadata(version=0, topic_id=plan.topic_id)
+            metadata = PartitionMetadata(version=0, topic_id=topic_id)
             target.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(metadata))
 
 
@@ -373,10 +352,10 @@ def _checkpoints(
     Where the log starts, and where its cleaner goes on, is the managed root's own business from
     its first generation on: the mirror's broker may keep less than it does.
     """
-    marks = [mark for mark in (current.high_watermark, plan.high_watermark) if mark is not None]
-    return PartitionCheckpoints(
-        log_start_offset=plan.log_start_offset if is_new else current.log_start_offset,
-        recovery_point=plan.end_offset,
+    after = plan.after.checkpoints
+    marks = [mark for mark in (current.high_watermark, after.high_watermark) if mark is not None]
+    return replace(
+        after if is_new else current,
+        recovery_point=after.recovery_point,
         high_watermark=max(marks, default=None),
-        cleaner_offset=plan.cleaner_offset if is_new else current.cleaner_offset,
     )

@@ -17,6 +17,7 @@ from storage_core.checkpoint.checkpoints import (
     MAX_LEADER_EPOCH_BYTES,
     MAX_PARTITION_METADATA_BYTES,
     EpochEntry,
+    PartitionCheckpoints,
     parse_leader_epochs,
     parse_partition_metadata,
 )
@@ -102,24 +103,13 @@ class SegmentEdges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorFacts:
-    """Facts about the partition from the mirror's files; None if unknown."""
+class SmallFacts:
+    """What a partition's small files say of its log, in the mirror or in the managed root."""
 
-    topic_id: str | None
-    epochs: tuple[EpochEntry, ...]  # entries of the leader epoch file; empty without one
-    high_watermark: int | None  # the high watermark of the mirror's checkpoint, or by its owner
-    log_start_offset: int | None  # the log start of the mirror's checkpoint
-    cleaner_offset: int | None  # the cleaner offset of the mirror's checkpoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagedFacts:
-    """Facts about the managed partition before the ingest; defaults if new."""
-
-    # Up to where the mirror's segments were taken, None before the first.
-    end_offset: int | None = None
-    topic_id: str | None = None
-    epochs: tuple[EpochEntry, ...] = ()  # entries of its own leader epoch file
+    topic_id: str | None = None  # None if unknown
+    epochs: tuple[EpochEntry, ...] = ()  # entries of the leader epoch file; empty without one
+    # In the managed root, the recovery point is up to where the mirror's segments were taken.
+    checkpoints: PartitionCheckpoints = PartitionCheckpoints()
 
 
 def group_files(files: Iterable[ListedFile]) -> MirrorListing:
@@ -298,13 +288,15 @@ class IngestPlan:
     segments: tuple[TakenSegment, ...]  # in order; may be empty
     skip_reasons: Mapping[int, LeftReason]  # why each other new segment stays, by base offset
     snapshot: ListedFile | None  # producer snapshot at the end of what is taken, None without one
-    end_offset: int | None  # up to where the mirror will have been taken; None if nothing ever was
-    topic_id: str | None  # the partition's topic id, None if unknown
-    epochs: tuple[EpochEntry, ...]  # the managed partition's leader epochs afterwards
-    high_watermark: int | None  # the attested high watermark, at most end_offset; None without one
-    log_start_offset: int | None
-    # Where the cleaner of a partition that is new goes on, None without one.
-    cleaner_offset: int | None
+    # What the managed partition's will say afterwards; high watermark and cleaner offset are the
+    # attested ones, at most up to where the mirror will have been taken. Log start and cleaner
+    # offset are those of a partition that is new.
+    after: SmallFacts
+
+    @property
+    def end_offset(self) -> int | None:
+        """Up to where the mirror will have been taken; None if nothing ever was."""
+        return self.after.checkpoints.recovery_point
 
     @property
     def files(self) -> tuple[ListedFile, ...]:
@@ -388,15 +380,16 @@ def plan_ingest(
     location: str,
     candidates: Candidates,
     edges: Sequence[SegmentEdges],
-    attested: MirrorFacts,
-    ingested: ManagedFacts,
+    attested: SmallFacts,
+    ingested: SmallFacts,
 ) -> IngestPlan:
     """Decide which candidates are taken.
 
     Args:
         location: Location of the mirror's directory, for messages.
         edges: Edges of the candidates, in their order.
-        attested: By the mirror's own files.
+        attested: By the mirror's own files, or by its owner.
+        ingested: By the managed partition, before.
     """
     expected, topic_id = ingested.topic_id, attested.topic_id
     if expected is not None and topic_id is not None and expected != topic_id:
@@ -410,26 +403,31 @@ def plan_ingest(
     _check_epochs(location, candidates.segments, edges, attested.epochs)
     _check_continuation(location, candidates.segments, ingested, attested)
     segments, skip_reasons = [], dict(candidates.skip_reasons)
+    marks = attested.checkpoints
     for segment, edge, end in zip(candidates.segments, edges, ends, strict=True):
-        limit = attested.high_watermark
+        limit = marks.high_watermark
         if limit is not None and end > limit:
             skip_reasons[segment.base_offset] = LeftReason.ABOVE_HIGH_WATERMARK
             continue
         segments.append(
             TakenSegment(segment=segment, end_offset=end, largest_timestamp=edge.largest_timestamp)
         )
-    end_offset = segments[-1].end_offset if segments else ingested.end_offset
+    end_offset = segments[-1].end_offset if segments else ingested.checkpoints.recovery_point
     return IngestPlan(
         location=location,
         segments=tuple(segments),
         skip_reasons=skip_reasons,
         snapshot=candidates.snapshots.get(segments[-1].end_offset) if segments else None,
-        end_offset=end_offset,
-        topic_id=ingested.topic_id or attested.topic_id,
-        epochs=_merge_epochs(ingested.epochs, attested.epochs, end_offset),
-        high_watermark=_bounded(attested.high_watermark, end_offset),
-        log_start_offset=_first_log_start(segments, attested),
-        cleaner_offset=_bounded(attested.cleaner_offset, end_offset),
+        after=SmallFacts(
+            topic_id=ingested.topic_id or attested.topic_id,
+            epochs=_merge_epochs(ingested.epochs, attested.epochs, end_offset),
+            checkpoints=PartitionCheckpoints(
+                log_start_offset=_first_log_start(segments, marks.log_start_offset),
+                recovery_point=end_offset,
+                high_watermark=_bounded(marks.high_watermark, end_offset),
+                cleaner_offset=_bounded(marks.cleaner_offset, end_offset),
+            ),
+        ),
     )
 
 
@@ -473,14 +471,14 @@ def _check_epochs(
 
 
 def _check_continuation(
-    location: str, segments: Sequence[MirrorSegment], ingested: ManagedFacts, attested: MirrorFacts
+    location: str, segments: Sequence[MirrorSegment], ingested: SmallFacts, attested: SmallFacts
 ) -> None:
     """Refuse segments with a gap before them or from another history."""
-    end = ingested.end_offset
+    end = ingested.checkpoints.recovery_point
     if end is None or not segments:
         return
     first = segments[0].base_offset
-    removed_to = attested.log_start_offset
+    removed_to = attested.checkpoints.log_start_offset
     if first > end and (removed_to is None or removed_to < first):
         raise GuardRefusedError(
             "MISSING_SEGMENTS",
@@ -520,11 +518,10 @@ def _bounded(offset: int | None, end_offset: int | None) -> int | None:
     return offset if offset is None or end_offset is None else min(offset, end_offset)
 
 
-def _first_log_start(segments: Sequence[TakenSegment], attested: MirrorFacts) -> int | None:
+def _first_log_start(segments: Sequence[TakenSegment], log_start: int | None) -> int | None:
     if not segments:
         return None
     first = segments[0].segment.base_offset
-    log_start = attested.log_start_offset
     return first if log_start is None else min(max(first, log_start), segments[-1].end_offset)
 
 

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.ingest.partition import (
     Commitment,
     IngestRules,
@@ -31,7 +32,6 @@ from tests.storage_core.maintenance.ingest.mirrors import (
 
 PLAIN = IngestRules()
 IN_PLACE = IngestRules(sync_has_stopped=True, in_place=True)
-NOBODY: dict[str, Any] = {"high_watermark": None, "log_start_offset": None, "cleaner_offset": None}
 
 
 def state_of(objects: ObjectStore) -> Any:
@@ -48,7 +48,7 @@ def state_of(objects: ObjectStore) -> Any:
 def take(mirror: ObjectStore, objects: ObjectStore, rules: IngestRules) -> None:
     """Do what a run does for the partition, one file after the other."""
     directory, target = mirror_of(mirror), target_of(objects)
-    planned = observe_and_plan(directory, target, rules, **NOBODY)
+    planned = observe_and_plan(directory, target, rules, PartitionCheckpoints())
     if planned.has_work:
         commitment = Commitment(run_id="run", result={})
         commit_ingest(planned, directory, target, rules, commitment=commitment, threads=1)

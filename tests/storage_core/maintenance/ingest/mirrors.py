@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.filenames import parse_partition_directory
 from storage_core.maintenance.ingest.partition import (
     Commitment,
@@ -77,8 +78,7 @@ def ingest(mirror_objects, managed_objects, *, name="orders-0", rules=None, **sa
     rules = rules or IngestRules()
     mirror = mirror_of(mirror_objects, name, said.pop("first", None))
     target = target_of(managed_objects, name, said.pop("attempt_id", None))
-    attested = {"high_watermark": None, "log_start_offset": None, "cleaner_offset": None} | said
-    planned = observe_and_plan(mirror, target, rules, **attested)
+    planned = observe_and_plan(mirror, target, rules, PartitionCheckpoints(**said))
     if planned.has_work:
         commit_ingest(
             planned, mirror, target, rules, commitment=Commitment(run_id="run", result={})

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import (
     ChangedWhileReadError,
     CorruptRecordError,
@@ -40,7 +41,6 @@ from tests.storage_core.maintenance.ingest.mirrors import (
 )
 
 TOPIC_ID = "AbCdEfGhIjKlMnOpQrStUg"
-NOBODY = {"high_watermark": None, "log_start_offset": None, "cleaner_offset": None}
 STOPPED = IngestRules(sync_has_stopped=True)
 IN_PLACE = IngestRules(sync_has_stopped=True, in_place=True)
 
@@ -371,7 +371,7 @@ def test_a_mirror_that_changes_while_it_is_copied_commits_nothing(objects, tmp_p
     directory = write_files(tmp_path, segment(0), segment(6))
     sync(directory, mirror_objects)
     mirror, target = mirror_of(mirror_objects), target_of(managed)
-    planned = observe_and_plan(mirror, target, IngestRules(), **NOBODY)
+    planned = observe_and_plan(mirror, target, IngestRules(), PartitionCheckpoints())
     sync(directory, mirror_objects, only=lambda name: name == log_file(0))
     with pytest.raises(ChangedWhileReadError):
         commit_ingest(
@@ -402,12 +402,12 @@ def test_epochs_of_what_was_not_taken_are_left_out(objects, tmp_path):
     late = SegmentSpec(base_offset=6, batches=[batch(6, leader_epoch=4)])
     sync(write_files(tmp_path, segment(0, leader_epoch=2), late), mirror)
     planned, _ = ingest(mirror, managed)
-    assert [(e.epoch, e.start_offset) for e in planned.plan.epochs] == [(2, 0)]
+    assert [(e.epoch, e.start_offset) for e in planned.plan.after.epochs] == [(2, 0)]
     sync(
         write_files(tmp_path, segment(0, leader_epoch=2), late, segment(8, leader_epoch=4)), mirror
     )
     planned, _ = ingest(mirror, managed)
-    assert [(e.epoch, e.start_offset) for e in planned.plan.epochs] == [(2, 0), (4, 6)]
+    assert [(e.epoch, e.start_offset) for e in planned.plan.after.epochs] == [(2, 0), (4, 6)]
 
 
 @pytest.mark.parametrize("base", [3, 5])
