@@ -36,8 +36,8 @@ from storage_core.coordinators.offsets_audit import (
     AuditedCommit,
     AuditSettings,
     CommitFinding,
-    LogBounds,
     ObservedLog,
+    TierBounds,
     audit_commits,
     find_outside,
     observe_log,
@@ -310,7 +310,7 @@ def observe_transactions(
     for holding in judged:
         bounds = observed[holding.partition].bounds
         view = logs.holders[holding.partition]
-        yield "open_transaction", _holding_row(view, holding, bounds.log_end)
+        yield "open_transaction", _holding_row(view, holding, bounds.log_end_offset)
     yield from of_coordinators
     yield from logs.errors
 
@@ -528,8 +528,8 @@ def _commit_row(view: RootView, entry: SubDirectory, place: AuditedCommit) -> di
         "offset": NO_OFFSET if commit is None else commit.offset,
         "metadata": "" if commit is None else commit.metadata,
         "leader_epoch": None if commit is None else commit.leader_epoch,
-        "log_start_offset": None if bounds is None else bounds.log_start,
-        "log_end_offset": None if bounds is None else bounds.log_end,
+        "log_start_offset": None if bounds is None else bounds.log_start_offset,
+        "log_end_offset": None if bounds is None else bounds.log_end_offset,
         "high_watermark": None if bounds is None else bounds.high_watermark,
         "lag": place.lag,
         "high_watermark_lag": place.high_watermark_lag,
@@ -550,7 +550,7 @@ def _share_row(
     key: ShareKey,
     place: TopicPartition,
     offset: ShareOffset,
-    bounds: LogBounds | None,
+    bounds: TierBounds | None,
 ) -> dict[str, Any]:
     high_watermark = None if bounds is None else bounds.high_watermark
     has_read = offset.start_offset >= 0
@@ -562,10 +562,10 @@ def _share_row(
         "offset": offset.start_offset,
         "metadata": "",
         "leader_epoch": offset.leader_epoch,
-        "log_start_offset": None if bounds is None else bounds.log_start,
-        "log_end_offset": None if bounds is None else bounds.log_end,
+        "log_start_offset": None if bounds is None else bounds.log_start_offset,
+        "log_end_offset": None if bounds is None else bounds.log_end_offset,
         "high_watermark": high_watermark,
-        "lag": None if bounds is None else offset.lag(bounds.log_end),
+        "lag": None if bounds is None else offset.lag(bounds.log_end_offset),
         "high_watermark_lag": None if high_watermark is None else offset.lag(high_watermark),
         "commit_ms": offset.write_ms if has_read else None,
         "expires_ms": None,

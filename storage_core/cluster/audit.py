@@ -620,9 +620,7 @@ class _JudgedPartition:
 
 
 def _span(replica: Replica) -> LogSpan:
-    if replica.log is None:
-        return _NOTHING
-    return replica.log.span(replica.place.checkpoints.high_watermark or 0)
+    return _NOTHING if replica.log is None else replica.log
 
 
 def _weigh(

@@ -12,7 +12,7 @@ from storage_core.errors import PylogError, located
 from storage_core.log.batch_search import find_batch_base_offset
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leader_epoch_cache import NO_EPOCH, EpochRun, LeaderEpochCache
-from storage_core.log.loaded_log import Cut
+from storage_core.log.loaded_log import Cut, LogBounds
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
 from storage_core.store import open_store
@@ -28,11 +28,9 @@ from storage_core.store.base import LogStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSpan:
+class LogSpan(LogBounds):
     """A log's offsets and epochs: everything truncation depends on."""
 
-    log_start_offset: int  # first offset that may be read
-    log_end_offset: int
     high_watermark: int  # first offset not known to be replicated; 0 where no checkpoint says it
     epochs: Sequence[EpochEntry]  # leader epochs, oldest first
     first_segment_offset: int
@@ -229,18 +227,15 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedLog:
+class OpenedLog(LogSpan):
     """A replica's log as opened by its broker; nothing is written."""
 
     view: DirectoryView
-    log_start_offset: int  # first offset that may be read
-    log_end_offset: int
     recovery_point: int
     last_stable_offset: int  # first offset that a committed read does not reach
     # The same once all of the log is replicated: only an open transaction then holds committed
     # reads back.
     last_stable_offset_as_leader: int
-    epochs: tuple[EpochEntry, ...]
     base_offsets: tuple[int, ...]
     size_bytes: int
     open_transactions: tuple[OpenTransaction, ...]
@@ -248,16 +243,6 @@ class OpenedLog:
     largest_coordinator_epoch: int  # largest epoch of a marker's coordinator, -1 without one
     cut: tuple[Damage, ...]
     cuts: tuple[Cut, ...]  # the same with their sizes, in the files as they are
-
-    def span(self, high_watermark: int) -> LogSpan:
-        """Return all that truncation goes by."""
-        return LogSpan(
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            high_watermark=high_watermark,
-            epochs=self.epochs,
-            first_segment_offset=self.base_offsets[0],
-        )
 
     def whole_end(self, offset: int) -> int:
         """Return the end of the whole batches below an offset. A cut at the offset would remove
@@ -326,12 +311,15 @@ def open_log(
         clean_shutdown=is_clean,
     )
     loading = loader.load()
-    loaded = loading.close(high_watermark=checkpoints.high_watermark or 0)
+    high_watermark = checkpoints.high_watermark or 0
+    loaded = loading.close(high_watermark=high_watermark)
     loading.producers.state.transactions.advance_high_watermark(loaded.log_end_offset)
     return OpenedLog(
         view=loading.view,
         log_start_offset=loaded.log_start_offset,
         log_end_offset=loaded.log_end_offset,
+        high_watermark=high_watermark,
+        first_segment_offset=loading.base_offsets[0],
         recovery_point=loaded.recovery_point,
         last_stable_offset=loaded.last_stable_offset,
         last_stable_offset_as_leader=loading.find_unstable_end(),

@@ -11,6 +11,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.coordinators.groups import CommitKey, CommittedOffset, Group, expiry_ms
 from storage_core.filenames import TopicPartition, offset_of, sorted_logs
 from storage_core.log.committed_view import load_by_snapshots, scan_batch_tables
+from storage_core.log.loaded_log import LogBounds
 from storage_core.log.open_transactions import (
     OpenSpan,
     OpenTransaction,
@@ -37,11 +38,9 @@ class CommitFinding(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogBounds:
-    """Where a partition's log begins and ends."""
+class TierBounds(LogBounds):
+    """A log's bounds with its tier: of a tiered topic, the log start may lie there."""
 
-    log_start: int  # first offset that may be read; of a tiered topic it may lie in the tier
-    log_end: int
     # First offset that is not known to be replicated, None where no checkpoint says so.
     high_watermark: int | None = None
     # First offset in the files here, None where that is the log start.
@@ -55,7 +54,7 @@ class AuditedCommit:
     key: CommitKey
     # The commit, None where the group has none: a coordinator answers offset -1 and empty metadata.
     commit: CommittedOffset | None
-    bounds: LogBounds | None  # the log's bounds, None without the log
+    bounds: TierBounds | None  # the log's bounds, None without the log
     # Records' offsets from the commit to the log end, at least 0; None without either.
     lag: int | None
     # The same to the high watermark, which is how far consumers read.
@@ -81,7 +80,7 @@ class AuditSettings:
 def audit_commits(
     groups: Iterable[Group],
     offsets: Mapping[CommitKey, CommittedOffset],
-    bounds: Mapping[TopicPartition, LogBounds],
+    bounds: Mapping[TopicPartition, TierBounds],
     settings: AuditSettings,
     *,
     partition: int,
@@ -129,11 +128,11 @@ def abs_hash(text: str) -> int:
     return 0 if signed == -_SIGN else abs(signed)
 
 
-def find_outside(offset: int, bounds: LogBounds | None) -> Iterator[CommitFinding]:
+def find_outside(offset: int, bounds: TierBounds | None) -> Iterator[CommitFinding]:
     """Yield that an offset lies outside of a log."""
-    if bounds is not None and offset > bounds.log_end:
+    if bounds is not None and offset > bounds.log_end_offset:
         yield CommitFinding.BEYOND_LOG_END
-    if bounds is not None and offset < bounds.log_start:
+    if bounds is not None and offset < bounds.log_start_offset:
         yield CommitFinding.BELOW_LOG_START
 
 
@@ -141,7 +140,7 @@ def _audit(
     key: CommitKey,
     group: Group,
     commit: CommittedOffset | None,
-    bounds: LogBounds | None,
+    bounds: TierBounds | None,
     settings: AuditSettings,
     partition: int,
 ) -> AuditedCommit:
@@ -152,7 +151,7 @@ def _audit(
         expires_ms = expiry_ms(commit, group, retention_ms=settings.retention_ms)
         findings = list(_findings(commit, bounds, expires_ms, settings, partition))
         if bounds is not None:
-            lag = max(0, bounds.log_end - commit.offset)
+            lag = max(0, bounds.log_end_offset - commit.offset)
             if bounds.high_watermark is not None:
                 high_watermark_lag = max(0, bounds.high_watermark - commit.offset)
     return AuditedCommit(
@@ -168,7 +167,7 @@ def _audit(
 
 def _findings(
     commit: CommittedOffset,
-    bounds: LogBounds | None,
+    bounds: TierBounds | None,
     expires_ms: int | None,
     settings: AuditSettings,
     partition: int,
@@ -191,7 +190,7 @@ def _findings(
 class ObservedLog:
     """A log beside which commits and transactions are looked at."""
 
-    bounds: LogBounds
+    bounds: TierBounds
     # Transactions without an end marker, the oldest first.
     open_transactions: tuple[OpenTransaction, ...]
 
@@ -265,11 +264,11 @@ def observe_log(
     )
 
 
-def _bounds(local_start: int, log_end: int, checkpoints: PartitionCheckpoints) -> LogBounds:
+def _bounds(local_start: int, log_end: int, checkpoints: PartitionCheckpoints) -> TierBounds:
     in_tier = checkpoints.start_in_tier(local_start)
-    return LogBounds(
-        log_start=local_start if in_tier is None else in_tier,
-        log_end=log_end,
+    return TierBounds(
+        log_start_offset=local_start if in_tier is None else in_tier,
+        log_end_offset=log_end,
         high_watermark=checkpoints.high_watermark,
         local_start=None if in_tier is None else local_start,
     )

@@ -174,13 +174,19 @@ class FollowerEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedLog:
+class LogBounds:
+    """Where a log begins and ends."""
+
+    log_start_offset: int  # first offset that may be read
+    log_end_offset: int  # offset of the next record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedLog(LogBounds):
     """A log that has been loaded."""
 
     location: str
     segments: tuple[SegmentState, ...]  # in order of base offsets, the active one last
-    log_start_offset: int  # first offset that may be read
-    log_end_offset: int
     recovery_point: int
     high_watermark: int  # first offset that is not known to be on all in-sync replicas
     last_stable_offset: int  # first offset that a committed read does not reach

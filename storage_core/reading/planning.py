@@ -50,6 +50,7 @@ from storage_core.log.committed_view import (
     find_offset_for_time,
     has_snapshots,
 )
+from storage_core.log.loaded_log import LogBounds
 from storage_core.log.settled_store import SettledStore, settle
 from storage_core.reading.ranges import ReadRange, is_tiered_topic, read_on, report_gap
 from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest, TopicChoice
@@ -107,11 +108,9 @@ class _Extent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogOffsets:
+class LogOffsets(LogBounds):
     """What a reader of a growing log can have of it now."""
 
-    log_start_offset: int
-    log_end_offset: int
     start: int
     end: int  # just past the last one that can be read by now
 

@@ -61,6 +61,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
 from storage_core.local_files import create_file, facts_in, is_there, open_folder
+from storage_core.log.loaded_log import LogBounds
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import (
     NO_OFFSET,
@@ -140,13 +141,11 @@ class NewLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltReplicas:
+class BuiltReplicas(LogBounds):
     """Replicas of a partition in scratch folders."""
 
     partition: TopicPartition
     homes: tuple[Path, ...]  # the log directories that get them; at least one
-    log_start_offset: int
-    log_end_offset: int
 
 
 def is_written(directory: Path, log: NewLog) -> bool:

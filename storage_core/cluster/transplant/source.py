@@ -44,6 +44,7 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
 from storage_core.local_files import folder_names
 from storage_core.log.leader_epoch_cache import find_last_epoch, read_epoch_runs
+from storage_core.log.loaded_log import LogBounds
 from storage_core.log.loading_log import read_epochs
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
@@ -76,14 +77,12 @@ class SourcePlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLog:
+class SourceLog(LogBounds):
     """A log, as its broker's start would leave it."""
 
     place: SourcePlace
     store: PlannedStore
     base_offsets: tuple[int, ...]
-    log_start_offset: int  # first offset that may be read
-    log_end_offset: int
     last_epoch: int  # its last leader epoch, -1 without any
     producers: tuple[ProducerEntry, ...]
     sizes: Mapping[str, int]

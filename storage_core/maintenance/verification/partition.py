@@ -30,6 +30,7 @@ from storage_core.filenames import (
     log_file,
     parse_cluster_snapshot,
 )
+from storage_core.log.loaded_log import LogBounds
 from storage_core.log.log_loader import find_former_end
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import (
@@ -69,15 +70,13 @@ _COORDINATOR_TOPICS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFacts:
+class PartitionFacts(LogBounds):
     """The result of a partition's verification, beside its findings."""
 
     segments: int
     size_bytes: int
     batches: int
     records: int
-    log_start_offset: int
-    log_end_offset: int
     read_bytes: int
     read_seconds: float  # time that took, summed over the segments
 

@@ -75,7 +75,7 @@ def test_a_transaction_that_was_open_when_the_broker_was_killed_is_ongoing(tmp_p
         log = observe(root / str(place))
         (opened,) = log.open_transactions
         assert opened.producer_id == ongoing.producer_id
-        assert log.bounds.log_start <= opened.first_offset < log.bounds.log_end
+        assert log.bounds.log_start_offset <= opened.first_offset < log.bounds.log_end_offset
 
 
 def test_records_come_in_the_order_of_the_log_with_markers_between_them(tmp_path: Path):
@@ -125,7 +125,7 @@ def test_a_copy_without_producer_snapshots_has_the_same_open_transactions(
     for path in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
         path.unlink()
     copied = observe(directory)
-    assert copied.bounds.log_end == whole.bounds.log_end
+    assert copied.bounds.log_end_offset == whole.bounds.log_end_offset
     assert [_facts(each) for each in copied.open_transactions] == [
         _facts(each) for each in whole.open_transactions
     ]

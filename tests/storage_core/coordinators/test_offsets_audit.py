@@ -7,7 +7,7 @@ from storage_core.coordinators.offsets_audit import (
     AuditedCommit,
     AuditSettings,
     CommitFinding,
-    LogBounds,
+    TierBounds,
     abs_hash,
     audit_commits,
     group_partition,
@@ -15,11 +15,11 @@ from storage_core.coordinators.offsets_audit import (
 from storage_core.filenames import TopicPartition
 from tests.storage_core.coordinators.coordinator_events import COMMITTED_MS, commit
 
-BOUNDS = LogBounds(log_start=10, log_end=20, high_watermark=18)
+BOUNDS = TierBounds(log_start_offset=10, log_end_offset=20, high_watermark=18)
 
 
 def audit(
-    *commits: object, bounds: LogBounds | None = BOUNDS, partition: int = 0, **settings: int
+    *commits: object, bounds: TierBounds | None = BOUNDS, partition: int = 0, **settings: int
 ) -> list[AuditedCommit]:
     image = GroupImage()
     for event in commits:
