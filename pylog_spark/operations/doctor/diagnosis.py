@@ -3,7 +3,7 @@ what to do."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from storage_core.maintenance.verification.prescription import (
 from storage_core.maintenance.verification.verdict import (
     ReadRates,
     RootState,
+    Situation,
     StartForecast,
     Verdict,
     Waiting,
@@ -110,9 +111,8 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     is_up, offline = _foresee_roots(roots, findings, forecasts)
     forecasts = _with_fates(roots, verified, forecasts, offline)
     partitions = [to_forecast(row) for row in forecasts]
-    start = forecast_start(
-        partitions,
-        pace,
+    start = replace(
+        forecast_start(partitions, pace),
         is_up=is_up,
         has_metadata=all(root.has_metadata for root in roots.observed),
         lacks_metadata=any(root.lacks_metadata for root in roots.observed),
@@ -126,23 +126,26 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     planned: Counter[str] = Counter()
     for (_, partition), records in plan.cut_records.items():
         planned[str(partition)] += records
-    low_ends = sum(count for _, code, count in ordered if code == Code.HIGH_WATERMARK_BEYOND_END)
+    low_end = (Severity.ERROR, Code.HIGH_WATERMARK_BEYOND_END)
+    low_ends = sum(count for severity, code, count in ordered if (severity, code) == low_end)
     failed = [row for row in verified if row.get("error")]
     return Diagnosis(
         verdict=decide(
-            states,
-            partitions,
-            start,
-            fatal=by_severity[Severity.FATAL],
-            errors=by_severity[Severity.ERROR] + len(failed),
-            low_ends=low_ends,
-            has_replicas=_has_replicas(findings, forecasts, catalogs),
-            commands=plan.commands,
-            waiting=waiting,
-            is_only_broker=is_only_broker,
-            hindrance=hindrance,
-            planned_cuts=planned,
-            needs=needs,
+            Situation(
+                roots=states,
+                partitions=partitions,
+                start=start,
+                fatal=by_severity[Severity.FATAL],
+                errors=by_severity[Severity.ERROR] + len(failed),
+                low_ends=low_ends,
+                has_replicas=_has_replicas(findings, forecasts, catalogs),
+                commands=plan.commands,
+                planned_cuts=planned,
+                waiting=waiting,
+                is_only_broker=is_only_broker,
+                hindrance=hindrance,
+                needs=needs,
+            )
         ),
         roots=states,
         start=start,

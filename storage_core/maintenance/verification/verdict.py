@@ -1,14 +1,14 @@
-"""Give a person's verdict on log directories: advice, reasons, next commands.
+"""The verdict on log directories: advice, reasons, next commands.
 
-These functions are pure: they take findings and a forecast of a broker's start. The forecast of
+``forecast_start`` sums up a broker's start, ``decide`` asks one rule after the other. A forecast of
 time has three numbers, and all are shown: the speed of one reader just now, the broker's recovery
 threads, and our tasks.
 """
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import fsum
 from shlex import quote
 from typing import Final
@@ -33,6 +33,7 @@ SPARK_START_SECONDS: Final = 20.0
 LOCAL_START_SECONDS: Final = 2.0
 # A shorter saving is not worth a repair.
 _WORTH_SECONDS: Final = 60.0
+_SHOWN_ERRORS: Final = 5
 # By whether other replicas exist: yes, no, unknown.
 _REPLICAS: Final = {
     True: "start the other replicas first, so that this broker does not lead",
@@ -42,40 +43,6 @@ _REPLICAS: Final = {
         "look for a backup"
     ),
 }
-
-
-# Missing facts of a forecast without it.
-_NO_METADATA: Final = (
-    "the named log directories have no readable __cluster_metadata-0: a broker may rename logs to "
-    "-stray, or miss some; an only controller without it renames every log"
-)
-_NO_LOGS: Final = (
-    (
-        "there is no log. If the broker had logs before, this is another disk; if the broker leads "
-        "with it, the other replicas are cut to nothing"
-    ),
-    "run `pylog doctor` with the directories of all brokers to see what a start would lose",
-)
-_METADATA_FETCHED: Final = (
-    "process.roles is broker: the node fetches the cluster's metadata from its controllers, and "
-    "may then rename logs to -stray, or miss some"
-)
-# Without it, a start depends on the node's role, which no file of a log directory tells.
-_METADATA_ABSENT: Final = (
-    (
-        "a directory of log.dirs or metadata.log.dir that you did not name may have "
-        "__cluster_metadata-0: run again with all of them"
-    ),
-    (
-        "an only controller without it starts an empty cluster and renames every log to -stray: "
-        "restore __cluster_metadata-0 from a backup first"
-    ),
-    (
-        "a node that is only a broker fetches it from its controllers, and may start: confirm that "
-        "with --set process.roles=broker, or with its --server-properties"
-    ),
-    "a ZooKeeper broker never had it: its own release may start, Kafka 4 does not",
-)
 
 
 class Advice(enum.StrEnum):
@@ -168,8 +135,8 @@ class Verdict:
 
     advice: Advice
     headline: str
-    reasons: tuple[str, ...]  # why, line by line
-    commands: tuple[str, ...]  # the next commands, in order
+    reasons: tuple[str, ...] = ()  # why, line by line
+    commands: tuple[str, ...] = ()  # the next commands, in order
     cut_records: int = 0  # readable records that the commands cut; they are kept
 
 
@@ -194,26 +161,11 @@ def measure_pace(
     )
 
 
-def forecast_start(
-    partitions: Sequence[PartitionForecast],
-    pace: ReadRates,
-    *,
-    is_up: bool = True,
-    has_metadata: bool = True,
-    lacks_metadata: bool = False,
-    absent_directories: int = 0,
-) -> StartForecast:
+def forecast_start(partitions: Sequence[PartitionForecast], pace: ReadRates) -> StartForecast:
     """Sum up a broker's start and its duration, with ours beside.
 
     A broker recovers each log directory with its own threads, one log a thread, and the slowest
     directory decides. We spread segments, so that neither a big partition nor a directory does.
-
-    Args:
-        pace: How fast things go.
-        is_up: Whether a broker serves clients afterwards.
-        has_metadata: Whether the cluster's metadata was read.
-        absent_directories: How many log directories the broker registered besides those that were
-            named.
     """
     broker_rate = min(pace.bytes_per_second, BROKER_BYTES_PER_SECOND)
     by_root: dict[str, list[PartitionForecast]] = {}
@@ -241,10 +193,6 @@ def forecast_start(
         broker_seconds=broker_seconds,
         our_seconds=pace.our_start_seconds + work / pace.our_tasks,
         gone_records=sum(entry.gone_records for entry in partitions),
-        is_up=is_up,
-        has_metadata=has_metadata,
-        lacks_metadata=lacks_metadata,
-        absent_directories=absent_directories,
     )
 
 
@@ -257,163 +205,65 @@ class Waiting:
     logs: int
 
 
-def decide(  # noqa: PLR0913  # what was found, what a start would do, and what mends it
-    roots: Sequence[RootState],
-    partitions: Sequence[PartitionForecast],
-    start: StartForecast,
-    *,
-    fatal: int,
-    errors: int,
-    low_ends: int = 0,
-    has_replicas: bool | None = None,
-    commands: Sequence[str] = (),
-    waiting: Sequence[Waiting] = (),
-    is_only_broker: bool = False,
-    hindrance: str = "",
-    planned_cuts: Mapping[str, int] | None = None,
-    needs: Sequence[str] = (),
-) -> Verdict:
-    """Return the verdict on log directories.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What is known of the log directories that a verdict is about."""
 
-    Args:
-        partitions: A broker's start on each partition.
-        start: The same in sum.
-        errors: How many findings of severity error.
-        low_ends: How many of them are logs that end below their high watermark.
-        has_replicas: Whether logs that lack acknowledged records have other replicas; None if that
-            is not known.
-        commands: The plan: commands that repair errors or worse, in order.
-        waiting: Records that were cut from the logs earlier, and can be put back.
-        is_only_broker: Whether the node is known to be no controller.
-        hindrance: Why no recovery of the broker's directories would begin; empty where one would.
-        needs: What a start needs besides these directories, a sentence each.
-    """
-    planned = planned_cuts or {}
-    names = " ".join(quote(root.location) for root in roots)
-    held = [root for root in roots if root.lock.is_held]
-    if held:
-        return _in_use(held[0], names)
-    if all(root.role.facts.is_synced for root in roots):
-        if not any(root.partitions for root in roots):
-            return _no_partition(names)
-        return _judge_copy(names, start, fatal + errors)
-    lost = sum(entry.lost_below_high_watermark for entry in partitions)
-    if fatal or start.refused:
-        verdict = _do_not_start(partitions, start, fatal, commands)
-    elif start.cut_records or start.gone_records or lost or errors:
-        losses = _losses(start, lost, errors - low_ends, low_ends, _REPLICAS[has_replicas])
-        verdict = Verdict(
-            advice=Advice.LOOK_BEFORE_START,
-            headline=_losing_headline(partitions, errors - low_ends, low_ends, planned),
-            reasons=tuple(losses),
-            commands=tuple(commands),
-        )
-    elif waiting:
-        verdict = _wait(roots, waiting)
-    elif start.lacks_metadata and not is_only_broker:
-        verdict = Verdict(
-            advice=Advice.LOOK_BEFORE_START,
-            headline=(
-                "Do not start yet: no named directory has the cluster's metadata, and an only "
-                "controller without it renames every log to -stray."
-            ),
-            reasons=(),
-            commands=tuple(commands),
-        )
-    elif start.absent_directories:
-        verdict = _name_every_directory(partitions, start, commands)
-    else:
-        verdict = _start(roots, start)
-    reasons = verdict.reasons
-    cutting = f"the commands cut {_planned_text(planned)} and keep a copy" if planned else ""
-    if sum(planned.values()) > start.cut_records and cutting not in verdict.headline:
-        reasons += (cutting,)
-    reasons += tuple(map(_waiting_reason, waiting))
+    roots: Sequence[RootState]
+    partitions: Sequence[PartitionForecast]  # a broker's start on each partition
+    start: StartForecast  # the same in sum
+    fatal: int  # findings of severity fatal
+    errors: int  # findings of severity error
+    low_ends: int = 0  # how many of these are logs that end below their high watermark
+    # Whether logs that lack acknowledged records have other replicas; None if that is not known.
+    has_replicas: bool | None = None
+    commands: tuple[str, ...] = ()  # the plan against errors and worse, in order
+    # Readable records that these commands cut and keep, by partition.
+    planned_cuts: Mapping[str, int] = field(default_factory=dict)
+    waiting: Sequence[Waiting] = ()
+    is_only_broker: bool = False  # whether the node is known to be no controller
+    # Why no recovery of the broker's directories would begin; empty where one would.
+    hindrance: str = ""
+    needs: Sequence[str] = ()  # what a start needs besides these directories, a sentence each
+
+    @property
+    def names(self) -> str:
+        """The log directories, as on a command line."""
+        return " ".join(quote(root.location) for root in self.roots)
+
+    @property
+    def other_errors(self) -> int:
+        """Errors besides the logs that end below their high watermark."""
+        return self.errors - self.low_ends
+
+
+def decide(situation: Situation) -> Verdict:
+    """Return the verdict of the first rule that applies."""
+    for root in situation.roots:
+        if root.lock.is_held:
+            return _in_use(situation, root)
+    if all(root.role.facts.is_synced for root in situation.roots):
+        return _judge_copy(situation)
+    verdict = next(filter(None, (rule(situation) for rule in _RULES)))
+    reasons = [*verdict.reasons, *map(_waiting_reason, situation.waiting)]
     if verdict.advice is not Advice.DO_NOT_START:
-        reasons += (*_unsure(partitions, start, is_only_broker=is_only_broker), *needs)
-    verdict = replace(verdict, reasons=reasons, cut_records=sum(planned.values()))
-    if not hindrance or verdict.advice is Advice.START_BROKER:
-        return verdict
-    first = (
-        f"`pylog recover` refuses these log directories: {hindrance}. Correct that first and run "
-        "`pylog doctor` again: it then prints the commands for the recovery"
-    )
-    return replace(verdict, reasons=(first, *reasons), commands=tuple(commands))
-
-
-def _name_every_directory(
-    partitions: Sequence[PartitionForecast], start: StartForecast, commands: Sequence[str]
-) -> Verdict:
-    """Return the verdict for a broker with directories that were not named."""
-    number = count_text(start.absent_directories, "log directory", "log directories")
-    count = sum(entry.start is Start.CREATED for entry in partitions)
-    return Verdict(
-        advice=Advice.LOOK_BEFORE_START,
-        headline=f"Do not start yet: the broker registered {number} that you did not name.",
-        reasons=(
-            (
-                f"a start without that creates {count_text(count, 'empty partition')}, and the "
-                "broker may lead with them"
-            ),
-            "run again with every directory of log.dirs",
-        ),
-        commands=tuple(commands),
+        reasons += [*_unknown_effects(situation), *situation.needs]
+    commands = verdict.commands
+    if situation.hindrance and verdict.advice is not Advice.START_BROKER:
+        first = (
+            f"`pylog recover` refuses these log directories: {situation.hindrance}. Correct that "
+            "first and run `pylog doctor` again: it then prints the commands for the recovery"
+        )
+        reasons, commands = [first, *reasons], situation.commands
+    return replace(
+        verdict,
+        reasons=tuple(reasons),
+        commands=commands,
+        cut_records=sum(situation.planned_cuts.values()),
     )
 
 
-def _unsure(
-    partitions: Sequence[PartitionForecast], start: StartForecast, *, is_only_broker: bool
-) -> list[str]:
-    """Return the effects of a start that this forecast does not know."""
-    unsure: list[str] = []
-    linked = [entry.name for entry in partitions if entry.start is Start.UNKNOWN]
-    if linked:
-        logs = count_text(len(linked), "log")
-        unsure.append(f"pylog follows no links: it did not check {logs}, first {linked[0]}")
-    if start.lacks_metadata:
-        unsure += (_METADATA_FETCHED,) if is_only_broker else _METADATA_ABSENT
-    elif not start.has_metadata:
-        unsure.append(_NO_METADATA)
-    return unsure
-
-
-def _planned_text(planned: Mapping[str, int]) -> str:
-    return f"{count_text(sum(planned.values()), 'readable record')} of {_names(planned)}"
-
-
-def _waiting_reason(waiting: Waiting) -> str:
-    return (
-        f"{waiting.folder} keeps {count_text(waiting.records, 'readable record')} behind the end "
-        f"of {count_text(waiting.logs, 'log')}: put them back (`pylog salvage replay`), or move "
-        "the folder away if you do not want them"
-    )
-
-
-def _wait(roots: Sequence[RootState], waiting: Sequence[Waiting]) -> Verdict:
-    """Return the verdict to wait for cut records, because a start reuses their offsets."""
-    brokers = [root for root in roots if root.role.facts.is_owned_by_broker]
-    names = [root.location for root in brokers]
-    quoted = " ".join(map(quote, names))
-    records = count_text(sum(each.records for each in waiting), "readable record")
-    commands = []
-    if not all(root.is_clean for root in brokers):
-        commands.append(recover_command(names))
-    commands += [
-        f"pylog salvage replay {quote(each.folder)} {quoted} --role broker --dry-run"
-        for each in waiting
-    ]
-    return Verdict(
-        advice=Advice.LOOK_BEFORE_START,
-        headline=(
-            f"Do not start yet: you can put back {records}, cut earlier; a start would give their "
-            "offsets to new records."
-        ),
-        reasons=(),
-        commands=tuple(commands),
-    )
-
-
-def _in_use(root: RootState, names: str) -> Verdict:
+def _in_use(situation: Situation, root: RootState) -> Verdict:
     pid = root.lock.holder_pid
     who = "another process" if pid is None else f"process {pid}"
     command = f" ({root.lock.command})" if root.lock.command else ""
@@ -424,33 +274,33 @@ def _in_use(root: RootState, names: str) -> Verdict:
             "that process holds the lock, so the findings may already be out of date",
             "a recovery or a second broker would be refused",
         ),
-        commands=(f"pylog verify {names} --live",),
+        commands=(f"pylog verify {situation.names} --live",),
     )
 
 
-def _no_partition(names: str) -> Verdict:
-    return Verdict(
-        advice=Advice.NO_PARTITION,
-        headline=f"No partition in {names}: there is nothing to check and nothing to start.",
-        reasons=(
-            "a log directory has a folder <topic>-<partition> for each partition",
-            (
-                "a folder of tiered storage (KIP-405) is no log directory: its segments have a "
-                "topic id and a segment id for a name, and only their brokers know their order"
-            ),
-        ),
-        commands=(),
-    )
-
-
-def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
+def _judge_copy(situation: Situation) -> Verdict:
+    """Return the verdict on a copy that another program keeps syncing."""
+    start, names = situation.start, situation.names
+    problems = situation.fatal + situation.errors
     cut = count_text(start.cut_bytes, "byte")
+    if not any(root.partitions for root in situation.roots):
+        return Verdict(
+            advice=Advice.NO_PARTITION,
+            headline=f"No partition in {names}: there is nothing to check and nothing to start.",
+            reasons=(
+                "a log directory has a folder <topic>-<partition> for each partition",
+                (
+                    "a folder of tiered storage (KIP-405) is no log directory: its segments have a "
+                    "topic id and a segment id for a name, and only their brokers know their order"
+                ),
+            ),
+        )
     if problems or start.cut_records or start.refused:
         return Verdict(
             advice=Advice.COPY_DAMAGED,
             headline="The copy is damaged; compare it with its source before you need it.",
             reasons=(
-                count_text(problems, "finding is an error", "findings are errors") + " or worse",
+                f"{count_text(problems, 'finding is an error', 'findings are errors')} or worse",
                 (
                     f"a broker that starts on it would cut {cut} with "
                     f"{count_text(start.cut_records, 'readable record')}, and refuse "
@@ -463,61 +313,16 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
         advice=Advice.COPY_WHOLE,
         headline="The copy is complete, except for files that are still being synced.",
         reasons=(f"a broker that starts on it would cut {cut} of torn tails",),
-        commands=(),
     )
 
 
-def _losing_headline(
-    partitions: Sequence[PartitionForecast],
-    errors: int,
-    low_ends: int,
-    planned: Mapping[str, int],
-) -> str:
-    """Return a sentence with the worst effect of a start and its number."""
-    # A partition and a move's copy of it have the same name.
-    cut: Counter[str] = Counter()
-    low: Counter[str] = Counter()
-    for entry in partitions:
-        cut[entry.name] += entry.cut_records + entry.gone_records
-        low[entry.name] += entry.lost_below_high_watermark
-    cut, low = +cut, +low
-    if cut:
-        number = count_text(sum(cut.values()), "readable record")
-        return f"The broker would start and lose {number} of {_names(cut)}; save them first."
-    if low:
-        number = count_text(sum(low.values()), "offset")
-        return (
-            f"The broker would start, but {_names(low)} would end {number} below the high "
-            "watermark."
-        )
-    news = {entry.name: 1 for entry in partitions if entry.start is Start.CREATED}
-    if news and errors:
-        number = count_text(len(news), "empty partition")
-        return (
-            f"The broker would start with {number} in place of {_names(news)}; find the logs first."
-        )
-    what = [count_text(low_ends, "log ends", "logs end") + " below the high watermark"]
-    if errors:
-        what = [count_text(errors, "error") + " would remain"]
-    mending = f"; the commands cut {_planned_text(planned)} and keep a copy" if planned else ""
-    return f"The broker would start, but {what[0]}{mending}."
-
-
-def _names(numbers: Mapping[str, int]) -> str:
-    """Return the name with the largest number, and the count of others."""
-    first = max(numbers, key=lambda name: numbers[name])
-    more = len(numbers) - 1
-    return first if not more else f"{first} and {count_text(more, 'more partition')}"
-
-
-def _do_not_start(
-    partitions: Sequence[PartitionForecast],
-    start: StartForecast,
-    fatal: int,
-    commands: Sequence[str],
-) -> Verdict:
-    refused = [entry for entry in partitions if entry.error]
-    reasons = [f"{entry.name}: {entry.error}" for entry in refused[:5]]
+def _stops(situation: Situation) -> Verdict | None:
+    """The broker would stop, or delete a log."""
+    start, fatal = situation.start, situation.fatal
+    if not fatal and not start.refused:
+        return None
+    refused = [entry for entry in situation.partitions if entry.error]
+    reasons = [f"{entry.name}: {entry.error}" for entry in refused[:_SHOWN_ERRORS]]
     if len(refused) > len(reasons):
         reasons.append(f"and {len(refused) - len(reasons)} more partitions")
     if fatal:
@@ -525,66 +330,133 @@ def _do_not_start(
             f"first fix {count_text(fatal, 'fatal finding')}, listed with the fix for each; then "
             "run `pylog doctor` again"
         )
-    if start.cut_records:
-        reasons.append(_cut_reason(start))
-    causes = [
-        count_text(number, noun)
-        for number, noun in ((start.refused, "partition"), (fatal, "fatal finding"))
-        if number
-    ]
+    counts = ((start.refused, "partition"), (fatal, "fatal finding"))
+    causes = " and ".join(count_text(number, noun) for number, noun in counts if number)
     return Verdict(
         advice=Advice.DO_NOT_START,
         headline=(
-            "Do not start the broker: it would stop at once, or delete a log, because of "
-            f"{' and '.join(causes)}."
+            f"Do not start the broker: it would stop at once, or delete a log, because of {causes}."
         ),
-        reasons=tuple(reasons),
-        commands=tuple(commands),
+        reasons=(*reasons, *_cuts_of_start(start), *_cuts_of_commands(situation)),
+        commands=situation.commands,
     )
 
 
-def _cut_reason(start: StartForecast) -> str:
-    whole = ""
-    if start.deleted_segments:
-        whole = f", including {count_text(start.deleted_segments, 'whole segment')}"
-    return (
-        f"a start would cut {count_text(start.cut_records, 'readable record')}, "
-        f"{start.cut_bytes:,} bytes{whole}"
+def _loses(situation: Situation) -> Verdict | None:
+    """The broker would start, and lose records."""
+    # A partition and a move's copy of it have the same name.
+    cut: Counter[str] = Counter()
+    low: Counter[str] = Counter()
+    for entry in situation.partitions:
+        cut[entry.name] += entry.cut_records + entry.gone_records
+        low[entry.name] += entry.lost_below_high_watermark
+    cut, low = +cut, +low
+    created = {entry.name: 1 for entry in situation.partitions if entry.start is Start.CREATED}
+    if cut:
+        records = count_text(sum(cut.values()), "readable record")
+        headline = f"The broker would start and lose {records} of {_names(cut)}; save them first."
+    elif low:
+        offsets = count_text(sum(low.values()), "offset")
+        headline = (
+            f"The broker would start, but {_names(low)} would end {offsets} below the high "
+            "watermark."
+        )
+    elif created and situation.other_errors:
+        logs = count_text(len(created), "empty partition")
+        headline = (
+            f"The broker would start with {logs} in place of {_names(created)}; find the logs "
+            "first."
+        )
+    else:
+        return None
+    return Verdict(
+        advice=Advice.LOOK_BEFORE_START,
+        headline=headline,
+        reasons=(*_losses(situation), *_cuts_of_commands(situation)),
+        commands=situation.commands,
     )
 
 
-def _losses(
-    start: StartForecast, lost: int, errors: int, low_ends: int, replicas: str
-) -> list[str]:
-    """Return the reasons about records that are lost already, or would be."""
-    reasons = []
-    if start.cut_records:
-        reasons.append(_cut_reason(start))
-    if start.gone_records:
-        reasons.append(
-            f"a start would rename, empty or delete logs with {start.gone_records} records: each "
-            "log has a finding with the reason"
-        )
-    if lost:
-        reasons.append(
-            f"{count_text(lost, 'offset')} below a checkpointed high watermark would be missing "
-            f"after a start: {replicas}"
-        )
-    if low_ends:
-        who = "1 log ends below its" if low_ends == 1 else f"{low_ends} logs end below their"
-        reasons.append(
-            f"{who} checkpointed high watermark: acknowledged records are missing at the end; "
-            f"{replicas}"
-        )
-    if errors:
-        what = "1 finding is an error" if errors == 1 else f"{errors} findings are errors"
-        reasons.append(
-            f"{what}, listed with the fix for each: records or indexes there cannot be read"
-        )
-    return reasons
+def _leaves_errors(situation: Situation) -> Verdict | None:
+    """The broker would start and lose nothing more, but errors would remain."""
+    if situation.other_errors:
+        remaining = f"{count_text(situation.other_errors, 'error')} would remain"
+    elif situation.low_ends:
+        logs = count_text(situation.low_ends, "log ends", "logs end")
+        remaining = f"{logs} below the high watermark"
+    else:
+        return None
+    cuts = "".join(f"; {cut}" for cut in _cuts_of_commands(situation))
+    return Verdict(
+        advice=Advice.LOOK_BEFORE_START,
+        headline=f"The broker would start, but {remaining}{cuts}.",
+        reasons=tuple(_losses(situation)),
+        commands=situation.commands,
+    )
 
 
-def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
+def _reuses_offsets(situation: Situation) -> Verdict | None:
+    """A start would give offsets of cut records to new ones."""
+    if not situation.waiting:
+        return None
+    brokers = [root for root in situation.roots if root.role.facts.is_owned_by_broker]
+    locations = [root.location for root in brokers]
+    quoted = " ".join(map(quote, locations))
+    records = count_text(sum(each.records for each in situation.waiting), "readable record")
+    replays = [
+        f"pylog salvage replay {quote(each.folder)} {quoted} --role broker --dry-run"
+        for each in situation.waiting
+    ]
+    is_clean = all(root.is_clean for root in brokers)
+    return Verdict(
+        advice=Advice.LOOK_BEFORE_START,
+        headline=(
+            f"Do not start yet: you can put back {records}, cut earlier; a start would give their "
+            "offsets to new records."
+        ),
+        commands=tuple(replays if is_clean else [recover_command(locations), *replays]),
+    )
+
+
+def _lacks_metadata(situation: Situation) -> Verdict | None:
+    """A controller would rename every log."""
+    if not situation.start.lacks_metadata or situation.is_only_broker:
+        return None
+    return Verdict(
+        advice=Advice.LOOK_BEFORE_START,
+        headline=(
+            "Do not start yet: no named directory has the cluster's metadata, and an only "
+            "controller without it renames every log to -stray."
+        ),
+        commands=situation.commands,
+    )
+
+
+def _lacks_directories(situation: Situation) -> Verdict | None:
+    """The broker has log directories that were not named."""
+    absent = situation.start.absent_directories
+    if not absent:
+        return None
+    directories = count_text(absent, "log directory", "log directories")
+    created = sum(entry.start is Start.CREATED for entry in situation.partitions)
+    return Verdict(
+        advice=Advice.LOOK_BEFORE_START,
+        headline=f"Do not start yet: the broker registered {directories} that you did not name.",
+        reasons=(
+            (
+                f"a start without that creates {count_text(created, 'empty partition')}, and the "
+                "broker may lead with them"
+            ),
+            "run again with every directory of log.dirs",
+        ),
+        commands=situation.commands,
+    )
+
+
+def _starts(situation: Situation) -> Verdict:
+    """The broker starts and loses nothing."""
+    roots, start = situation.roots, situation.start
+    recovered = start.recovered_partitions
     times = (
         f"a broker would recover in {seconds_text(start.broker_seconds)}, `pylog recover` in "
         f"{seconds_text(start.our_seconds)}"
@@ -595,36 +467,137 @@ def _start(roots: Sequence[RootState], start: StartForecast) -> Verdict:
             headline="Recover first: the broker then starts at once.",
             reasons=(
                 times,
-                count_text(start.recovered_partitions, "partition needs", "partitions need")
-                + " recovery",
+                f"{count_text(recovered, 'partition needs', 'partitions need')} recovery",
             ),
             commands=(recover_command([root.location for root in roots]),),
         )
-    if not start.recovered_partitions:
-        is_clean = all(root.is_clean for root in roots)
-        reason = "every log was closed" if is_clean else "no log needs recovery"
-        reasons = [reason, "no finding would stop the broker"]
-        if not any(root.partitions for root in roots):
-            reasons = list(_NO_LOGS)
+    if recovered:
         return Verdict(
             advice=Advice.START_BROKER,
-            headline="Just start the broker.",
-            reasons=tuple(reasons),
-            commands=(),
-        )
-    return Verdict(
-        advice=Advice.START_BROKER,
-        headline="Just start the broker: it repairs this itself.",
-        reasons=(
-            times,
-            (
-                f"the broker recovers {count_text(start.recovered_partitions, 'partition')} and "
-                f"cuts {count_text(start.cut_bytes, 'byte')} of torn batches, but no "
-                "readable record"
+            headline="Just start the broker: it repairs this itself.",
+            reasons=(
+                times,
+                (
+                    f"the broker recovers {count_text(recovered, 'partition')} and cuts "
+                    f"{count_text(start.cut_bytes, 'byte')} of torn batches, but no readable record"
+                ),
             ),
-        ),
-        commands=(),
+        )
+    if not any(root.partitions for root in roots):
+        reasons = (
+            (
+                "there is no log. If the broker had logs before, this is another disk; if the "
+                "broker leads with it, the other replicas are cut to nothing"
+            ),
+            "run `pylog doctor` with the directories of all brokers to see what a start would lose",
+        )
+    else:
+        is_clean = all(root.is_clean for root in roots)
+        reasons = (
+            "every log was closed" if is_clean else "no log needs recovery",
+            "no finding would stop the broker",
+        )
+    return Verdict(advice=Advice.START_BROKER, headline="Just start the broker.", reasons=reasons)
+
+
+_RULES: Final[Sequence[Callable[[Situation], Verdict | None]]] = (
+    *(_stops, _loses, _leaves_errors, _reuses_offsets),
+    *(_lacks_metadata, _lacks_directories, _starts),
+)
+
+
+def _losses(situation: Situation) -> Iterator[str]:
+    """Yield the reasons about records that are lost already, or would be."""
+    start, replicas = situation.start, _REPLICAS[situation.has_replicas]
+    lost = sum(entry.lost_below_high_watermark for entry in situation.partitions)
+    yield from _cuts_of_start(start)
+    if start.gone_records:
+        yield (
+            f"a start would rename, empty or delete logs with {start.gone_records} records: each "
+            "log has a finding with the reason"
+        )
+    if lost:
+        yield (
+            f"{count_text(lost, 'offset')} below a checkpointed high watermark would be missing "
+            f"after a start: {replicas}"
+        )
+    if situation.low_ends:
+        logs = count_text(situation.low_ends, "log ends below its", "logs end below their")
+        yield (
+            f"{logs} checkpointed high watermark: acknowledged records are missing at the end; "
+            f"{replicas}"
+        )
+    if situation.other_errors:
+        findings = count_text(situation.other_errors, "finding is an error", "findings are errors")
+        yield (f"{findings}, listed with the fix for each: records or indexes there cannot be read")
+
+
+def _cuts_of_start(start: StartForecast) -> Iterator[str]:
+    if start.cut_records:
+        cut = f"{count_text(start.cut_records, 'readable record')}, {start.cut_bytes:,} bytes"
+        if start.deleted_segments:
+            cut += f", including {count_text(start.deleted_segments, 'whole segment')}"
+        yield f"a start would cut {cut}"
+
+
+def _cuts_of_commands(situation: Situation) -> Iterator[str]:
+    """Yield what the commands cut, if that is more than a start cuts."""
+    planned = situation.planned_cuts
+    records = sum(planned.values())
+    if records > situation.start.cut_records:
+        of_logs = f"{count_text(records, 'readable record')} of {_names(planned)}"
+        yield f"the commands cut {of_logs} and keep a copy"
+
+
+def _waiting_reason(waiting: Waiting) -> str:
+    return (
+        f"{waiting.folder} keeps {count_text(waiting.records, 'readable record')} behind the end "
+        f"of {count_text(waiting.logs, 'log')}: put them back (`pylog salvage replay`), or move "
+        "the folder away if you do not want them"
     )
+
+
+def _unknown_effects(situation: Situation) -> Iterator[str]:
+    """Yield the effects of a start that the forecast does not know."""
+    start = situation.start
+    linked = [entry.name for entry in situation.partitions if entry.start is Start.UNKNOWN]
+    if linked:
+        logs = count_text(len(linked), "log")
+        yield f"pylog follows no links: it did not check {logs}, first {linked[0]}"
+    if start.lacks_metadata and situation.is_only_broker:
+        yield (
+            "process.roles is broker: the node fetches the cluster's metadata from its "
+            "controllers, and may then rename logs to -stray, or miss some"
+        )
+    elif start.lacks_metadata:
+        # A start depends on the node's role, which no file of a log directory tells.
+        yield from (
+            (
+                "a directory of log.dirs or metadata.log.dir that you did not name may have "
+                "__cluster_metadata-0: run again with all of them"
+            ),
+            (
+                "an only controller without it starts an empty cluster and renames every log to "
+                "-stray: restore __cluster_metadata-0 from a backup first"
+            ),
+            (
+                "a node that is only a broker fetches it from its controllers, and may start: "
+                "confirm that with --set process.roles=broker, or with its --server-properties"
+            ),
+            "a ZooKeeper broker never had it: its own release may start, Kafka 4 does not",
+        )
+    elif not start.has_metadata:
+        yield (
+            "the named log directories have no readable __cluster_metadata-0: a broker may rename "
+            "logs to -stray, or miss some; an only controller without it renames every log"
+        )
+
+
+def _names(numbers: Mapping[str, int]) -> str:
+    """Return the name with the largest number, and the count of others."""
+    first = max(numbers, key=lambda name: numbers[name])
+    more = len(numbers) - 1
+    return first if not more else f"{first} and {count_text(more, 'more partition')}"
 
 
 def seconds_text(seconds: float) -> str:

@@ -18,6 +18,7 @@ from storage_core.maintenance.verification.verdict import (
     PartitionForecast,
     ReadRates,
     RootState,
+    Situation,
     Waiting,
     decide,
     forecast_start,
@@ -41,9 +42,10 @@ def partition(name: str = "t-0", root: str = "/logs", **facts) -> PartitionForec
     return PartitionForecast(root=root, name=name, **facts)
 
 
-def verdict(*partitions: PartitionForecast, root: RootState = ROOT, **found):
-    start = forecast_start(partitions, PACE)
-    return decide([root], partitions, start, **({"fatal": 0, "errors": 0} | found))
+def verdict(*partitions: PartitionForecast, root: RootState = ROOT, metadata=None, **found):
+    start = dataclasses.replace(forecast_start(partitions, PACE), **(metadata or {}))
+    facts = {"fatal": 0, "errors": 0} | found
+    return decide(Situation(roots=[root], partitions=partitions, start=start, **facts))
 
 
 def test_a_start_is_as_slow_as_the_slowest_directory_and_its_biggest_log():
@@ -133,7 +135,7 @@ def test_recovery_pays_where_it_saves_minutes():
     ],
 )
 def test_who_would_lose_records_should_look_first(facts, headline, says):
-    found = verdict(partition(**facts), commands=["pylog a"])
+    found = verdict(partition(**facts), commands=("pylog a",))
     assert found.headline == f"The broker would start{headline}"
     assert found.advice is Advice.LOOK_BEFORE_START
     assert says in " ".join(found.reasons)
@@ -141,12 +143,12 @@ def test_who_would_lose_records_should_look_first(facts, headline, says):
 
 
 def test_what_a_start_does_not_mend_is_mended_by_the_plan():
-    found = verdict(partition(), errors=2, commands=["pylog a", "pylog b"])
+    found = verdict(partition(), errors=2, commands=("pylog a", "pylog b"))
     assert found.advice is Advice.LOOK_BEFORE_START
     assert found.headline == "The broker would start, but 2 errors would remain."
     assert found.reasons[0].startswith("2 findings are errors, listed")
     assert found.commands == ("pylog a", "pylog b")
-    many = verdict(partition(), fatal=1, commands=[f"pylog {n}" for n in range(20)])
+    many = verdict(partition(), fatal=1, commands=tuple(f"pylog {n}" for n in range(20)))
     assert many.commands == tuple(f"pylog {n}" for n in range(20))
 
 
@@ -179,16 +181,15 @@ def test_other_replicas_are_started_first_where_there_are_any(has_replicas, says
 
 def test_without_the_clusters_metadata_nobody_is_sent_to_a_start():
     """Kafka 4.4, broker and only controller, renames every log to -stray then."""
-    partitions = [partition()]
-    start = forecast_start(partitions, PACE, has_metadata=False, lacks_metadata=True)
-    found = decide([ROOT], partitions, start, fatal=0, errors=0)
+    lacks = {"has_metadata": False, "lacks_metadata": True}
+    found = verdict(partition(), metadata=lacks)
     assert found.advice is Advice.LOOK_BEFORE_START
     assert found.headline.startswith("Do not start yet: no named directory has")
     assert "run again with all of them" in found.reasons[0]
-    fetching = decide([ROOT], partitions, start, fatal=0, errors=0, is_only_broker=True)
+    fetching = verdict(partition(), metadata=lacks, is_only_broker=True)
     assert fetching.advice is Advice.START_BROKER
     assert "fetches the cluster's metadata" in fetching.reasons[-1]
-    worse = decide([ROOT], partitions, start, fatal=1, errors=0)
+    worse = verdict(partition(), metadata=lacks, fatal=1)
     assert worse.advice is Advice.DO_NOT_START
 
 
@@ -223,8 +224,8 @@ def test_what_would_stop_a_broker_is_named():
 def test_what_keeps_a_recovery_from_beginning_comes_first():
     lost = partition(cut_records=3)
     for found in (
-        verdict(lost, hindrance="d1: is a link", commands=["pylog a"]),
-        verdict(partition(error="x"), fatal=1, hindrance="d1: is a link", commands=["pylog a"]),
+        verdict(lost, hindrance="d1: is a link", commands=("pylog a",)),
+        verdict(partition(error="x"), fatal=1, hindrance="d1: is a link", commands=("pylog a",)),
     ):
         assert "refuses these log directories: d1: is a link." in found.reasons[0]
         assert found.commands == ("pylog a",)
