@@ -38,7 +38,7 @@ def plan_transplants(
                 topic=each.source.topic,
                 partition=each.source.partition,
             ),
-            target=str(each.target),
+            target=str(each.target.partition),
             status=Status.FAILED.value,
         )
         yield attempt(head, partial(_plan, each, coordinators), head.name)
@@ -63,7 +63,7 @@ def _plan(
         status=Status.PLANNED.value,
         detail=plan.detail,
         source=plan.location or None,
-        directories=tuple(str(home / str(assignment.target)) for home in plan.homes),
+        directories=tuple(str(home / str(assignment.target.partition)) for home in plan.homes),
         undecided_transactions=plan.undecided_transactions,
         undecided_records=plan.undecided_records,
     )
@@ -76,8 +76,8 @@ def _plan(
         row = replace(row, status=Status.SKIPPED.value, detail=detail)
     return replace(
         row,
-        topic_id=assignment.topic_id,
-        leader_epoch=assignment.leader_epoch,
+        topic_id=assignment.target.topic_id,
+        leader_epoch=assignment.target.leader_epoch,
         log_start_offset=plan.log_start_offset,
         log_end_offset=plan.log_end_offset,
         newest_ms=None if plan.newest_ms < 0 else plan.newest_ms,

@@ -231,7 +231,6 @@ class OpenedLog(LogSpan):
     """A replica's log as opened by its broker; nothing is written."""
 
     view: DirectoryView
-    recovery_point: int
     last_stable_offset: int  # first offset that a committed read does not reach
     # The same once all of the log is replicated: only an open transaction then holds committed
     # reads back.
@@ -320,7 +319,6 @@ def open_log(
         log_end_offset=loaded.log_end_offset,
         high_watermark=high_watermark,
         first_segment_offset=loading.base_offsets[0],
-        recovery_point=loaded.recovery_point,
         last_stable_offset=loaded.last_stable_offset,
         last_stable_offset_as_leader=loading.find_unstable_end(),
         epochs=loaded.epochs,

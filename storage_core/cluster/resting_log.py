@@ -28,6 +28,7 @@ from storage_core.filenames import (
 from storage_core.log.batch_search import ListedSegment, find_start_position
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leader_epoch_cache import EpochRun, LeaderEpochCache
+from storage_core.log.loaded_log import LogBounds
 from storage_core.log.settled_store import settle
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import check_epochs
@@ -41,7 +42,7 @@ NO_LEADER: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestingLog:
+class RestingLog(LogBounds):
     """The log of a replica at rest."""
 
     place: ReplicaPlace
@@ -49,8 +50,6 @@ class RestingLog:
     view: DirectoryView | None = None
     base_offsets: tuple[int, ...] = ()
     size_bytes: int = 0
-    log_start_offset: int = 0
-    log_end_offset: int = 0
     end_position: int = 0
     epochs: tuple[EpochEntry, ...] = ()  # epochs of the epoch file, by the rules of Kafka's cache
     error: str = ""  # why it cannot be read, else empty
@@ -73,13 +72,13 @@ class RestingLog:
 def observe_log(place: ReplicaPlace) -> RestingLog:
     """Observe a replica's listing, epoch file and last batches. What prevents that is the
     replica's error."""
-    if place.problem or place.is_missing:
-        return RestingLog(place=place, error=place.problem)
-    try:
-        view = DirectoryView(settle(open_store(place.directory)))
-        return _observe(place, view)
-    except PylogError as error:
-        return RestingLog(place=place, error=str(error))
+    error = place.problem
+    if not error and not place.is_missing:
+        try:
+            return _observe(place, DirectoryView(settle(open_store(place.directory))))
+        except PylogError as failure:
+            error = str(failure)
+    return RestingLog(place=place, log_start_offset=0, log_end_offset=0, error=error)
 
 
 def _observe(place: ReplicaPlace, view: DirectoryView) -> RestingLog:

@@ -9,7 +9,7 @@ import enum
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +18,7 @@ from storage_core.catalog.log_directories import read_topic_id
 from storage_core.catalog.metadata_image import PartitionRecord, TopicMetadata
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.checkpoints import is_reserved_directory_id
-from storage_core.cluster.transplant.replica import NewLog, is_empty, is_written
+from storage_core.cluster.transplant.replica import NewLog, TargetPartition, is_empty, is_written
 from storage_core.cluster.transplant.source import (
     BatchFacts,
     SourceLog,
@@ -29,7 +29,6 @@ from storage_core.cluster.transplant.source import (
     open_source,
     read_facts,
 )
-from storage_core.config import LogConfig
 from storage_core.coordinators.transactions import (
     DecidedTransaction,
     TransactionCoordinators,
@@ -82,17 +81,12 @@ class Assignment:
     """A partition, and the replicas that are to get its log."""
 
     source: TopicPartition  # the partition in its own cluster
-    target: TopicPartition
+    target: TargetPartition
     places: tuple[SourcePlace, ...]
     homes: tuple[Path, ...] = ()  # the target's log directories of its replicas
-    topic_id: str = ""  # its topic's id in the target
-    leader_epoch: int = 0
-    config: LogConfig = field(default_factory=LogConfig)
     next_producer_id: int = 0  # the id that the target gives to its next producer
-    keeps_producers: bool = False  # whether the target remembers the source's producers
     # Whether an open transaction may be aborted that was committed perhaps.
     aborts_undecided: bool = False
-    now_ms: int
     # Why it stays, whatever its logs have; None where that is not known yet.
     reason: TransplantReason | None = None
     detail: str = ""  # the same in words
@@ -187,27 +181,33 @@ def _assign(
     places: Sequence[SourcePlace],
 ) -> Assignment:
     name = request.names.get(partition.topic, partition.topic)
+    goal = TargetPartition(
+        partition=TopicPartition(name, partition.partition),
+        keeps_producers=request.keeps_producers,
+        now_ms=request.now_ms,
+    )
     assignment = Assignment(
         source=partition,
-        target=TopicPartition(name, partition.partition),
+        target=goal,
         places=tuple(places),
         next_producer_id=request.metadata.next_producer_id,
-        keeps_producers=request.keeps_producers,
         aborts_undecided=request.aborts_undecided,
-        now_ms=request.now_ms,
     )
     try:
         _check_topic(target, partition.topic, name)
         topic, record = _registration(request, target, partition, name)
-        homes = _homes(request, record, assignment.target)
+        homes = _homes(request, record, goal.partition)
     except _Stay as stay:
         return replace(assignment, reason=stay.reason, detail=stay.detail)
     return replace(
         assignment,
         homes=homes,
-        topic_id=topic.topic_id,
-        leader_epoch=max(record.leader_epoch, 0),
-        config=target.catalog.config_or_defaults(name),
+        target=replace(
+            goal,
+            topic_id=topic.topic_id,
+            leader_epoch=max(record.leader_epoch, 0),
+            config=target.catalog.config_or_defaults(name),
+        ),
     )
 
 
@@ -221,7 +221,7 @@ def plan_transplant(assignment: Assignment, coordinators: TransactionCoordinator
         return Transplant(reason=assignment.reason, detail=assignment.detail)
     plan = Transplant()
     try:
-        source = _open(assignment.places, assignment.now_ms)
+        source = _open(assignment.places, assignment.target.now_ms)
         texts = _source_texts(source, assignment.places)
         plan = replace(plan, location=source.place.location, detail="; ".join(texts))
         log = _new_log(assignment, source, coordinators)
@@ -254,25 +254,20 @@ def open_log(
         coordinators: What the source's coordinators know of transactions.
     """
     (place,) = (each for each in assignment.places if each.location == location)
-    return _new_log(assignment, open_source(place, now_ms=assignment.now_ms), coordinators)
+    return _new_log(assignment, open_source(place, now_ms=assignment.target.now_ms), coordinators)
 
 
 def _new_log(
     assignment: Assignment, source: SourceLog, coordinators: TransactionCoordinators
 ) -> NewLog:
     return NewLog(
-        partition=assignment.target,
-        topic_id=assignment.topic_id,
-        leader_epoch=assignment.leader_epoch,
+        target=assignment.target,
         source=source,
         committed=frozenset(
             each.producer_id
             for each in source.open_producers
             if _decide(source, each, coordinators).outcome is TransactionOutcome.COMMIT
         ),
-        has_producers=assignment.keeps_producers,
-        config=assignment.config,
-        now_ms=assignment.now_ms,
     )
 
 
@@ -443,12 +438,12 @@ def _check_records(new: NewLog, next_producer_id: int) -> BatchFacts:
     if facts.has_legacy:
         detail = f"{log.place.location} has batches of a message format before v2"
         raise _Stay(TransplantReason.LEGACY_FORMAT, detail)
-    most = new.config.max_message_bytes
+    most = new.target.config.max_message_bytes
     if facts.largest_bytes > most:
         detail = f"a batch has {facts.largest_bytes} bytes, max.message.bytes is {most}"
         raise _Stay(TransplantReason.BATCH_TOO_LARGE, detail)
     largest = max((each.producer_id for each in log.producers), default=-1)
-    if new.has_producers and largest >= next_producer_id:
+    if new.target.keeps_producers and largest >= next_producer_id:
         detail = (
             f"the target will give producer id {largest} to another one: its next is "
             f"{next_producer_id}"
@@ -459,14 +454,14 @@ def _check_records(new: NewLog, next_producer_id: int) -> BatchFacts:
 
 def _has_log(home: Path, new: NewLog) -> bool:
     """Return whether a log directory has the log from a former call."""
-    directory = home / str(new.partition)
+    directory = home / str(new.target.partition)
     with storage_errors(directory):
         if not is_there(directory, may_be_link=True):
             return False
     try:
         topic_id = read_topic_id(str(directory))
-        if topic_id not in {None, new.topic_id}:
-            detail = f"{directory} is of topic id {topic_id}, the target's is {new.topic_id}"
+        if topic_id not in {None, new.target.topic_id}:
+            detail = f"{directory} is of topic id {topic_id}, the target's is {new.target.topic_id}"
             raise _Stay(TransplantReason.TARGET_ID_DIFFERS, detail)
         if is_written(directory, new):
             return True

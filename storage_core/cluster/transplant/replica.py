@@ -18,7 +18,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -80,18 +80,25 @@ _EPOCH_BYTES: Final = np.arange(LEADER_EPOCH_AT, LEADER_EPOCH_AT + 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPartition:
+    """A partition of another cluster that is to get a log."""
+
+    partition: TopicPartition
+    topic_id: str = ""  # its topic's id there
+    leader_epoch: int = 0
+    config: LogConfig = field(default_factory=LogConfig)
+    keeps_producers: bool = False  # whether it remembers the source's producers
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewLog:
     """A log for the replicas of a partition of another cluster."""
 
-    partition: TopicPartition
-    topic_id: str
-    leader_epoch: int
+    target: TargetPartition
     source: SourceLog
     # Producers whose open transactions are committed; those of others are aborted.
     committed: frozenset[int]
-    has_producers: bool  # whether producers are remembered
-    config: LogConfig
-    now_ms: int
 
     @property
     def log_end_offset(self) -> int:
@@ -108,7 +115,7 @@ class NewLog:
                 timestamp=max(producer.last_timestamp, 0),
                 coordinator_epoch=max(producer.coordinator_epoch, 0),
                 base_offset=self.source.log_end_offset + number,
-                leader_epoch=self.leader_epoch,
+                leader_epoch=self.target.leader_epoch,
             )
             for number, producer in enumerate(self.source.open_producers)
         ]
@@ -116,7 +123,7 @@ class NewLog:
 
     def producers(self) -> list[ProducerEntry]:
         """Return the producers of its snapshot."""
-        if not self.has_producers:
+        if not self.target.keeps_producers:
             return []
         return [
             producer
@@ -156,7 +163,7 @@ def is_written(directory: Path, log: NewLog) -> bool:
         return False
     content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
     epochs = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
-    if any(entry.epoch != log.leader_epoch for entry in epochs):
+    if any(entry.epoch != log.target.leader_epoch for entry in epochs):
         return False
     markers = log_file(log.source.log_end_offset)
     if store.read_file(markers, limit_bytes=sizes[markers]) != log.markers():
@@ -205,7 +212,7 @@ def build_replicas(log: NewLog, scratches: Sequence[Path]) -> None:
     Args:
         scratches: Folders of ``scratch_folder`` in the log directories.
     """
-    name = str(log.partition)
+    name = str(log.target.partition)
     attempts = {scratch / uuid.uuid4().hex: scratch for scratch in scratches}
     try:
         for attempt, scratch in attempts.items():
@@ -282,11 +289,11 @@ def _build(log: NewLog, directory: Path, home: LocalStore) -> None:
             elif name == log_file(log.source.log_end_offset):
                 file.write(log.markers())
             file.flush()
-            time_ns = modified_ms.get(name, log.now_ms) * 1_000_000
+            time_ns = modified_ms.get(name, log.target.now_ms) * 1_000_000
             os.utime(file.fileno(), ns=(time_ns, time_ns))
             sync(file.fileno())
     store = LocalStore(directory)
-    metadata = encode_partition_metadata(PartitionMetadata(version=0, topic_id=log.topic_id))
+    metadata = encode_partition_metadata(PartitionMetadata(version=0, topic_id=log.target.topic_id))
     store.write_file(PARTITION_METADATA_FILE, metadata)
     _recover(log, store)
 
@@ -305,7 +312,7 @@ def _copy_segment(log: NewLog, name: str, descriptor: int) -> None:
 
 def _stamped_batches(log: NewLog, name: str) -> Iterator[NDArray[np.uint8]]:
     """Yield a segment's batches in windows, each with the new leader epoch."""
-    epoch = np.frombuffer(log.leader_epoch.to_bytes(4), np.uint8)
+    epoch = np.frombuffer(log.target.leader_epoch.to_bytes(4), np.uint8)
     end = 0
     with closing(log.source.store.open_file(name)) as reader:
         for window in scan_windows(reader):
@@ -322,9 +329,9 @@ def _recover(log: NewLog, store: LocalStore) -> None:
     """Let a recovery make the other files; write the producers' snapshot."""
     loader = LogLoader(
         store,
-        config=log.config,
+        config=log.target.config,
         cleaner=CleanerConfig(),
-        now_ms=log.now_ms,
+        now_ms=log.target.now_ms,
         log_start_checkpoint=log.source.log_start_offset,
     )
     loaded = loader.load().close()

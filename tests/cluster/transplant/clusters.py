@@ -137,7 +137,7 @@ class PlannedLog(Transplant):
             scratches = {home: stack.enter_context(scratch_folder(home)) for home in self.homes}
             build_replicas(log or self.open(), list(scratches.values()))
             built = BuiltReplicas(
-                partition=self.assignment.target,
+                partition=self.assignment.target.partition,
                 homes=self.homes,
                 log_start_offset=self.log_start_offset,
                 log_end_offset=self.log_end_offset,

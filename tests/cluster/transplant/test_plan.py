@@ -87,7 +87,7 @@ def test_a_topic_may_have_another_name_in_the_target(tmp_path: Path, target: Tar
     root = tmp_path / "old"
     write_source(root, PLAIN, name="old-0")
     (plan,) = target.plan(root, names={"old": "orders"})
-    assert (plan.reason, plan.assignment.target) == (None, TopicPartition("orders", 0))
+    assert (plan.reason, plan.assignment.target.partition) == (None, TopicPartition("orders", 0))
     write_source(root, PLAIN, name="orders-0")
     with pytest.raises(ConfigError, match="new name of several"):
         target.plan(root, names={"old": "orders"})
