@@ -293,7 +293,7 @@ def _registered(places: PartitionPlaces, catalog: TopicCatalog) -> PartitionPlac
     for broker in brokers:
         own = [each.root for each in places.replicas if each.broker == broker]
         if len(own) > 1:
-            reason = f"broker {broker} has {places.topic}-{places.partition} in {own[0]} as well"
+            reason = f"broker {broker} has {places.name} in {own[0]} as well"
             raise ConfigError("ROOT", own[1], f"{reason}: no start takes both; move one away")
     entry = catalog.find(places.topic)
     own_settings = INTERNAL_TOPICS.get(places.topic, {}) if entry is None else {}
@@ -330,9 +330,10 @@ def _rebuilt(
         unnamed=tuple(e.directory for e in places.replicas if e.directory in unnamed),
     )
     if facts.failure:
-        name = f"{places.topic}-{places.partition}"
         raise ConfigError(
-            "ROOT", name, f"cannot be read: {facts.failure.error}: `pylog doctor` says what to do"
+            "ROOT",
+            places.name,
+            f"cannot be read: {facts.failure.error}: `pylog doctor` says what to do",
         )
     return replace(
         head,

@@ -43,6 +43,7 @@ from storage_core.cluster.metadata_copies import (
     write_identity,
     write_metadata_log,
 )
+from storage_core.cluster.places import NamedPartition
 from storage_core.cluster.replica import HindranceKind
 from storage_core.commit import WriteFile
 from storage_core.commit.scratch import remove_unfinished
@@ -99,12 +100,9 @@ class UnknownFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RebuiltPartition:
+class RebuiltPartition(NamedPartition):
     """A partition as its logs have it."""
 
-    topic: str
-    partition: int
-    topic_id: str | None  # the id of its topic; None where no file says it
     directories: Mapping[int, str]  # directory id of each replica, by broker
     isr: tuple[int, ...] = ()  # brokers that may lead
     detail: str = ""  # why nobody may lead; else empty
@@ -114,11 +112,6 @@ class RebuiltPartition:
     producer_id: int = -1  # largest producer id that a log names, -1 without one
     coordinator_epoch: int = -1  # largest epoch of a transaction's coordinator, -1 without one
     doubtful: str = ""  # its leader epochs that are not believed
-
-    @property
-    def name(self) -> str:
-        """Topic and number."""
-        return f"{self.topic}-{self.partition}"
 
 
 def find_in_sync(audit: PartitionAudit, unnamed: Set[str]) -> tuple[int, ...]:

@@ -35,11 +35,28 @@ ANY_INDEX_BYTES: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRegistration:
-    """The controller's view of a partition."""
+class NamedPartition:
+    """A partition's name, and the id of its topic."""
 
     topic: str
     partition: int
+    topic_id: str | None  # None where no file says it
+
+    @property
+    def key(self) -> TopicIdPartition:
+        """What tells it from other partitions."""
+        return self.topic, self.partition, self.topic_id
+
+    @property
+    def name(self) -> str:
+        """Topic and number."""
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRegistration(NamedPartition):
+    """The controller's view of a partition."""
+
     topic_id: str
     replicas: tuple[int, ...]  # node ids, the preferred leader first
     isr: tuple[int, ...]  # node ids of the in-sync replicas
@@ -55,11 +72,6 @@ class PartitionRegistration:
     segment_index_bytes: int = ANY_INDEX_BYTES  # largest index with which a broker opens its log
     # Id of the log directory of each replica; empty where nothing says it.
     directories: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> TopicIdPartition:
-        """What tells it from other partitions."""
-        return self.topic, self.partition, self.topic_id
 
 
 def states_of(
@@ -193,12 +205,9 @@ class ReplicaPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlaces:
+class PartitionPlaces(NamedPartition):
     """Where copies of one partition lie."""
 
-    topic: str
-    partition: int
-    topic_id: str | None  # id of the topic; None where no file says it
     state: PartitionRegistration | None  # its registration, None if unknown
     replicas: tuple[ReplicaPlace, ...]  # replicas of each broker, also missing ones
     beside: tuple[ReplicaPlace, ...]  # copies that moves and deletions left

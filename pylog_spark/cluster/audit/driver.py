@@ -320,7 +320,7 @@ def _beside(
     }
     topics = {} if cluster.metadata is None else cluster.metadata.topics
     ids_of: dict[tuple[str, int], set[str]] = {}
-    keys = [(each.topic, each.partition, each.topic_id) for each in places if each.replicas]
+    keys = [each.key for each in places if each.replicas]
     for topic, partition, topic_id in (*states, *keys):
         if topic_id is not None:
             ids_of.setdefault((topic, partition), set()).add(topic_id)
@@ -364,7 +364,7 @@ def _unnamed_directories(
     cluster: "ClusterFacts",
     topics: TopicFilter,
 ) -> Iterator[_UnnamedDirectories]:
-    present = {(each.topic, each.partition, each.topic_id) for each in places}
+    present = {each.key for each in places}
     nodes = Counter(
         root.meta_properties.node_id for root in observed if root.meta_properties is not None
     )

@@ -76,7 +76,7 @@ def test_elections_are_those_of_kafkas_controller(name: str, tmp_path: Path):
             observed, state_file, JobOptions(now_ms=0), {}, holds_roots=False
         )
         controller = controller_of(known.metadata, known.states, is_by_file=True)
-        by_key = {(each.topic, each.partition, each.topic_id): each for each in known.states}
+        by_key = {each.key: each for each in known.states}
         for row in outcome["partitions"]:
             state = by_key[row["topic"], row["partition"], row["topic_id"]]
             truth = truth_of(row)
