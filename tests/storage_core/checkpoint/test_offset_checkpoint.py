@@ -1,20 +1,35 @@
-"""Offset checkpoints: what Kafka reads and refuses, byte for byte."""
+"""Checkpoint files: what Kafka reads and refuses, byte for byte, and all of a directory."""
 
 import os
 import tracemalloc
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.checkpoint import (
+from storage_core.checkpoint.checkpoints import (
+    CHECKPOINT_FILES,
+    Checkpoints,
+    EpochEntry,
+    PartitionCheckpoints,
+    encode_leader_epochs,
     encode_offset_checkpoint,
+    log_start_entry,
+    merge_entries,
+    parse_leader_epochs,
     parse_offset_checkpoint,
+    read_checkpoints,
 )
-from storage_core.checkpoint.checkpoints import log_start_entry, merge_entries
 from storage_core.errors import CheckpointError, StorageError
-from storage_core.filenames import LOG_START_FILE, RECOVERY_POINT_FILE, TopicPartition
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+)
 from storage_core.store import LocalStore
 from tests.kit.golden_data import Golden
 
@@ -256,3 +271,124 @@ def test_of_a_line_that_is_no_number_a_few_characters_are_quoted_and_zeros_are_c
         with pytest.raises(CheckpointError) as raised:
             parse_offset_checkpoint(data, file="f")
         assert str(raised.value).endswith(quoted)
+
+
+LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+
+
+@pytest.mark.item("CKP-01")
+@pytest.mark.parametrize("data", [b"", b"0\n", b"0\n0\n"], ids=["empty", "version", "no entries"])
+def test_a_file_without_entries_has_none(data: bytes):
+    assert parse_leader_epochs(data, file=LEADER_EPOCH_FILE) == []
+
+
+@pytest.mark.item("CKP-01", "CKP-03")
+def test_entries_come_in_file_order_whatever_their_numbers():
+    data = b"0\n4\n5 100\n3 50\n4 200\n-1 -7\n"
+    entries = [EpochEntry(5, 100), EpochEntry(3, 50), EpochEntry(4, 200), EpochEntry(-1, -7)]
+    assert parse_leader_epochs(data, file=LEADER_EPOCH_FILE) == entries
+    assert encode_leader_epochs(entries) == data
+
+
+@pytest.mark.item("CKP-03")
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        pytest.param(b"0\n1\n5\n", 3, id="one field"),
+        pytest.param(b"0\n1\n5 100 7\n", 3, id="three fields"),
+        pytest.param(b"0\n2\n5 100\nfive 7\n", 4, id="epoch that is no number"),
+        pytest.param(b"0\n1\n2147483648 7\n", 3, id="epoch of 33 bits"),
+        pytest.param(b"0\n1\n 5\n", 3, id="leading blank that makes two fields"),
+        pytest.param(b"0\n2\n5 100\n", 2, id="fewer entries than announced"),
+        pytest.param(b"2\n0\n", 1, id="another version"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_its_line(data: bytes, line: int):
+    with pytest.raises(CheckpointError) as raised:
+        parse_leader_epochs(data, file=LEADER_EPOCH_FILE)
+    assert (raised.value.file, raised.value.line) == (LEADER_EPOCH_FILE, line)
+
+
+@pytest.mark.item("CKP-01")
+def test_a_brokers_own_files_are_written_back_byte_for_byte(tmp_path: Path):
+    directory = Golden("broker-dir").unpack(tmp_path)
+    files = sorted(directory.glob(f"*/{FILE}"))
+    assert len(files) > 10
+    for file in files:
+        data = file.read_bytes()
+        assert encode_leader_epochs(parse_leader_epochs(data, file=str(file))) == data
+
+
+OURS, OTHER = TopicPartition("ours", 0), TopicPartition("other", 3)
+
+
+@dataclass
+class Files:
+    """Small files in memory; notes which are asked for."""
+
+    content: dict[str, bytes]
+    location: str = "/log"
+    asked: list[str] = field(default_factory=list)
+
+    def read(self, name, *, limit_bytes):
+        self.asked.append(name)
+        return self.content.get(name)
+
+
+@pytest.fixture
+def files() -> Files:
+    offsets = {RECOVERY_POINT_FILE: 4, LOG_START_FILE: 1, REPLICATION_FILE: 3, CLEANER_FILE: 2}
+    return Files({name: encode_offset_checkpoint({OURS: at}) for name, at in offsets.items()})
+
+
+def test_each_file_says_one_offset_of_a_partition(files):
+    assert read_checkpoints(files).of(OURS) == PartitionCheckpoints(
+        recovery_point=4, log_start_offset=1, high_watermark=3, cleaner_offset=2
+    )
+    assert read_checkpoints(files).of(OTHER) == PartitionCheckpoints()
+    assert set(files.asked) == set(CHECKPOINT_FILES)
+
+
+def test_a_file_that_is_not_there_or_not_asked_for_says_nothing(files):
+    del files.content[REPLICATION_FILE]
+    read = read_checkpoints(files, [REPLICATION_FILE, LOG_START_FILE])
+    assert read.of(OURS) == PartitionCheckpoints(log_start_offset=1)
+    assert files.asked == [REPLICATION_FILE, LOG_START_FILE]
+    assert not read.problems
+
+
+@pytest.mark.item("CKP-01")
+def test_a_malformed_file_is_an_error_or_is_told_and_counts_as_empty(files):
+    files.content[CLEANER_FILE] = b"0\n1\nours 0\n"
+    with pytest.raises(CheckpointError, match=f"/log/{CLEANER_FILE}: line 3"):
+        read_checkpoints(files)
+    read = read_checkpoints(files, strict=False)
+    assert list(read.problems) == [CLEANER_FILE]
+    assert str(read.problems[CLEANER_FILE]).startswith(f"/log/{CLEANER_FILE}: line 3")
+    assert read.of(OURS) == PartitionCheckpoints(
+        recovery_point=4, log_start_offset=1, high_watermark=3
+    )
+
+
+def test_nothing_read_says_nothing():
+    assert Checkpoints().of(OURS) == PartitionCheckpoints()
+
+
+def test_changes_replace_add_and_take_out_entries():
+    changes = {OURS: None, OTHER: 0}
+    assert merge_entries({OURS: 1, TopicPartition("a", 1): 2}, changes) == {
+        OTHER: 0,
+        TopicPartition("a", 1): 2,
+    }
+    assert merge_entries({}, {OURS: None}) == {}
+
+
+@pytest.mark.parametrize(("start", "point"), [(7, 9), (12, 12)])
+def test_no_recovery_point_stays_below_a_log_start_that_moves(start, point):
+    before = PartitionCheckpoints(recovery_point=9, high_watermark=20, cleaner_offset=5)
+    moved = before.moved(PartitionCheckpoints(log_start_offset=start))
+    assert moved == PartitionCheckpoints(
+        log_start_offset=start, recovery_point=point, high_watermark=20, cleaner_offset=5
+    )
+    assert before.moved(PartitionCheckpoints(cleaner_offset=0)).cleaner_offset == 0
+    assert before.moved(PartitionCheckpoints()) == before

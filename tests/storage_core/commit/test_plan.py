@@ -36,88 +36,58 @@ from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.store.local import LocalStore
 from tests.kit.faulty_store import FaultyStore
 
+
+def described(operation: Operation, **said: str | int) -> tuple[Operation, dict[str, str | int]]:
+    """Return an operation, and the row that describes it: by what it says, and its reason."""
+    return operation, {"operation": type(operation).__name__, **said, "reason": operation.reason}
+
+
 # Every kind of operation, and how it is described.
-DESCRIBED: list[tuple[Operation, dict[str, str | int]]] = [
-    (
-        WriteFile(name="a", content=b"12345", reason="small"),
-        {"operation": "WriteFile", "name": "a", "size_bytes": 5, "reason": "small"},
-    ),
-    (
-        CreateEmptyFile(name="b", reason="missing"),
-        {"operation": "CreateEmptyFile", "name": "b", "reason": "missing"},
-    ),
-    (
+DESCRIBED = [
+    described(WriteFile(name="a", content=b"12345", reason="small"), name="a", size_bytes=5),
+    described(CreateEmptyFile(name="b", reason="missing"), name="b"),
+    described(
         PromoteFile(scratch_path="/s/1", name="c", size_bytes=7, reason="cleaned"),
-        {
-            "operation": "PromoteFile",
-            "scratch_path": "/s/1",
-            "name": "c",
-            "size_bytes": 7,
-            "reason": "cleaned",
-        },
+        scratch_path="/s/1",
+        name="c",
+        size_bytes=7,
     ),
-    (
-        RenameFile(source="c", target="d", reason="swap"),
-        {"operation": "RenameFile", "source": "c", "target": "d", "reason": "swap"},
-    ),
-    (
-        DeleteFile(name="e", reason="replaced"),
-        {"operation": "DeleteFile", "name": "e", "reason": "replaced"},
-    ),
-    (
-        TruncateFile(name="f", size_bytes=3, reason="torn"),
-        {"operation": "TruncateFile", "name": "f", "size_bytes": 3, "reason": "torn"},
-    ),
-    (
+    described(RenameFile(source="c", target="d", reason="swap"), source="c", target="d"),
+    described(DeleteFile(name="e", reason="replaced"), name="e"),
+    described(TruncateFile(name="f", size_bytes=3, reason="torn"), name="f", size_bytes=3),
+    described(
         CopyRange(source="g", start=2, size_bytes=9, target="h", modified_ms=11, reason="split"),
-        {
-            "operation": "CopyRange",
-            "source": "g",
-            "start": 2,
-            "size_bytes": 9,
-            "target": "h",
-            "modified_ms": 11,
-            "reason": "split",
-        },
+        source="g",
+        start=2,
+        size_bytes=9,
+        target="h",
+        modified_ms=11,
     ),
-    (
-        SyncFile(name="h", reason="verified"),
-        {"operation": "SyncFile", "name": "h", "reason": "verified"},
-    ),
-    (SyncDirectory(reason="durable"), {"operation": "SyncDirectory", "reason": "durable"}),
-    (
+    described(SyncFile(name="h", reason="verified"), name="h"),
+    described(SyncDirectory(reason="durable")),
+    described(
         KeepFile(name="i", path="/trash/i", size_bytes=21, is_copy=True, reason="undo"),
-        {
-            "operation": "KeepFile",
-            "name": "i",
-            "path": "/trash/i",
-            "size_bytes": 21,
-            "is_copy": True,
-            "reason": "undo",
-        },
+        name="i",
+        path="/trash/i",
+        size_bytes=21,
+        is_copy=True,
     ),
-    (
+    described(
         WriteRecord(path="/trash/record", content=b"123", reason="undo"),
-        {"operation": "WriteRecord", "path": "/trash/record", "size_bytes": 3, "reason": "undo"},
+        path="/trash/record",
+        size_bytes=3,
     ),
-    (
-        RecordLeft(path="/trash/left", reason="undo"),
-        {"operation": "RecordLeft", "path": "/trash/left", "reason": "undo"},
-    ),
-    (
+    described(RecordLeft(path="/trash/left", reason="undo"), path="/trash/left"),
+    described(
         RestoreFile(path="/trash/i", name="i", size_bytes=21, is_copy=True, reason="undone"),
-        {
-            "operation": "RestoreFile",
-            "path": "/trash/i",
-            "name": "i",
-            "size_bytes": 21,
-            "is_copy": True,
-            "reason": "undone",
-        },
+        path="/trash/i",
+        name="i",
+        size_bytes=21,
+        is_copy=True,
     ),
-    (CreateDirectory(reason="back"), {"operation": "CreateDirectory", "reason": "back"}),
-    (RetireDirectory(reason="new"), {"operation": "RetireDirectory", "reason": "new"}),
-    (RemoveDirectory(reason="empty"), {"operation": "RemoveDirectory", "reason": "empty"}),
+    described(CreateDirectory(reason="back")),
+    described(RetireDirectory(reason="new")),
+    described(RemoveDirectory(reason="empty")),
 ]
 PLAN = CommitPlan(location="/logs/t-0", operations=tuple(operation for operation, _ in DESCRIBED))
 
@@ -184,38 +154,6 @@ def directory(tmp_path: Path) -> Path:
 def applied(directory: Path, *operations: Operation) -> dict[str, bytes]:
     commit(CommitPlan(location=str(directory), operations=operations), LocalStore(directory))
     return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def test_a_file_is_written(directory):
-    found = applied(directory, WriteFile(name=OTHER, content=b"content", reason=WHY))
-    assert found == {NAME: b"0123456789", OTHER: b"content"}
-
-
-def test_an_empty_file_is_created(directory):
-    operations = (CreateEmptyFile(name=name, reason=WHY) for name in (NAME, OTHER))
-    assert applied(directory, *operations) == {NAME: b"0123456789", OTHER: b""}
-
-
-def test_a_scratch_file_is_promoted(directory):
-    scratch = directory.with_name("scratch")
-    operation = PromoteFile(scratch_path=str(scratch), name=OTHER, size_bytes=7, reason=WHY)
-    assert applied(directory, operation) == {NAME: b"0123456789", OTHER: b"cleaned"}
-    assert not scratch.exists()
-
-
-def test_a_file_is_renamed(directory):
-    found = applied(directory, RenameFile(source=NAME, target=OTHER, reason=WHY))
-    assert found == {OTHER: b"0123456789"}
-
-
-def test_a_file_is_deleted(directory):
-    operations = (DeleteFile(name=name, reason=WHY) for name in (NAME, OTHER))
-    assert applied(directory, *operations) == {}
-
-
-def test_a_file_is_truncated(directory):
-    found = applied(directory, TruncateFile(name=NAME, size_bytes=4, reason=WHY))
-    assert found == {NAME: b"0123"}
 
 
 def test_an_empty_plan_does_nothing(directory):

@@ -43,6 +43,16 @@ RUN = "20260102T030405Z-0a1b2c3d"
 KEPT = FileFingerprint(name="0.log", size_bytes=5, modified_ms=-1, crc32=None)
 
 
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root")
+spoiled_by_others = pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda path: path.chmod(0o777), id="anybody may write"),
+        pytest.param(lambda path: os.chown(path, 12345, -1), id="another user's", marks=as_root),
+    ],
+)
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     directory = tmp_path / "log" / "t-0"
@@ -151,14 +161,8 @@ def test_entries_of_checkpoints_are_offsets(tmp_path):
     assert read_run(folder) == run
     assert root.checkpoints["cleaner-offset-checkpoint"] == offsets
     for value in (-(2**63) - 1, 2**63, "3", None, 1.5, []):
-        change(
-            folder / RUN_FILE,
-            "roots",
-            0,
-            "checkpoints",
-            *["cleaner-offset-checkpoint", "t-0"],
-            to=value,
-        )
+        place = ("roots", 0, "checkpoints", "cleaner-offset-checkpoint", "t-0")
+        change(folder / RUN_FILE, *place, to=value)
         with pytest.raises(CheckpointError, match="t-0"):
             read_run(folder)
 
@@ -205,17 +209,7 @@ def test_a_folder_that_cannot_be_listed_is_not_left_out(commit, tmp_path, monkey
 
 
 @pytest.mark.parametrize("name", [RECORD_FILE, LEFT_FILE, UNDO_FILE, "."])
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        pytest.param(lambda path: path.chmod(0o777), id="anybody may write"),
-        pytest.param(
-            lambda path: os.chown(path, 12345, -1),
-            id="another user's",
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root"),
-        ),
-    ],
-)
+@spoiled_by_others
 def test_the_word_of_another_user_puts_nothing_back(commit, name, spoil):
     (commit / UNDO_FILE).write_bytes(b'{"state": "begun"}')
     spoil(commit / name)
@@ -226,14 +220,14 @@ def test_the_word_of_another_user_puts_nothing_back(commit, name, spoil):
             read_subject(commit)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root")
+@as_root
 def test_who_owns_the_partition_may_say_what_goes_back_into_it(commit, directory):
     for path in (directory, commit, *commit.iterdir()):
         os.chown(path, 12345, -1)
     assert read_commit(commit).directory == directory
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root")
+@as_root
 @pytest.mark.parametrize("owners", [(12345, 12345), (12345, 0)], ids=["theirs", "one is not"])
 def test_a_run_is_believed_of_whose_log_directories_it_is(tmp_path, owners):
     folder = tmp_path / RUN
@@ -310,17 +304,7 @@ def test_log_starts_raised_where_the_disk_failed_are_known_after_later_waves_els
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        pytest.param(lambda path: path.chmod(0o777), id="anybody may write"),
-        pytest.param(
-            lambda path: os.chown(path, 12345, -1),
-            id="another user's",
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root"),
-        ),
-    ],
-)
+@spoiled_by_others
 def test_files_that_another_user_may_have_kept_are_not_put_back(commit, directory, spoil):
     kept = commit / "kept"
     kept.mkdir(exist_ok=True)

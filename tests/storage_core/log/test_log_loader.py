@@ -177,6 +177,8 @@ def test_loading_twice_changes_nothing_the_second_time(golden: Golden, tmp_path)
 
 
 # --- segments and indexes
+
+
 @pytest.mark.item("REC-07")
 def test_indexes_without_a_log_go(tmp_path):
     directory = three_segments(tmp_path / "t-0")
@@ -275,6 +277,8 @@ def test_a_log_file_that_is_not_named_as_kafka_names_them_asks_for_recovery(tmp_
 
 
 # --- the end of the log
+
+
 @pytest.mark.parametrize("tail", [1, 11, 17, 60, 80])
 def test_a_torn_tail_does_not_count_and_stays(tmp_path, tail):
     directory = three_segments(tmp_path / "t-0")
@@ -437,6 +441,8 @@ def test_a_malformed_epoch_file_is_refused_with_its_line(tmp_path):
 
 
 # --- producer snapshots
+
+
 @pytest.mark.item("REC-28")
 def test_without_any_snapshot_there_are_no_producers_and_empty_snapshots_appear(tmp_path):
     batches = [producer_batch(offset, sequence=offset - 20) for offset in range(20, 30)]

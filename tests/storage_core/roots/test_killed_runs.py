@@ -5,6 +5,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,20 @@ def directory(tmp_path) -> Path:
     return root.path
 
 
+def started(directory: Path, *, allowed: bool = False) -> HeldBrokerRoot:
+    """Begin a run that is going to be killed; it may have been allowed a commit."""
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    root.begin_writing()
+    if allowed:
+        root.allow_commits([directory / "orders-0"])
+    return root
+
+
+def next_run(directory: Path) -> HeldBrokerRoot:
+    return HeldBrokerRoot(str(directory), run_id="next", mark_clean=True)
+
+
 def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> HeldBrokerRoot:
     """Leave what a run leaves that is killed amid a commit; return its root.
 
@@ -54,11 +69,7 @@ def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> HeldBrok
             there are, it ends.
         next_offset: The result of the commit.
     """
-    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
-    root.__enter__()
-    root.begin_writing()
-    partition = directory / "orders-0"
-    root.allow_commits([partition])
+    root, partition = started(directory, allowed=True), directory / "orders-0"
     scratch = Path(root.scratch or partition)
     made = scratch / "pylog-scratch-killed-made"
     made.write_bytes(b"new segment")
@@ -86,7 +97,7 @@ def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> HeldBrok
 def test_a_commit_that_had_begun_is_finished_and_counts(directory, steps_done):
     begun(directory, steps_done=steps_done)
     assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
-    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+    with next_run(directory) as root:
         assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
         assert read_points(directory) == {ORDERS: 7}
         assert root.was_clean
@@ -107,12 +118,9 @@ def test_an_interrupted_run_finishes_the_commit_that_had_begun_itself(directory,
 
 
 def test_a_commit_that_had_not_begun_leaves_the_partition_as_it_was(directory):
-    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
-    root.__enter__()
-    root.begin_writing()
-    root.allow_commits([directory / "orders-0"])
+    root = started(directory, allowed=True)
     root._lock.release()
-    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as again:
+    with next_run(directory) as again:
         assert again.was_clean
         assert read_points(directory) == {}
 
@@ -121,16 +129,14 @@ def test_after_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch
     begun(directory, steps_done=1)
     for module in (commit_claim, killed_runs):
         monkeypatch.setattr(module, "current_boot", lambda: "another")
-    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+    with next_run(directory) as root:
         assert not root.was_clean
         assert read_points(directory) == {}
     assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
 
 
 def test_a_marker_from_before_a_crash_of_the_machine_is_not_put_back(directory, monkeypatch):
-    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
-    root.__enter__()
-    root.begin_writing()
+    root = started(directory)
     root._lock.release()
     assert resume_killed_runs(directory).marker is not None
     monkeypatch.setattr(killed_runs, "current_boot", lambda: "another")
@@ -141,26 +147,20 @@ def test_where_nobody_can_tell_a_crash_of_the_machine_nothing_is_believed(direct
     for module in (commit_claim, killed_runs):
         monkeypatch.setattr(module, "current_boot", lambda: None)
     begun(directory, steps_done=1)
-    resumed = resume_killed_runs(directory)
-    assert (resumed.points, resumed.marker) == ({}, None)
+    expect_nothing_resumed(directory)
 
 
 def test_a_run_that_left_a_partition_half_done_left_no_marker_to_put_back(directory):
-    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
-    root.__enter__()
-    root.begin_writing()
-    root.allow_commits([directory / "orders-0"])
+    root = started(directory, allowed=True)
     root.settle_commits({}, is_whole=False)
     root._lock.release()
     assert resume_killed_runs(directory).marker is None
-    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as again:
+    with next_run(directory) as again:
         assert not again.was_clean
 
 
 def test_the_marker_that_goes_back_is_the_one_that_the_run_had_come_to(directory):
-    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
-    root.__enter__()
-    root.begin_writing()
+    root = started(directory)
     root.disown_marker()
     root._lock.release()
     assert resume_killed_runs(directory).marker == CleanShutdown(broker_epoch=-1)
@@ -180,16 +180,17 @@ def test_a_marker_that_was_written_down_badly_is_none(directory, content):
 
 @pytest.mark.parametrize("line", [b"nonsense\n", json.dumps({"operations": 1}).encode() + b"\n"])
 def test_a_claim_that_cannot_be_read_is_left_to_recovery(directory, line):
-    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
-    root.__enter__()
-    root.begin_writing()
+    root = started(directory)
     path = claim_path(root.scratch, directory / "orders-0", "killed")
     create_claim(path)
     path.write_bytes(line)
     root._lock.release()
+    expect_nothing_resumed(directory)
+
+
+def expect_nothing_resumed(directory: Path) -> None:
     resumed = resume_killed_runs(directory)
-    assert resumed.points == {}
-    assert resumed.marker is None
+    assert (resumed.points, resumed.marker) == ({}, None)
 
 
 def begun_claim(directory: Path) -> Path:
@@ -203,75 +204,37 @@ def change_claim(path: Path, **changes) -> None:
     path.write_text(json.dumps(record | changes) + "\n")
 
 
+def said(operation: Any, **fields: Any) -> dict[str, Any]:
+    """Return a step as a claim spells it."""
+    return {"operation": operation, **fields, "reason": ""}
+
+
 HOSTILE = [
-    {
-        "operation": "WriteFile",
-        "name": "../../out",
-        "content": "MQ==",
-        "reason": "",
-        "modified_ms": 1,
-    },
-    {"operation": "DeleteFile", "name": "../../out", "reason": ""},
-    {"operation": "RenameFile", "source": "{out}", "target": "a", "reason": ""},
-    {
-        "operation": "PromoteFile",
-        "scratch_path": "{out}",
-        "name": "a",
-        "size_bytes": 1,
-        "reason": "",
-    },
-    {"operation": "WriteRecord", "path": "{out}", "content": "MQ==", "reason": ""},
-    {"operation": "RecordLeft", "path": "{out}", "reason": ""},
-    {
-        "operation": "KeepFile",
-        "name": "mine",
-        "path": "{out}/kept/mine",
-        "size_bytes": 1,
-        "is_copy": True,
-        "reason": "",
-    },
-    {"operation": "CreateDirectory", "reason": ""},
-    {"operation": "RetireDirectory", "reason": ""},
-    {"operation": "RemoveDirectory", "reason": ""},
+    said("WriteFile", name="../../out", content="MQ==", modified_ms=1),
+    said("DeleteFile", name="../../out"),
+    said("RenameFile", source="{out}", target="a"),
+    said("PromoteFile", scratch_path="{out}", name="a", size_bytes=1),
+    said("WriteRecord", path="{out}", content="MQ=="),
+    said("RecordLeft", path="{out}"),
+    said("KeepFile", name="mine", path="{out}/kept/mine", size_bytes=1, is_copy=True),
+    said("CreateDirectory"),
+    said("RetireDirectory"),
+    said("RemoveDirectory"),
     {"operation": "commit"},
     {"operation": ["WriteFile"]},
-    {"operation": "TruncateFile", "name": "mine", "size_bytes": 2**70, "reason": ""},
-    {"operation": "TruncateFile", "name": "mine", "size_bytes": 0.0, "reason": ""},
-    {"operation": "DeleteFile", "name": "mine", "reason": "", "more": 1},
-    {"operation": "DeleteFile", "name": "\ud800", "reason": ""},
-    {"operation": "TruncateFile", "name": "link", "size_bytes": 0, "reason": ""},
-    {"operation": "CreateEmptyFile", "name": "dangling", "reason": ""},
-    {"operation": "RenameFile", "source": "link", "target": "a", "reason": ""},
-    {"operation": "SyncFile", "name": "folder", "reason": ""},
-    {
-        "operation": "KeepFile",
-        "name": "link",
-        "path": "{trash}/0000/kept/link",
-        "size_bytes": 9,
-        "is_copy": True,
-        "reason": "",
-    },
-    {
-        "operation": "PromoteFile",
-        "scratch_path": "{scratch}/pylog-scratch-link",
-        "name": "a",
-        "size_bytes": 9,
-        "reason": "",
-    },
-    {
-        "operation": "PromoteFile",
-        "scratch_path": "{scratch}/pylog-scratch-second-name",
-        "name": "a",
-        "size_bytes": 9,
-        "reason": "",
-    },
-    {
-        "operation": "WriteRecord",
-        "path": "{trash}/0001/kept/new",
-        "content": "MQ==",
-        "reason": "",
-    },
-    {"operation": "RecordLeft", "path": "{trash}/0002/left.json", "reason": ""},
+    said("TruncateFile", name="mine", size_bytes=2**70),
+    said("TruncateFile", name="mine", size_bytes=0.0),
+    said("DeleteFile", name="mine", more=1),
+    said("DeleteFile", name="\ud800"),
+    said("TruncateFile", name="link", size_bytes=0),
+    said("CreateEmptyFile", name="dangling"),
+    said("RenameFile", source="link", target="a"),
+    said("SyncFile", name="folder"),
+    said("KeepFile", name="link", path="{trash}/0000/kept/link", size_bytes=9, is_copy=True),
+    said("PromoteFile", scratch_path="{scratch}/pylog-scratch-link", name="a", size_bytes=9),
+    said("PromoteFile", scratch_path="{scratch}/pylog-scratch-second-name", name="a", size_bytes=9),
+    said("WriteRecord", path="{trash}/0001/kept/new", content="MQ=="),
+    said("RecordLeft", path="{trash}/0002/left.json"),
 ]
 
 
@@ -287,8 +250,7 @@ def test_a_claim_that_somebody_else_wrote_changes_nothing(directory, step):
     change_claim(path, operations=[values])
     before, around = read_tree(directory / "orders-0"), names_in(directory.parent)
     owner = out.stat().st_uid
-    resumed = resume_killed_runs(directory)
-    assert (resumed.points, resumed.marker) == ({}, None)
+    expect_nothing_resumed(directory)
     assert read_tree(directory / "orders-0") == before
     assert (out.read_bytes(), out.stat().st_uid) == (b"not yours", owner)
     left = names_in(directory.parent)
@@ -323,8 +285,7 @@ def test_what_another_user_wrote_is_not_done_with_the_rights_of_root(directory):
     path = begun_claim(directory)
     os.chown(path, KAFKA_USER, KAFKA_USER)
     before = read_tree(directory / "orders-0")
-    resumed = resume_killed_runs(directory)
-    assert (resumed.points, resumed.marker) == ({}, None)
+    expect_nothing_resumed(directory)
     assert read_tree(directory / "orders-0") == before
     assert not path.exists()
 
@@ -343,8 +304,7 @@ def test_a_claim_with_another_name_changes_nothing(directory):
     os.link(path, directory.parent / "out")
     content = path.read_bytes()
     before = read_tree(directory / "orders-0")
-    resumed = resume_killed_runs(directory)
-    assert (resumed.points, resumed.marker) == ({}, None)
+    expect_nothing_resumed(directory)
     assert read_tree(directory / "orders-0") == before
     assert (directory.parent / "out").read_bytes() == content
 
@@ -374,8 +334,7 @@ def test_a_claim_of_another_directory_changes_nothing(directory, location):
     if isinstance(location, str):
         location = location.format(parent=directory.parent, root=directory)
     change_claim(path, location=location)
-    resumed = resume_killed_runs(directory)
-    assert (resumed.points, resumed.marker) == ({}, None)
+    expect_nothing_resumed(directory)
     assert not list((directory.parent / "other").iterdir())
     assert read_tree(directory / "orders-0") == {"a": b"1"}
 
@@ -404,10 +363,7 @@ def test_a_cleaner_point_that_cannot_be_is_not_written(directory, point):
 
 @pytest.mark.item("CMP-40")
 def test_a_task_that_outlived_its_driver_commits_nothing_any_more(directory):
-    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
-    root.__enter__()
-    root.begin_writing()
-    root.allow_commits([directory / "orders-0"])
+    root = started(directory, allowed=True)
     path = claim_path(root.scratch, directory / "orders-0", "killed")
     root._lock.release()
     # Before the next run has swept the scratch files, a slow task gets as far as its commit.
@@ -421,7 +377,7 @@ def test_a_run_that_is_killed_while_it_takes_up_another_does_not_make_it_clean(d
     assert resume_killed_runs(directory).marker is None
     # Killed here; the next one finds what it has left.
     assert resume_killed_runs(directory).marker is None
-    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+    with next_run(directory) as root:
         assert not root.was_clean
 
 
@@ -452,7 +408,7 @@ def test_a_look_says_what_the_next_run_will_find(directory, steps_done):
     assert foresee_marker(directory)
     assert find_unfinished_commits(directory) == {"orders-0"}
     assert read_tree(directory) == before
-    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+    with next_run(directory) as root:
         assert root.was_clean
     assert find_unfinished_commits(directory) == set()
 
@@ -461,7 +417,7 @@ def test_a_look_says_so_too_where_the_next_run_finds_no_marker(directory):
     begun(directory, steps_done=1)
     (directory / "other-0").mkdir()
     assert not foresee_marker(directory)
-    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+    with next_run(directory) as root:
         assert not root.was_clean
 
 
@@ -473,7 +429,7 @@ def test_a_run_removes_what_killed_calls_have_left(directory):
     (directory / "recovery-point-offset-checkpoint.tmp").write_text("0")
     (directory / "unknown.tmp").write_text("0")
     before = {path.name for path in directory.iterdir()}
-    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True):
+    with next_run(directory):
         left = {path.name for path in directory.iterdir()} - {".lock"}
     gone = {name for name in before if name.startswith(("pylog-", "__cluster", "recovery-point"))}
     assert gone - {"recovery-point-offset-checkpoint"} == before - left

@@ -449,6 +449,8 @@ def test_a_file_that_shrinks_ends_a_read(directory, store):
 
 
 # --- files that are mapped
+
+
 def can_lease(directory: Path) -> bool:
     """Whether this filesystem knows leases."""
     (directory / OTHER).write_bytes(b"x")

@@ -79,6 +79,8 @@ def small_log(directory: Path) -> Path:
 
 
 # --- answers
+
+
 @pytest.mark.parametrize("is_due", BOTH_RESULTS)
 def test_the_answer_has_exactly_these_keys(tmp_path, is_due):
     directory = small_log(tmp_path / "t-0")
@@ -154,6 +156,8 @@ def test_a_range_that_was_asked_for_leaves_the_checkpoint(tmp_path):
 
 
 # --- keys
+
+
 @pytest.mark.item("CMP-11")
 @pytest.mark.parametrize(
     ("kind", "offsets"),
@@ -185,6 +189,8 @@ def test_the_default_hash_is_not_md5():
 
 
 # --- files
+
+
 @pytest.mark.item("CMP-17")
 def test_small_segments_merge_only_in_the_next_round(tmp_path):
     """Five segments of 330 bytes, first at most 800 a group: three rounds make one of them."""
@@ -355,6 +361,8 @@ def test_a_split_beside_an_unfinished_swap_and_scratch_files_settles_the_swap(tm
 
 
 # --- repetition
+
+
 @pytest.mark.item("CMP-47")
 @pytest.mark.parametrize("golden", goldens("clean-*"), ids=lambda golden: golden.name)
 def test_a_clean_result_is_clean_and_loads_as_it_was(golden: Golden, tmp_path):

@@ -46,6 +46,8 @@ def groups(plan: CompactionPlan, end_offset: int | None = None) -> list[list[int
 
 
 # --- how many keys a map holds
+
+
 @pytest.mark.item("CMP-09")
 @pytest.mark.item("CMP-10")
 @pytest.mark.parametrize(
@@ -72,6 +74,8 @@ def test_a_map_holds_a_share_of_the_slots_that_its_memory_has(settings, keys):
 
 
 # --- groups
+
+
 @pytest.mark.item("CMP-16")
 @pytest.mark.parametrize(
     ("sizes", "expected"),
@@ -140,6 +144,8 @@ def test_a_round_that_ended_early_groups_only_what_it_reached():
 
 
 # --- what tasks read
+
+
 def aborted(producer_id: int, first: int, last: int, stable: int | None = None) -> AbortedTxn:
     return AbortedTxn(
         producer_id=producer_id,
@@ -227,6 +233,8 @@ def test_what_is_asked_once_a_segment_does_not_cost_as_much_as_there_are_segment
 
 
 # --- how segments are read
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("window_bytes", [6_000, CACHED_BYTES, 8 * CACHED_BYTES])
 def test_one_thread_has_windows_in_the_cache_and_several_those_of_two_or_four_that_are_mapped(
@@ -277,6 +285,8 @@ def weights(cleanable: CleanableRange) -> tuple[int, int]:
 
 
 # --- first dirty offset
+
+
 @pytest.mark.item("CMP-02")
 @pytest.mark.parametrize(
     ("checkpoint", "first_dirty", "is_invalid"),
@@ -299,6 +309,8 @@ def test_a_checkpoint_outside_of_the_log_is_replaced_by_the_log_start(
 
 
 # --- first uncleanable offset
+
+
 @pytest.mark.item("CMP-03")
 def test_the_active_segment_is_left_alone():
     assert span(chosen()) == (0, 30)
@@ -371,6 +383,8 @@ def test_the_end_is_not_below_the_first_dirty_offset_before_it_is_rounded():
 
 
 # --- weights and ratio
+
+
 @pytest.mark.item("CMP-05")
 @pytest.mark.parametrize(
     ("checkpoint", "clean", "cleanable"),
@@ -436,6 +450,8 @@ def test_only_the_active_segment_is_nothing_to_clean():
 
 
 # --- max.compaction.lag.ms
+
+
 @pytest.mark.item("CMP-07")
 @pytest.mark.parametrize(
     ("age_ms", "delay_ms"),
@@ -481,6 +497,8 @@ def test_without_a_maximum_lag_nothing_is_late():
 
 
 # --- a range of the caller's own choice
+
+
 @pytest.mark.parametrize(
     ("first", "end", "expected"),
     [
@@ -518,6 +536,8 @@ def test_segments_between_begin_with_the_one_that_holds_the_first_offset(first, 
 
 
 # --- very many partitions at once
+
+
 def test_listings_are_decided_about_as_each_log_is_alone():
     # Bases 0, 10, 20 of 100 bytes, where each log ends, its marks, and its lags.
     rows = [

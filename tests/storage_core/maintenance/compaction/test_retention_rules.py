@@ -73,6 +73,8 @@ def horizons_in(directory):
 
 
 # --- records
+
+
 @pytest.mark.item("CMP-18")
 def test_the_newest_record_of_every_key_stays(tmp_path):
     directory = write_log(
@@ -167,6 +169,8 @@ def test_what_stays_keeps_timestamp_key_value_and_headers(tmp_path):
 
 
 # --- tombstones
+
+
 @pytest.mark.item("CMP-20")
 @pytest.mark.item("CMP-22")
 def test_a_tombstone_gets_a_horizon_once_and_goes_when_that_has_come(tmp_path):
@@ -204,6 +208,8 @@ def test_a_horizon_stays_when_the_last_tombstone_went(tmp_path):
 
 
 # --- batches
+
+
 @pytest.mark.item("CMP-29")
 @pytest.mark.parametrize("codec", Codec)
 def test_a_batch_that_loses_nothing_is_copied_byte_for_byte(tmp_path, codec):
@@ -320,6 +326,8 @@ def test_the_batch_that_ends_at_the_high_watermark_stays_empty(tmp_path, high_wa
 
 
 # --- transactions
+
+
 def in_txn(base_offset, *records, **fields):
     return produced(base_offset, *records, is_transactional=True, **fields)
 
