@@ -36,6 +36,7 @@ from storage_core.maintenance.compaction.partial import (
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import (
+    CleanableRange,
     CleanRequest,
     CompactionPlan,
     choose_range,
@@ -104,6 +105,21 @@ class Cleaning:
             now_ms=self.request.now_ms,
             log_start_checkpoint=self.request.checkpoints.log_start_offset or 0,
             high_watermark=self.request.checkpoints.high_watermark,
+        )
+
+    def choose(self, log: LoadedLog) -> CleanableRange:
+        """Return what the round may clean of a log."""
+        return choose_range(PartitionState.of_log(log), self.config, self.request)
+
+    def plan(self, log: LoadedLog) -> CompactionPlan:
+        """Return the plan of the round."""
+        return plan_compaction(
+            log,
+            self.config,
+            self.cleaner,
+            self.choose(log),
+            now_ms=self.request.now_ms,
+            hash_key=bytes(range(16)),
         )
 
     def with_cleaner(self, **changes: Any) -> "Cleaning":
@@ -185,14 +201,7 @@ def prepare(
     """
     store = LocalStore(directory)
     log = cleaning.load(store)
-    plan = plan_compaction(
-        log,
-        cleaning.config,
-        cleaning.cleaner,
-        choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request),
-        now_ms=cleaning.request.now_ms,
-        hash_key=bytes(range(16)),
-    )
+    plan = cleaning.plan(log)
     index = index_round(store, plan)
     groups = tuple(
         clean_groups(
@@ -248,20 +257,10 @@ def clean_spread(
     """
     store = LocalStore(directory)
     log = cleaning.load(store)
-    cleanable = choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request)
-    if not cleanable.is_due:
+    if not cleaning.choose(log).is_due:
         commit(log.plan, store)
         return None
-    unlimited = dataclasses.replace(cleaning.cleaner, dedupe_buffer_bytes=None)
-    planned = plan_compaction(
-        log,
-        cleaning.config,
-        unlimited,
-        cleanable,
-        now_ms=cleaning.request.now_ms,
-        hash_key=bytes(range(16)),
-    )
-    text = to_json(planned)
+    text = to_json(cleaning.with_cleaner(dedupe_buffer_bytes=None).plan(log))
     plan = from_json(CompactionPlan, text)
     step = -1 if backwards else 1
     if way is Way.EXCHANGE:

@@ -8,6 +8,8 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.partition import CleanResult, clean_and_load
 from storage_core.maintenance.recovery.partition import (
     RecoverResult,
@@ -34,12 +36,26 @@ from storage_core.roots.open_root import observe_root
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from storage_core.threads import count_processors
+from tests.kit.builders import SOME_TIME_MS
 
 
 def observe_log_directory(path: Path) -> LogDirectoryState:
     """Return what lies in a log directory on this disk."""
     root = BrokerRoot(path)
     return observe_root(root, root.directories())
+
+
+def load_partition(
+    directory: Path,
+    *,
+    config: LogConfig = LogConfig(),  # noqa: B008 - it never changes
+    now_ms: int = SOME_TIME_MS,
+    **settings: Any,
+) -> LoadedLog:
+    """Load a log that was closed, and change nothing; settings are those of load_log."""
+    return load_log(
+        LocalStore(directory), config=config, cleaner=CleanerConfig(), now_ms=now_ms, **settings
+    )
 
 
 @located

@@ -177,7 +177,7 @@ def test_a_malformed_file_is_refused_with_its_line(data: bytes, line: int):
 @pytest.mark.item("CKP-15")
 def test_a_brokers_own_files_are_written_back_byte_for_byte(tmp_path: Path):
     directory = Golden("broker-dir").unpack(tmp_path)
-    files = sorted(directory.glob(f"*/{FILE}"))
+    files = sorted(directory.glob(f"*/{METADATA}"))
     assert len(files) > 10
     for file in files:
         data = file.read_bytes()

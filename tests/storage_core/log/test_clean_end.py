@@ -7,15 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import LEADER_EPOCH_FILE, segment_file
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.segment_indexes import AbortedTxn, encode_transaction_index
 from storage_core.local_files import open_folder
-from storage_core.log.log_loader import load_log
 from storage_core.log.log_truncation import read_clean_end
-from storage_core.store import LocalStore
 from tests.kit.builders import some_batches
 from tests.kit.directories import (
     ProducerSpec,
@@ -23,6 +20,7 @@ from tests.kit.directories import (
     encode_producer_snapshot,
     write_partition,
 )
+from tests.kit.one_partition import load_partition
 
 NOW = 1_700_000_000_000
 BATCHES = some_batches(count=2000, records=1, base_offset=100)
@@ -57,13 +55,7 @@ def clean_end(directory: Path, *, log_start: int = 0) -> int | None:
 def loaded_end(directory: Path, *, log_start: int = 0) -> int | None:
     """What a load says; None where it says more than where the log ends."""
     try:
-        log = load_log(
-            LocalStore(directory),
-            config=LogConfig(),
-            cleaner=CleanerConfig(),
-            now_ms=NOW,
-            log_start_checkpoint=log_start,
-        )
+        log = load_partition(directory, now_ms=NOW, log_start_checkpoint=log_start)
     except PylogError:
         return None
     return log.log_end_offset if log.last_stable_offset == log.log_end_offset else None

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.config import CleanerConfig, LogConfig
 from storage_core.formats.control import ControlType
 from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.kernels.transaction_scan import DATA
-from storage_core.log.log_loader import load_log
 from storage_core.log.open_transactions import (
     LATE_TRANSACTION_BUFFER_MS,
     MAX_TRANSACTION_TIMEOUT_MS,
@@ -24,7 +22,6 @@ from storage_core.log.open_transactions import (
     list_open_transactions,
 )
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.store.local import LocalStore
 from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
@@ -34,6 +31,7 @@ from tests.kit.builders import (
 )
 from tests.kit.decode import DecodedBatch, decode_segment
 from tests.kit.golden_data import goldens
+from tests.kit.one_partition import load_partition
 from tests.reference.compaction import AbortedTxn as ReferenceAbortedTxn
 from tests.reference.compaction import Transactions, is_control
 from tests.storage_core.log.windows import windows_of
@@ -302,9 +300,7 @@ def test_the_transaction_that_was_left_open_in_a_log_of_kafka_is_found(tmp_path:
     [case] = goldens("clean-txn-open-mixed-s151")
     directory = case.unpack(tmp_path)
     now_ms = case.case["clock_ms"]
-    log = load_log(
-        LocalStore(directory), config=LogConfig(), cleaner=CleanerConfig(), now_ms=now_ms
-    )
+    log = load_partition(directory, now_ms=now_ms)
     found = list_open_transactions(log.producers, now_ms=now_ms)
     assert found
     assert found[0].first_offset >= log.last_stable_offset

@@ -12,7 +12,7 @@ import pytest
 
 from storage_core.checkpoint.checkpoints import EpochEntry, parse_leader_epochs
 from storage_core.clock import ManualClock
-from storage_core.config import CleanerConfig, LogConfig
+from storage_core.config import LogConfig
 from storage_core.errors import (
     CorruptRecordError,
     InvalidAppendError,
@@ -37,13 +37,11 @@ from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.index.segment_indexes import parse_transaction_index
 from storage_core.log.append.validator import ProducerSettings, batch_settings
-from storage_core.log.log_loader import load_log
 from storage_core.log.producer_snapshot import parse_producer_snapshot
 from storage_core.log.producer_state import AppendOrigin
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import ByteColumn, NewRecords
-from storage_core.store.local import LocalStore
 from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
@@ -53,6 +51,7 @@ from tests.kit.builders import (
 )
 from tests.kit.compare import read_tree
 from tests.kit.decode import decode_segment
+from tests.kit.one_partition import load_partition
 from tests.storage_core.log.append_logs import NotedFiles, batch, open_log
 
 HOUR_MS = 3_600_000
@@ -111,12 +110,7 @@ def test_what_was_closed_loads_without_a_change(tmp_path):
     with open_log(tmp_path, internal_segment_bytes=300, index_interval_bytes=0) as log:
         for _ in range(20):
             log.append_as_leader(batch(2), leader_epoch=1)
-    loaded = load_log(
-        LocalStore(tmp_path / "t-0"),
-        config=LogConfig(),
-        cleaner=CleanerConfig(),
-        now_ms=SOME_TIME_MS,
-    )
+    loaded = load_partition(tmp_path / "t-0")
     assert loaded.operations == ()
     assert loaded.log_end_offset == 40
 

@@ -61,6 +61,50 @@ def commit(objects, clock, number: int) -> None:
     clock.advance(HOUR_MS)
 
 
+@pytest.fixture
+def committed(objects, clock):
+    """A root of whose partition there are three generations."""
+    for number in range(1, 4):
+        commit(objects, clock, number)
+    return objects
+
+
+def garbage_now(objects, clock):
+    """Find what may go if nothing is kept longer than until now."""
+    return find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+
+
+class Adopting:
+    """A root that adopts objects of a mirror beside it."""
+
+    def __init__(self, clock, mirror: Path, root: Path) -> None:
+        self.mirror, self.root = LocalObjectStore(mirror), LocalObjectStore(root, clock)
+        create_root(self.root, now_ms=NOW_MS)
+        record_adopted(self.root, self.mirror.url)
+        self.clock = clock
+        self.store = ManagedStore(self.root, PARTITION, is_new=True, clock=clock)
+
+    def adopt(self, name: str, *, of: LocalObjectStore | None = None, key: str = "") -> None:
+        """Adopt a file of the mirror's partition, or an object of another store."""
+        key, of = key or f"topic-0/{name}", of or self.mirror
+        etag = of.put(key, b"of the mirror")
+        url = f"file://{of.url}/{key}"
+        entry = FileEntry(key=url, start=0, size_bytes=13, etag=etag, modified_ms=1)
+        self.store.adopt(name, entry)
+
+    def delete(self, name: str) -> None:
+        """Let a file go of the generation after the one that adopted it."""
+        self.store.publish(run_id="ingest")
+        self.store.delete(name)
+        self.store.publish(run_id="retain")
+        self.clock.advance(HOUR_MS)
+
+
+@pytest.fixture
+def adopting(clock, tmp_path) -> Adopting:
+    return Adopting(clock, tmp_path / "mirror", tmp_path / "root")
+
+
 def held() -> None:
     """Stand for the question whether the lease is held, answered with yes."""
 
@@ -87,38 +131,34 @@ def test_what_the_grace_period_needs_is_kept(objects, clock):
     assert find_garbage(objects, PARTITION, grace_start_ms=NOW_MS + 4 * HOUR_MS).keys() == []
 
 
-def test_a_purge_whose_lease_went_to_another_run_deletes_nothing_more(objects, clock):
-    for number in range(1, 4):
-        commit(objects, clock, number)
-    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+def test_a_purge_whose_lease_went_to_another_run_deletes_nothing_more(committed, clock):
+    garbage = garbage_now(committed, clock)
     asked = []
 
     def fence() -> None:
-        asked.append(len(list(objects.list())))
+        asked.append(len(list(committed.list())))
         if len(asked) > 2:
-            raise LeaseLostError(objects.url, "the purge", "went to an undo")
+            raise LeaseLostError(committed.url, "the purge", "went to an undo")
 
     with pytest.raises(LeaseLostError):
-        delete_garbage(objects, garbage, fencing_token=0, fence=fence)
+        delete_garbage(committed, garbage, fencing_token=0, fence=fence)
     assert len(asked) == 3
     # The manifests were gone, the data was not.
-    assert all(objects.head(info.key) for info in garbage.data)
+    assert all(committed.head(info.key) for info in garbage.data)
 
 
-def test_an_undo_that_lost_its_lease_cannot_bring_back_what_was_purged(objects, clock):
-    for number in range(1, 4):
-        commit(objects, clock, number)
-    undo = ManagedStore(objects, PARTITION, generation=3, clock=clock)
-    undo.restore(read_history(objects, PARTITION, 1))
+def test_an_undo_that_lost_its_lease_cannot_bring_back_what_was_purged(committed, clock):
+    undo = ManagedStore(committed, PARTITION, generation=3, clock=clock)
+    undo.restore(read_history(committed, PARTITION, 1))
 
     def lose_the_lease() -> None:
         """The last question was answered with yes; then the undo's process stood still."""
-        garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
-        delete_garbage(objects, garbage, fencing_token=2, fence=held)
+        garbage = garbage_now(committed, clock)
+        delete_garbage(committed, garbage, fencing_token=2, fence=held)
 
     with pytest.raises(ConditionFailedError):
         undo.publish(run_id="undo", fencing_token=1, fence=lose_the_lease)
-    current = ManagedStore(objects, PARTITION)
+    current = ManagedStore(committed, PARTITION)
     assert (current.manifest.generation, current.manifest.run_id) == (3, "run-3")
     assert current.read_file("00000000000000000000.log", limit_bytes=9) == b"xxx"
     # Nobody else is kept from going on, be it after a commit that was stopped in the middle.
@@ -128,38 +168,32 @@ def test_an_undo_that_lost_its_lease_cannot_bring_back_what_was_purged(objects, 
     assert current.publish(run_id="next", fencing_token=2).generation == 4
 
 
-def test_a_purge_gives_way_to_a_commit_that_was_a_little_faster(objects, clock):
-    for number in range(1, 4):
-        commit(objects, clock, number)
-    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
-    commit(objects, clock, 4)
-    before = [info.key for info in objects.list()]
+def test_a_purge_gives_way_to_a_commit_that_was_a_little_faster(committed, clock):
+    garbage = garbage_now(committed, clock)
+    commit(committed, clock, 4)
+    before = [info.key for info in committed.list()]
     with pytest.raises(ChangedWhileReadError):
-        delete_garbage(objects, garbage, fencing_token=2, fence=held)
-    assert [info.key for info in objects.list()] == before
+        delete_garbage(committed, garbage, fencing_token=2, fence=held)
+    assert [info.key for info in committed.list()] == before
 
 
-def test_a_purge_that_lost_its_lease_gives_way_to_whoever_has_it_now(objects, clock):
-    for number in range(1, 4):
-        commit(objects, clock, number)
-    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
-    before = [info.key for info in objects.list()]
+def test_a_purge_that_lost_its_lease_gives_way_to_whoever_has_it_now(committed, clock):
+    garbage = garbage_now(committed, clock)
+    before = [info.key for info in committed.list()]
     # The next holder of the lease, between the last question and this; it may bring back any.
-    raise_fence(objects, PARTITION, read_head(objects, PARTITION).manifest, token=3)
+    raise_fence(committed, PARTITION, read_head(committed, PARTITION).manifest, token=3)
     with pytest.raises(LeaseLostError, match="token 3"):
-        delete_garbage(objects, garbage, fencing_token=2, fence=held)
-    assert [info.key for info in objects.list()] == before
-    assert read_head(objects, PARTITION).manifest.fencing_token == 3
-    delete_garbage(objects, garbage, fencing_token=3, fence=held)
-    assert find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).keys() == []
+        delete_garbage(committed, garbage, fencing_token=2, fence=held)
+    assert [info.key for info in committed.list()] == before
+    assert read_head(committed, PARTITION).manifest.fencing_token == 3
+    delete_garbage(committed, garbage, fencing_token=3, fence=held)
+    assert garbage_now(committed, clock).keys() == []
 
 
-def test_everything_but_the_current_generation_goes_when_the_grace_is_over(objects, clock):
-    for number in range(1, 4):
-        commit(objects, clock, number)
-    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
-    objects.delete(garbage.keys())
-    assert [info.key.rpartition("/")[2] for info in objects.list()] == [
+def test_everything_but_the_current_generation_goes_when_the_grace_is_over(committed, clock):
+    garbage = garbage_now(committed, clock)
+    committed.delete(garbage.keys())
+    assert [info.key.rpartition("/")[2] for info in committed.list()] == [
         "00000000000000000000.log",
         "manifest.json",
     ]
@@ -168,9 +202,9 @@ def test_everything_but_the_current_generation_goes_when_the_grace_is_over(objec
 def test_an_upload_on_its_way_into_a_manifest_is_kept(objects, clock):
     commit(objects, clock, 1)
     objects.put("topic-0/data/under-way/00000000000000000000.log", b"new")
-    assert find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).data == ()
+    assert garbage_now(objects, clock).data == ()
     clock.advance(1)
-    (orphan,) = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).data
+    (orphan,) = garbage_now(objects, clock).data
     assert orphan.key == "topic-0/data/under-way/00000000000000000000.log"
 
 
@@ -179,18 +213,16 @@ def test_a_partition_without_a_manifest_is_left_alone(objects, clock):
     commit(objects, clock, 2)
     objects.delete([manifest_key(PARTITION)])
     clock.advance(1000 * HOUR_MS)
-    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+    garbage = garbage_now(objects, clock)
     assert (garbage.generation, garbage.keys()) == (0, [])
 
 
-def test_what_was_restored_is_kept_however_old(objects, clock):
-    for number in range(1, 4):
-        commit(objects, clock, number)
-    undo = ManagedStore(objects, PARTITION, clock=clock)
-    undo.restore(read_history(objects, PARTITION, 1))
+def test_what_was_restored_is_kept_however_old(committed, clock):
+    undo = ManagedStore(committed, PARTITION, clock=clock)
+    undo.restore(read_history(committed, PARTITION, 1))
     undo.publish(run_id="undo")
     clock.advance(1000 * HOUR_MS)
-    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+    garbage = garbage_now(committed, clock)
     assert [info.key.split("/")[2] for info in garbage.data] == ["a2", "a3"]
 
 
@@ -200,7 +232,7 @@ def test_a_file_that_was_cut_needs_its_object(objects, clock):
     store.truncate("00000000000000000000.log", 2)
     store.publish(run_id="cut")
     clock.advance(1000 * HOUR_MS)
-    assert find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).data == ()
+    assert garbage_now(objects, clock).data == ()
 
 
 def test_neighbours_are_not_looked_at(objects, clock):
@@ -208,13 +240,11 @@ def test_neighbours_are_not_looked_at(objects, clock):
     objects.put("topic-01/data/x/y", b"")
     objects.put("topic-0/notes.txt", b"somebody else's")
     clock.advance(1000 * HOUR_MS)
-    assert find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).keys() == []
+    assert garbage_now(objects, clock).keys() == []
 
 
-def test_a_purge_of_a_partition_asks_for_manifests_and_one_listing(objects, clock):
-    for number in range(1, 4):
-        commit(objects, clock, number)
-    counting = CountingObjects(objects)
+def test_a_purge_of_a_partition_asks_for_manifests_and_one_listing(committed, clock):
+    counting = CountingObjects(committed)
     find_garbage(counting, PARTITION, grace_start_ms=NOW_MS)
     assert counting.count("get", "manifest") == 1
     assert counting.count("get", "history") == 2
@@ -245,105 +275,60 @@ def test_a_root_is_made_once_and_lists_its_partitions(objects, clock):
     assert list(list_partitions(objects)) == [TopicPartition("other", 12), PARTITION]
 
 
-def test_an_adopted_object_goes_with_the_last_manifest_that_names_it(clock, tmp_path):
-    mirror = LocalObjectStore(tmp_path / "mirror")
-    root = LocalObjectStore(tmp_path / "root", clock)
-    create_root(root, now_ms=NOW_MS)
-    record_adopted(root, mirror.url)
-    store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
-    for name in ("00000000000000000000.log", "00000000000000000042.log"):
-        etag = mirror.put(f"topic-0/{name}", b"of the mirror")
-        store.adopt(
-            name,
-            FileEntry(
-                key=f"file://{tmp_path}/mirror/topic-0/{name}",
-                start=0,
-                size_bytes=13,
-                etag=etag,
-                modified_ms=1,
-            ),
-        )
-    store.publish(run_id="ingest")
+def test_an_adopted_object_goes_with_the_last_manifest_that_names_it(adopting, clock):
+    gone, kept = "00000000000000000000.log", "00000000000000000042.log"
+    for name in (gone, kept):
+        adopting.adopt(name)
+    adopting.store.publish(run_id="ingest")
     clock.advance(HOUR_MS)
-    store.delete("00000000000000000000.log")
-    store.publish(run_id="retain")
-    early = find_garbage(root, PARTITION, grace_start_ms=NOW_MS)
+    adopting.store.delete(gone)
+    adopting.store.publish(run_id="retain")
+    early = find_garbage(adopting.root, PARTITION, grace_start_ms=NOW_MS)
     assert (early.adopted, early.keys()) == ({}, [])
     clock.advance(HOUR_MS)
-    garbage = find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
-    assert [url.rpartition("/")[2] for url in garbage.adopted] == ["00000000000000000000.log"]
+    garbage = garbage_now(adopting.root, clock)
+    assert [url.rpartition("/")[2] for url in garbage.adopted] == [gone]
     assert garbage.size_bytes >= 13
-    delete_garbage(root, garbage, fencing_token=0, fence=held)
-    assert [info.key for info in mirror.list()] == ["topic-0/00000000000000000042.log"]
-    current = ManagedStore(root, PARTITION)
-    assert current.read_file("00000000000000000042.log", limit_bytes=99) == b"of the mirror"
+    delete_garbage(adopting.root, garbage, fencing_token=0, fence=held)
+    assert [info.key for info in adopting.mirror.list()] == [f"topic-0/{kept}"]
+    current = ManagedStore(adopting.root, PARTITION)
+    assert current.read_file(kept, limit_bytes=99) == b"of the mirror"
 
 
 def test_the_folders_of_what_was_adopted_stay(clock, tmp_path):
-    mirror = LocalObjectStore(tmp_path / "100%41" / "mirror")
-    root = LocalObjectStore(tmp_path / "root", clock)
-    create_root(root, now_ms=NOW_MS)
-    record_adopted(root, mirror.url)
-    store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
-    etag = mirror.put("topic-0/a.log", b"of the mirror")
-    key = f"file://{mirror.url}/topic-0/a.log"
-    store.adopt("a.log", FileEntry(key=key, start=0, size_bytes=13, etag=etag, modified_ms=1))
-    store.publish(run_id="ingest")
-    store.delete("a.log")
-    store.publish(run_id="retain")
-    clock.advance(HOUR_MS)
-    garbage = find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
-    delete_garbage(root, garbage, fencing_token=0, fence=held)
+    adopting = Adopting(clock, tmp_path / "100%41" / "mirror", tmp_path / "root")
+    adopting.adopt("a.log")
+    adopting.delete("a.log")
+    garbage = garbage_now(adopting.root, clock)
+    delete_garbage(adopting.root, garbage, fencing_token=0, fence=held)
     # The mirror's own folder may be a mount point, or in one of somebody else's.
     assert [path.name for path in (tmp_path / "100%41" / "mirror").rglob("*")] == ["topic-0"]
 
 
-def test_an_adopted_object_that_somebody_wrote_again_stays(clock, tmp_path):
-    mirror = LocalObjectStore(tmp_path / "mirror")
-    root = LocalObjectStore(tmp_path / "root", clock)
-    create_root(root, now_ms=NOW_MS)
-    record_adopted(root, mirror.url)
-    store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
-    etag = mirror.put("topic-0/a.log", b"of the mirror")
-    key = f"file://{tmp_path}/mirror/topic-0/a.log"
-    store.adopt("a.log", FileEntry(key=key, start=0, size_bytes=13, etag=etag, modified_ms=1))
-    store.publish(run_id="ingest")
-    store.delete("a.log")
-    store.publish(run_id="retain")
-    clock.advance(HOUR_MS)
-    mirror.put("topic-0/a.log", b"somebody's now")
-    garbage = find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
-    delete_garbage(root, garbage, fencing_token=0, fence=held)
-    assert mirror.get("topic-0/a.log") == b"somebody's now"
+def test_an_adopted_object_that_somebody_wrote_again_stays(adopting, clock):
+    adopting.adopt("a.log")
+    adopting.delete("a.log")
+    adopting.mirror.put("topic-0/a.log", b"somebody's now")
+    garbage = garbage_now(adopting.root, clock)
+    delete_garbage(adopting.root, garbage, fencing_token=0, fence=held)
+    assert adopting.mirror.get("topic-0/a.log") == b"somebody's now"
 
 
 @pytest.mark.parametrize(
     "place",
     ["{tmp}/other/topic-0", "{tmp}/mirror/more/topic-0", "{tmp}/mirrors/topic-0", "{tmp}/topic-0"],
 )
-def test_a_crafted_manifest_deletes_nothing_elsewhere(clock, tmp_path, place):
+def test_a_crafted_manifest_deletes_nothing_elsewhere(adopting, clock, tmp_path, place):
     """Whoever can write one superseded manifest names in it what a purge then deletes."""
-    mirror, root = LocalObjectStore(tmp_path / "mirror"), LocalObjectStore(tmp_path / "root", clock)
-    create_root(root, now_ms=NOW_MS)
-    record_adopted(root, mirror.url)
-    record_adopted(root, mirror.url)
-    folder = Path(place.format(tmp=tmp_path))
-    other = LocalObjectStore(folder)
-    etag = other.put("a.log", b"somebody else's")
-    entry = FileEntry(
-        key=f"file://{folder}/a.log", start=0, size_bytes=15, etag=etag, modified_ms=1
-    )
-    store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
-    store.adopt("a.log", entry)
-    store.publish(run_id="crafted")
-    store.delete("a.log")
-    store.publish(run_id="retain")
-    clock.advance(HOUR_MS)
-    before = [info.key for info in root.list()]
+    record_adopted(adopting.root, adopting.mirror.url)
+    other = LocalObjectStore(Path(place.format(tmp=tmp_path)))
+    adopting.adopt("a.log", of=other, key="a.log")
+    adopting.delete("a.log")
+    before = [info.key for info in adopting.root.list()]
     with pytest.raises(ManifestError, match=r"does not say that anything was adopted from there"):
-        find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
-    assert other.get("a.log") == b"somebody else's"
-    assert [info.key for info in root.list()] == before
+        garbage_now(adopting.root, clock)
+    assert other.get("a.log") == b"of the mirror"
+    assert [info.key for info in adopting.root.list()] == before
 
 
 def test_a_root_without_adopted_mirrors_reads_as_before(clock, tmp_path):

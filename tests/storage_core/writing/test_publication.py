@@ -10,7 +10,7 @@ import pytest
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, parse_leader_epochs
 from storage_core.clock import ManualClock
-from storage_core.config import CleanerConfig, LogConfig
+from storage_core.config import LogConfig
 from storage_core.errors import (
     GuardRefusedError,
     RecordTooLargeError,
@@ -19,16 +19,15 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, TopicPartition
-from storage_core.log.log_loader import load_log
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.records.new_records import NewRecords
 from storage_core.roots.open_root import root_checkpoints
-from storage_core.store.local import LocalStore
 from storage_core.writing import publication
 from storage_core.writing.publication import abort_write, commit_write
 from storage_core.writing.staging import WriteTransaction, stage_records
 from tests.kit.builders import SOME_TIME_MS
 from tests.kit.compare import read_tree
+from tests.kit.one_partition import load_partition
 from tests.reference.hashes import partition_for_key
 from tests.storage_core.log.append_logs import batch
 from tests.storage_core.writing.writes import (
@@ -107,12 +106,7 @@ def test_a_partition_that_was_empty_gets_its_first_records(directory):
     write(request_of(directory, partitions=3), records_of(range(5, 9), partition=[1] * 4))
     assert values_of(directory) == {"t-0": [0, 1, 2, 3, 4], "t-1": [5, 6, 7, 8]}
     for name in ("t-0", "t-1", "t-2"):
-        log = load_log(
-            LocalStore(directory / name),
-            config=LogConfig.from_topic_overrides(SMALL),
-            cleaner=CleanerConfig(),
-            now_ms=SOME_TIME_MS,
-        )
+        log = load_partition(directory / name, config=LogConfig.from_topic_overrides(SMALL))
         assert log.operations == ()
 
 

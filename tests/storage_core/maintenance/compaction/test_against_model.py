@@ -19,8 +19,6 @@ from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import UnsupportedFormatError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction.partition import CleanResult
-from storage_core.maintenance.compaction.plan import choose_range
-from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.decode import DecodedBatch
@@ -101,7 +99,7 @@ def as_cleaning(plan: RoundPlan, now_ms: int, end: int) -> Cleaning:
 
 def by_the_model(directory: Path, round_: Cleaning, plan: RoundPlan) -> tuple[Round, Outcome]:
     log = round_.load(LocalStore(directory))
-    cleanable = choose_range(PartitionState.of_log(log), round_.config, round_.request)
+    cleanable = round_.choose(log)
     job = Round(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,
@@ -124,9 +122,7 @@ def by_the_model(directory: Path, round_: Cleaning, plan: RoundPlan) -> tuple[Ro
 def with_range(round_: Cleaning, plan: RoundPlan, directory: Path) -> Cleaning:
     """Begin inside of what may be cleaned, as a checkpoint of an earlier round does."""
     log = round_.load(LocalStore(directory))
-    end = choose_range(
-        PartitionState.of_log(log), round_.config, round_.request
-    ).first_uncleanable_offset
+    end = round_.choose(log).first_uncleanable_offset
     return round_.with_request(
         first_dirty_offset=int(end * plan.dirty_from), first_uncleanable_offset=end
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,6 @@ from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, HEADER_BYTES, Codec
 from storage_core.log.committed_view import scan_committed_view
 from storage_core.maintenance.compaction.partition import load_for_round, refuse_negative_timestamps
-from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
-from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.builders import (
     RecordSpec,
@@ -337,17 +336,11 @@ def test_a_round_that_would_end_at_one_is_refused_before_it_begins(
 ):
     directory = write_log(tmp_path / "t-0", [batch(0, *records)], [BEHIND], [batch(30)])
     store = LocalStore(directory)
-    request = cleaning(overrides=DEFAULT_CONFIG, cleaner_offset=0)
     cleaner = CleanerConfig(keeps_negative_timestamps=keeps)
-    log = load_for_round(store, request.config, cleaner, request.request)
-    chosen = choose_range(PartitionState.of_log(log), request.config, request.request)
-    plan = plan_compaction(
-        log, request.config, cleaner, chosen, now_ms=request.request.now_ms, hash_key=bytes(16)
-    )
-    if is_refused:
-        with pytest.raises(NegativeTimestampError, match="position 0"):
-            refuse_negative_timestamps(store, plan)
-    else:
+    round_ = cleaning(overrides=DEFAULT_CONFIG, cleaner_offset=0, cleaner=cleaner)
+    plan = round_.plan(load_for_round(store, round_.config, cleaner, round_.request))
+    refusal = pytest.raises(NegativeTimestampError, match="position 0")
+    with refusal if is_refused else nullcontext():
         refuse_negative_timestamps(store, plan)
 
 
@@ -414,39 +407,24 @@ def test_batches_whose_offsets_fall_are_refused_by_the_index_in_the_second_of_th
     assert read_tree(directory) == before
 
 
-def test_a_batch_below_its_segment_is_refused(tmp_path):
-    directory = damaged_log(tmp_path / "t-0", encode_batch(batch(3, record(b"unique"))))
-    before = read_tree(directory)
-    with pytest.raises(OffsetOverflowError, match="offset 3 does not fit"):
-        cleaning(overrides=DEFAULT_CONFIG).clean(directory)
-    assert read_tree(directory) == before
-
-
-def test_an_offset_out_of_reach_of_its_segment_is_refused(tmp_path):
-    bad = encode_batch(batch(2**40, record(b"unique")))
-    directory = damaged_log(tmp_path / "t-0", bad)
-    before = read_tree(directory)
-    with pytest.raises(OffsetOverflowError, match=str(2**40)):
-        cleaning(overrides=DEFAULT_CONFIG).clean(directory)
-    assert read_tree(directory) == before
-
-
-def test_a_batch_that_reaches_beyond_the_next_segment_is_refused(tmp_path):
-    """Its parts would lie between the segments, what they say would not: damaged, not long."""
-    spec = batch(11, record(b"unique"), last_offset_delta=2**31 - 1)
+@pytest.mark.parametrize(
+    ("base_offset", "last_offset_delta", "said"),
+    [
+        pytest.param(3, None, "offset 3 does not fit", id="below its segment"),
+        pytest.param(2**40, None, str(2**40), id="out of reach of its segment"),
+        # Its parts would lie between the segments, what they say would not: damaged, not long.
+        pytest.param(11, 2**31 - 1, str(11 + 2**31 - 1), id="beyond the next segment"),
+        # Its last offset is below its first, and so below the next segment's.
+        pytest.param(2**63 - 1, 8, f"offset -{2**63 - 7} does not fit", id="it wraps around"),
+    ],
+)
+def test_a_batch_whose_offsets_do_not_fit_is_refused(
+    tmp_path, base_offset, last_offset_delta, said
+):
+    spec = batch(base_offset, record(b"unique"), last_offset_delta=last_offset_delta)
     directory = damaged_log(tmp_path / "t-0", encode_batch(spec))
     before = read_tree(directory)
-    with pytest.raises(OffsetOverflowError, match=str(11 + 2**31 - 1)):
-        cleaning(overrides=DEFAULT_CONFIG).clean(directory)
-    assert read_tree(directory) == before
-
-
-def test_a_batch_whose_offsets_wrap_around_is_refused(tmp_path):
-    """Its last offset is below its first, and so below the next segment's."""
-    spec = batch(2**63 - 1, record(b"unique"), last_offset_delta=8)
-    directory = damaged_log(tmp_path / "t-0", encode_batch(spec))
-    before = read_tree(directory)
-    with pytest.raises(OffsetOverflowError, match=f"offset -{2**63 - 7} does not fit"):
+    with pytest.raises(OffsetOverflowError, match=said):
         cleaning(overrides=DEFAULT_CONFIG).clean(directory)
     assert read_tree(directory) == before
 

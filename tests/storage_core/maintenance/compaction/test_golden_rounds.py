@@ -11,8 +11,6 @@ from storage_core.json_values import to_json
 from storage_core.maintenance.compaction import key_exchange, partial
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
-from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
-from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records import reader
 from storage_core.records.reader import LEAST_MAPPED_BYTES
 from storage_core.store.local import LocalStore
@@ -119,8 +117,7 @@ def test_keys_that_are_handed_on_in_small_chunks_leave_the_same(
 def test_range_and_ratio_are_those_of_kafka(golden: Golden, tmp_path: Path):
     expected = golden.case["expected"]
     cleaning = cleaning_of(golden)
-    log = cleaning.load(LocalStore(golden.unpack(tmp_path)))
-    cleanable = choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request)
+    cleanable = cleaning.choose(cleaning.load(LocalStore(golden.unpack(tmp_path))))
     assert cleanable.first_dirty_offset == expected["first_dirty"]
     assert cleanable.first_uncleanable_offset == expected["first_uncleanable"]
     assert cleanable.cleanable_ratio == expected["cleanable_ratio"]
@@ -132,16 +129,7 @@ def test_the_offset_map_is_as_full_and_reaches_as_far_as_kafkas(golden: Golden, 
     expected = golden.case["expected"]
     cleaning = cleaning_of(golden)
     store = LocalStore(golden.unpack(tmp_path))
-    log = cleaning.load(store)
-    plan = plan_compaction(
-        log,
-        cleaning.config,
-        cleaning.cleaner,
-        choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request),
-        now_ms=cleaning.request.now_ms,
-        hash_key=bytes(16),
-    )
-    index = index_round(store, plan)
+    index = index_round(store, cleaning.plan(cleaning.load(store)))
     assert len(index.offset_map) == index.stats.keys == expected["map_entries"]
     assert index.latest_offset == expected["map_latest_offset"]
 

@@ -38,8 +38,6 @@ from storage_core.maintenance.compaction.key_sidecar import (
 )
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.pass_one import Choice, HashedBatches
-from storage_core.maintenance.compaction.plan import choose_range
-from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS, open_batches
 from storage_core.records.reader import scan_windows
@@ -216,7 +214,7 @@ def give_sidecars(directory: Path, round_: Cleaning, folder: SidecarFolder) -> N
     """Write sidecars of all segments below the dirty part that have no keyless records."""
     store = LocalStore(directory)
     log = round_.load(store)
-    cleanable = choose_range(PartitionState.of_log(log), round_.config, round_.request)
+    cleanable = round_.choose(log)
     sidecars = folder.of(str(directory))
     clean = [s for s in log.segments if s.base_offset < cleanable.first_dirty_offset]
     for part in clean:

@@ -40,10 +40,9 @@ from storage_core.log import segment_recovery as segment_split
 from storage_core.maintenance.compaction import partition
 from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
 from storage_core.maintenance.compaction.index import IndexStats
-from storage_core.maintenance.compaction.plan import choose_range, map_slots, plan_compaction
+from storage_core.maintenance.compaction.plan import map_slots
 from storage_core.maintenance.compaction.rewrite import RewriteStats
 from storage_core.maintenance.compaction.statistics import CleanedLog, CleanerStats, total_of
-from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.reader import Window, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
@@ -345,11 +344,7 @@ def test_a_split_beside_an_unfinished_swap_and_scratch_files_settles_the_swap(tm
         path = directory / segment_file(0, suffix)
         path.rename(path.with_name(path.name + SWAP_SUFFIX))
     (directory / log_file(0)).write_bytes(b"of the segments that the swap replaces")
-    log = round_.load(store)
-    cleanable = choose_range(PartitionState.of_log(log), round_.config, round_.request)
-    plan = plan_compaction(
-        log, round_.config, round_.cleaner, cleanable, now_ms=NOW, hash_key=bytes(16)
-    )
+    plan = round_.plan(round_.load(store))
     (directory / f"{SCRATCH_PREFIX}run-0").write_bytes(b"")
     # Higher than the swap, which else would not be complete; lower than a part of the split.
     (directory / (segment_file(FAR - 1, ".txnindex") + CLEANED_SUFFIX)).write_bytes(b"")

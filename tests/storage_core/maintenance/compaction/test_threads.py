@@ -13,9 +13,7 @@ from storage_core.filenames import SCRATCH_PREFIX, log_file
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction import pass_one, rewrite
 from storage_core.maintenance.compaction.pass_one import index_round
-from storage_core.maintenance.compaction.plan import choose_range, plan_compaction
 from storage_core.maintenance.compaction.survival import SegmentFilter
-from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_cleaning import Cleaning
@@ -139,11 +137,7 @@ def full_map(tmp_path) -> tuple[Path, Cleaning]:
 def test_what_is_read_ahead_of_a_full_map_counts_for_nothing(full_map, threads):
     directory, few = full_map
     store = LocalStore(directory)
-    log = few.load(store)
-    cleanable = choose_range(PartitionState.of_log(log), few.config, few.request)
-    plan = plan_compaction(
-        log, few.config, few.cleaner, cleanable, now_ms=few.request.now_ms, hash_key=bytes(16)
-    )
+    plan = few.plan(few.load(store))
     one, other = (index_round(store, plan, threads=count) for count in (1, threads))
     assert one.stats == other.stats
     assert one.end_offset == other.end_offset < 3 * BATCHES

@@ -48,7 +48,7 @@ from tests.kit.directories import (
 )
 from tests.kit.golden_data import Golden
 from tests.kit.log_reader import LogReader
-from tests.kit.one_partition import recover_partition, verify_partition
+from tests.kit.one_partition import load_partition, recover_partition, verify_partition
 from tests.storage_core.maintenance.verification.accidents import middle_removed
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,
@@ -451,9 +451,7 @@ def test_an_empty_time_index_makes_a_segment_as_old_as_its_file_until_it_is_rebu
     """What retention goes by is the file's own time; the finding offers the rebuild."""
 
     def age() -> int:
-        log = load_log(
-            LocalStore(root.partition), config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS
-        )
+        log = load_partition(root.partition, config=CONFIG, now_ms=NOW_MS)
         return log.segments[2].largest_timestamp
 
     newest = segments()[2].batches[-1].largest_timestamp
