@@ -48,8 +48,9 @@ def transactions(*entries: tuple[int, int, int, int, int]) -> bytes:
     return np.array(list(entries), TXN_INDEX_ENTRY).tobytes()
 
 
-def faults(findings: list[IndexFinding]) -> list[tuple[IndexFault, int, int, int]]:
-    return [(f.fault, f.entry, f.expected, f.actual) for f in findings]
+def faults(findings: list[IndexFinding]) -> list[str]:
+    """Return "FAULT entry expected actual" of findings."""
+    return [f"{f.fault.name} {f.entry} {f.expected} {f.actual}" for f in findings]
 
 
 GOOD_OFFSETS = offsets((119, 50), (139, 150))
@@ -74,44 +75,24 @@ def test_behind_a_batch_whose_offsets_fall_indexes_are_as_right_as_before():
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        pytest.param(
-            GOOD_OFFSETS + b"\0\0\0",
-            [(IndexFault.RAGGED, 2, 16, 19)],
-            id="ragged tail",
-        ),
-        pytest.param(
-            GOOD_OFFSETS + bytes(80),
-            [(IndexFault.PADDED, 2, 16, 96)],
-            id="preallocated",
-        ),
+        pytest.param(GOOD_OFFSETS + b"\0\0\0", ["RAGGED 2 16 19"], id="ragged tail"),
+        pytest.param(GOOD_OFFSETS + bytes(80), ["PADDED 2 16 96"], id="preallocated"),
         pytest.param(
             offsets((90, 50)),
-            [
-                (IndexFault.LAST_OFFSET_BELOW_BASE, 0, 100, 90),
-                (IndexFault.WRONG_OFFSET, 0, 119, 90),
-            ],
+            ["LAST_OFFSET_BELOW_BASE 0 100 90", "WRONG_OFFSET 0 119 90"],
             id="last offset below the base",
         ),
         pytest.param(
             offsets((139, 150), (119, 50)),
-            [
-                (IndexFault.OFFSET_NOT_RISING, 1, 140, 119),
-                (IndexFault.POSITION_NOT_RISING, 1, 151, 50),
-            ],
+            ["OFFSET_NOT_RISING 1 140 119", "POSITION_NOT_RISING 1 151 50"],
             id="changed places",
         ),
         pytest.param(
-            offsets((119, 50), (139, 151)),
-            [(IndexFault.NO_BATCH, 1, -1, 151)],
-            id="past the last batch",
+            offsets((119, 50), (139, 151)), ["NO_BATCH 1 -1 151"], id="past the last batch"
         ),
-        pytest.param(
-            offsets((119, 49)), [(IndexFault.NO_BATCH, 0, 50, 49)], id="inside of a batch"
-        ),
-        pytest.param(
-            offsets((108, 50)), [(IndexFault.WRONG_OFFSET, 0, 119, 108)], id="shifted offset"
-        ),
-        pytest.param(offsets((119, -1)), [(IndexFault.NO_BATCH, 0, 0, -1)], id="negative position"),
+        pytest.param(offsets((119, 49)), ["NO_BATCH 0 50 49"], id="inside of a batch"),
+        pytest.param(offsets((108, 50)), ["WRONG_OFFSET 0 119 108"], id="shifted offset"),
+        pytest.param(offsets((119, -1)), ["NO_BATCH 0 0 -1"], id="negative position"),
     ],
 )
 def test_an_offset_index_is_told_apart_from_its_log(data, expected):
@@ -122,46 +103,38 @@ def test_an_offset_index_is_told_apart_from_its_log(data, expected):
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        pytest.param(GOOD_TIMES + b"\0", [(IndexFault.RAGGED, 2, 24, 25)], id="ragged tail"),
-        pytest.param(GOOD_TIMES + bytes(24), [(IndexFault.PADDED, 2, 24, 48)], id="preallocated"),
+        pytest.param(GOOD_TIMES + b"\0", ["RAGGED 2 24 25"], id="ragged tail"),
+        pytest.param(GOOD_TIMES + bytes(24), ["PADDED 2 24 48"], id="preallocated"),
         pytest.param(
             times((7_000, 129), (5_000, 139)),
             [
-                (IndexFault.LAST_TIMESTAMP_BELOW_FIRST, 1, 7_000, 5_000),
-                (IndexFault.TIMESTAMP_NOT_RISING, 1, 7_001, 5_000),
-                (IndexFault.WRONG_TIMESTAMP, 1, 7_000, 5_000),
-                (IndexFault.LARGEST_TIMESTAMP_MISSING, 2, 7_000, 5_000),
+                "LAST_TIMESTAMP_BELOW_FIRST 1 7000 5000",
+                "TIMESTAMP_NOT_RISING 1 7001 5000",
+                "WRONG_TIMESTAMP 1 7000 5000",
+                "LARGEST_TIMESTAMP_MISSING 2 7000 5000",
             ],
             id="falling timestamps",
         ),
         pytest.param(
             times((5_000, 109), (7_000, 90)),
-            [
-                (IndexFault.LAST_OFFSET_BELOW_BASE, 1, 100, 90),
-                (IndexFault.OFFSET_NOT_RISING, 1, 109, 90),
-                (IndexFault.NO_BATCH, 1, 109, 90),
-            ],
+            ["LAST_OFFSET_BELOW_BASE 1 100 90", "OFFSET_NOT_RISING 1 109 90", "NO_BATCH 1 109 90"],
             id="last offset below the base",
         ),
         pytest.param(
-            times((5_001, 109), (7_000, 129)),
-            [(IndexFault.WRONG_TIMESTAMP, 0, 5_000, 5_001)],
-            id="wrong timestamp",
+            times((5_001, 109), (7_000, 129)), ["WRONG_TIMESTAMP 0 5000 5001"], id="wrong timestamp"
         ),
         pytest.param(
-            times((5_000, 109), (7_000, 140)),
-            [(IndexFault.NO_BATCH, 1, -1, 140)],
-            id="no offset of a batch",
+            times((5_000, 109), (7_000, 140)), ["NO_BATCH 1 -1 140"], id="no offset of a batch"
         ),
         pytest.param(
             times((4_000, 119), (7_000, 129)),
-            [(IndexFault.NEWER_RECORD_BEFORE, 0, 5_000, 4_000)],
+            ["NEWER_RECORD_BEFORE 0 5000 4000"],
             id="a newer record before",
         ),
-        pytest.param(b"", [(IndexFault.LARGEST_TIMESTAMP_MISSING, 0, 7_000, -1)], id="empty"),
+        pytest.param(b"", ["LARGEST_TIMESTAMP_MISSING 0 7000 -1"], id="empty"),
         pytest.param(
             times((5_000, 109)),
-            [(IndexFault.LARGEST_TIMESTAMP_MISSING, 1, 7_000, 5_000)],
+            ["LARGEST_TIMESTAMP_MISSING 1 7000 5000"],
             id="without its last entry",
         ),
     ],
@@ -175,7 +148,7 @@ def test_a_time_entry_may_name_any_record_of_the_batch_with_its_timestamp():
     assert audit_time_index(BASE, times((5_000, 108), (7_000, 120)), BATCHES) == []
     gap = dataclasses.replace(BATCHES, base_offset=np.array([100, 112, 120, 130]))
     assert faults(audit_time_index(BASE, times((5_000, 110), (7_000, 120)), gap)) == [
-        (IndexFault.NO_BATCH, 0, 119, 110)
+        "NO_BATCH 0 119 110"
     ]
 
 
@@ -183,7 +156,7 @@ def test_an_offset_entry_may_end_with_a_later_batch_of_the_same_append():
     """Brokers before 3.9.1 give an append of several batches one entry."""
     assert audit_offset_index(BASE, offsets((129, 50)), BATCHES) == []
     assert faults(audit_offset_index(BASE, offsets((109, 50)), BATCHES)) == [
-        (IndexFault.WRONG_OFFSET, 0, 119, 109)
+        "WRONG_OFFSET 0 119 109"
     ]
 
 
@@ -207,28 +180,24 @@ def test_an_open_segment_may_lack_its_last_time_entry():
     ("data", "expected"),
     [
         pytest.param(
-            transactions((0, 1, 100, 110, 111)) + b"\0",
-            [(IndexFault.RAGGED, 1, 34, 35)],
-            id="ragged tail",
+            transactions((0, 1, 100, 110, 111)) + b"\0", ["RAGGED 1 34 35"], id="ragged tail"
         ),
         pytest.param(
-            transactions((9, 1, 100, 110, 111)),
-            [(IndexFault.UNKNOWN_VERSION, 0, 0, 9)],
-            id="unknown version",
+            transactions((9, 1, 100, 110, 111)), ["UNKNOWN_VERSION 0 0 9"], id="unknown version"
         ),
         pytest.param(
             transactions((0, 1, 80, 99, 111)),
-            [(IndexFault.LAST_OFFSET_BELOW_BASE, 0, 100, 99)],
+            ["LAST_OFFSET_BELOW_BASE 0 100 99"],
             id="ends below the segment",
         ),
         pytest.param(
             transactions((0, 1, 100, 110, 111), (0, 2, 101, 110, 111)),
-            [(IndexFault.OFFSET_NOT_RISING, 1, 111, 110)],
+            ["OFFSET_NOT_RISING 1 111 110"],
             id="twice the same marker",
         ),
         pytest.param(
             transactions((0, 1, 120, 110, 111)),
-            [(IndexFault.FIRST_OFFSET_ABOVE_LAST, 0, 110, 120)],
+            ["FIRST_OFFSET_ABOVE_LAST 0 110 120"],
             id="begins behind its end",
         ),
     ],
@@ -242,11 +211,9 @@ def test_the_log_tells_which_aborted_transactions_are_missing_or_made_up():
     data = transactions((0, 1, 100, 110, 111), (0, 2, 101, 112, 113))
     both = parse_transaction_index("f", BASE, data)
     assert audit_transaction_index(BASE, data, both) == []
-    assert faults(audit_transaction_index(BASE, data, both[:1])) == [
-        (IndexFault.TRANSACTION_UNKNOWN, 1, -1, 112)
-    ]
+    assert faults(audit_transaction_index(BASE, data, both[:1])) == ["TRANSACTION_UNKNOWN 1 -1 112"]
     assert faults(audit_transaction_index(BASE, data[:34], both)) == [
-        (IndexFault.TRANSACTION_MISSING, 1, 112, -1)
+        "TRANSACTION_MISSING 1 112 -1"
     ]
 
 

@@ -52,115 +52,111 @@ ACTIVE = segment(30) | snapshot(30)
 OTHERS = {"leader-epoch-checkpoint": b"0\n0\n", "partition.metadata": b"version: 0"}
 
 
-@pytest.mark.item("REC-02")
-def test_deleted_files_go_but_for_those_of_a_metadata_snapshot(tmp_path):
-    checkpoint = {"00000000000000000030-0000000001.checkpoint.deleted": b""}
-    gone = segment(0, ".deleted") | {segment_file(0, ".snapshot.deleted"): b""}
-    assert settled(tmp_path, gone | checkpoint | ACTIVE) == checkpoint | ACTIVE
+# What a swap may look like whose last offsets compaction has removed, or that a crash has torn.
+SHORT = log_with(batches=2, records=10)
+TORN = log_with(batches=2, records=10, torn_tail=20)
+TWO_SWAPS = segment(0, log=log_with(batches=1, records=10)) | segment(
+    20, log=log_with(batches=1, records=10, base_offset=20)
+)
+CHECKPOINT = {"00000000000000000030-0000000001.checkpoint.deleted": b""}
+STRANGE = {"notes.txt": b"", "x.log": b"", ".hidden": b"", "12": b""}
+KEPT, SWAPPED = OLD_ONES | ACTIVE, NEW | ACTIVE
 
 
-@pytest.mark.item("REC-03")
-@pytest.mark.item("REC-06")
-def test_only_cleaned_files_leave_the_old_segments(tmp_path):
-    assert settled(tmp_path, OLD_ONES | ACTIVE | segment(0, ".cleaned")) == OLD_ONES | ACTIVE
+def swap_of(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{name}.swap": data for name, data in files.items()}
 
 
-@pytest.mark.item("REC-03")
+def renamed_of(count: int) -> dict[str, bytes]:
+    """A segment of which so many files have become a swap."""
+    names = list(segment(0))
+    suffixes = [".swap"] * count + [".cleaned"] * (len(names) - count)
+    return {
+        name + suffix: SWAP[f"{name}.swap"] for name, suffix in zip(names, suffixes, strict=True)
+    }
+
+
+@pytest.mark.item("REC-02", "REC-03", "REC-04", "REC-05", "REC-06")
 @pytest.mark.parametrize(
-    ("cleaned_at", "is_dropped"),
+    ("files", "left"),
     [
-        pytest.param(0, True, id="at the lowest cleaned file"),
-        pytest.param(10, False, id="below it"),
+        pytest.param(
+            segment(0, ".deleted") | {segment_file(0, ".snapshot.deleted"): b""} | CHECKPOINT,
+            CHECKPOINT,
+            id="deleted files go, but for those of a metadata snapshot",
+        ),
+        pytest.param(KEPT | segment(0, ".cleaned"), KEPT, id="cleaned files alone"),
+        pytest.param(
+            KEPT | SWAP | segment(0, ".cleaned"), KEPT, id="a swap at the lowest cleaned file"
+        ),
+        pytest.param(KEPT | SWAP | segment(10, ".cleaned"), SWAPPED, id="a swap below it"),
+        pytest.param(
+            KEPT
+            | segment(30, ".swap", log_with(batches=1, base_offset=30))
+            | segment(10, ".cleaned"),
+            KEPT,
+            id="a swap above it",
+        ),
+        pytest.param(KEPT | renamed_of(1), KEPT, id="a mix, the first file renamed"),
+        pytest.param(KEPT | renamed_of(2), KEPT, id="a mix, all but one renamed"),
+        pytest.param(
+            KEPT | snapshot(10) | snapshot(20) | SWAP | OTHERS,
+            SWAPPED | OTHERS,
+            id="a swap replaces its range, snapshots included",
+        ),
+        pytest.param(
+            KEPT | {segment_file(base, TXN): b"x" for base in (0, 20)} | SWAP,
+            SWAPPED,
+            id="transaction indexes of replaced segments",
+        ),
+        pytest.param(
+            KEPT | segment(0, ".swap", SHORT),
+            segment(0, log=SHORT) | segment(20) | ACTIVE,
+            id="the range ends with the last batch",
+        ),
+        pytest.param(
+            KEPT | segment(0, ".swap", TORN),
+            segment(0, log=TORN) | segment(20) | ACTIVE,
+            id="a torn last batch does not count",
+        ),
+        pytest.param(
+            KEPT | segment(10, ".swap", b""),
+            segment(0) | segment(10, log=b"") | segment(20) | ACTIVE,
+            id="an empty swap replaces its namesakes",
+        ),
+        pytest.param(
+            KEPT | snapshot(10) | swap_of(TWO_SWAPS),
+            ACTIVE | TWO_SWAPS,
+            id="everything between two swaps goes",
+        ),
+        pytest.param(
+            ACTIVE
+            | {segment_file(0, LOG): NEW[segment_file(0, LOG)]}
+            | {name: data for name, data in SWAP.items() if LOG not in name},
+            SWAPPED,
+            id="indexes whose log is in place",
+        ),
+        pytest.param(
+            KEPT | {segment_file(20, INDEX) + ".swap": b"new index"},
+            KEPT | {segment_file(20, INDEX): b"new index"},
+            id="an offset index alone",
+        ),
+        pytest.param(
+            segment(0) | segment(10) | segment(20, ".deleted") | SWAP,
+            NEW,
+            id="old segments that are renamed already",
+        ),
+        pytest.param(
+            KEPT | {f"pylog-scratch-7-{name}.part": b"" for name in segment(0)},
+            KEPT,
+            id="scratch files of a run that was killed",
+        ),
+        pytest.param(STRANGE | SWAP, STRANGE | NEW, id="names without a leading number stay"),
+        pytest.param(KEPT | OTHERS, KEPT | OTHERS, id="at rest"),
     ],
 )
-def test_a_swap_counts_only_below_the_lowest_cleaned_file(tmp_path, cleaned_at, is_dropped):
-    left = settled(tmp_path, OLD_ONES | ACTIVE | SWAP | segment(cleaned_at, ".cleaned"))
-    assert left == (OLD_ONES | ACTIVE if is_dropped else NEW | ACTIVE)
-
-
-@pytest.mark.item("REC-03")
-def test_a_swap_above_the_lowest_cleaned_file_goes_too(tmp_path):
-    swap = segment(30, ".swap", log_with(batches=1, base_offset=30))
-    left = settled(tmp_path, OLD_ONES | ACTIVE | swap | segment(10, ".cleaned"))
-    assert left == OLD_ONES | ACTIVE
-
-
-@pytest.mark.item("REC-03")
-@pytest.mark.item("REC-06")
-@pytest.mark.parametrize("renamed", [1, 2], ids=["the first file renamed", "all but one renamed"])
-def test_a_mix_of_cleaned_and_swap_files_of_one_segment_leaves_the_old_ones(tmp_path, renamed):
-    names = list(segment(0))
-    half = {
-        name + (".swap" if number < renamed else ".cleaned"): SWAP[f"{name}.swap"]
-        for number, name in enumerate(names)
-    }
-    assert settled(tmp_path, OLD_ONES | ACTIVE | half) == OLD_ONES | ACTIVE
-
-
-@pytest.mark.item("REC-04")
-@pytest.mark.item("REC-06")
-def test_a_swap_replaces_what_lies_in_its_range_snapshots_included(tmp_path):
-    files = OLD_ONES | snapshot(10) | snapshot(20) | ACTIVE | SWAP | OTHERS
-    assert settled(tmp_path, files) == NEW | ACTIVE | OTHERS
-
-
-@pytest.mark.item("REC-04")
-def test_the_transaction_indexes_of_replaced_segments_go(tmp_path):
-    txn_indexes = {segment_file(base, TXN): b"x" for base in (0, 20)}
-    assert settled(tmp_path, OLD_ONES | txn_indexes | ACTIVE | SWAP) == NEW | ACTIVE
-
-
-@pytest.mark.item("REC-04")
-def test_the_range_ends_with_the_last_batch_of_the_swap(tmp_path):
-    """Compaction removed the last offsets: what begins above them is not in the range."""
-    short = segment(0, ".swap", log_with(batches=2, records=10))
-    left = settled(tmp_path, OLD_ONES | ACTIVE | short)
-    assert left == segment(0, log=log_with(batches=2, records=10)) | segment(20) | ACTIVE
-
-
-@pytest.mark.item("REC-04")
-def test_an_empty_swap_replaces_nothing_but_its_namesakes(tmp_path):
-    empty = segment(10, ".swap", b"")
-    left = settled(tmp_path, OLD_ONES | ACTIVE | empty)
-    assert left == segment(0) | segment(10, log=b"") | segment(20) | ACTIVE
-
-
-@pytest.mark.item("REC-04")
-def test_everything_between_two_swaps_goes(tmp_path):
-    first = segment(0, ".swap", log_with(batches=1, records=10))
-    second = segment(20, ".swap", log_with(batches=1, records=10, base_offset=20))
-    left = settled(tmp_path, OLD_ONES | snapshot(10) | ACTIVE | first | second)
-    assert left == ACTIVE | {
-        name.removesuffix(".swap"): data for name, data in (first | second).items()
-    }
-
-
-@pytest.mark.item("REC-04")
-def test_a_torn_last_batch_of_a_swap_does_not_count(tmp_path):
-    torn = log_with(batches=2, records=10, torn_tail=20)
-    left = settled(tmp_path, OLD_ONES | ACTIVE | segment(0, ".swap", torn))
-    assert left == segment(0, log=torn) | segment(20) | ACTIVE
-
-
-@pytest.mark.item("REC-05")
-def test_indexes_whose_log_is_in_place_already_lose_the_suffix(tmp_path):
-    log = {segment_file(0, LOG): NEW[segment_file(0, LOG)]}
-    indexes = {name: data for name, data in SWAP.items() if LOG not in name}
-    assert settled(tmp_path, log | indexes | ACTIVE) == NEW | ACTIVE
-
-
-@pytest.mark.item("REC-05")
-@pytest.mark.item("REC-06")
-def test_an_offset_index_alone_replaces_the_old_one(tmp_path):
-    alone = {segment_file(20, INDEX) + ".swap": b"new index"}
-    left = settled(tmp_path, OLD_ONES | ACTIVE | alone)
-    assert left == OLD_ONES | ACTIVE | {segment_file(20, INDEX): b"new index"}
-
-
-@pytest.mark.item("REC-06")
-def test_old_segments_that_are_renamed_already_go_with_the_others(tmp_path):
-    files = segment(0) | segment(10) | segment(20, ".deleted") | ACTIVE | SWAP
-    assert settled(tmp_path, files) == NEW | ACTIVE
+def test_a_load_settles_what_a_crash_left(tmp_path, files, left):
+    assert settled(tmp_path, files | ACTIVE) == left | ACTIVE
 
 
 def test_logs_lose_the_suffix_before_their_indexes(tmp_path):
@@ -193,21 +189,6 @@ def test_swaps_replace_none_of_their_own_when_the_power_fails(tmp_path):
             watched.leave(Loss.SOME_NAMES, seed=6 * number + seed)
             assert settled(disk, {}) == logs, f"{number}, {seed}"
         number += 1
-
-
-def test_scratch_files_of_a_run_that_was_killed_go(tmp_path):
-    scratch = {f"pylog-scratch-7-{name}.part": b"" for name in segment(0)}
-    assert settled(tmp_path, OLD_ONES | ACTIVE | scratch) == OLD_ONES | ACTIVE
-
-
-def test_names_without_a_leading_number_are_left_alone(tmp_path):
-    strange = {"notes.txt": b"", "x.log": b"", ".hidden": b"", "12": b""}
-    assert settled(tmp_path, strange | SWAP | ACTIVE) == strange | NEW | ACTIVE
-
-
-def test_a_directory_at_rest_needs_nothing(tmp_path):
-    files = OLD_ONES | ACTIVE | OTHERS
-    assert settled(tmp_path, files) == files
 
 
 def test_nothing_is_written_while_it_is_planned(tmp_path):

@@ -54,6 +54,12 @@ def objects():
     forget_memory("memory://test-ingest")
 
 
+def synced(objects, tmp_path, *segments, **more):
+    """Sync a partition of these segments to the mirror; return both stores."""
+    sync(write_files(tmp_path, *segments, **more), objects[0])
+    return objects
+
+
 def contents(target):
     return {
         file.name: target.read_file(file.name, limit_bytes=1 << 20) for file in target.list_files()
@@ -87,8 +93,7 @@ def test_closed_segments_are_taken_and_the_newest_one_stays(objects, tmp_path):
 
 
 def test_companions_of_a_segment_are_one_object(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6), segment(12))
     ingest(mirror, managed)
     keys = [info.key for info in managed.list("orders-0/data/")]
     names = sorted(key.rpartition("/")[2] for key in keys)
@@ -103,8 +108,7 @@ def test_companions_of_a_segment_are_one_object(objects, tmp_path):
 
 
 def test_a_second_ingest_takes_only_what_is_new(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     ingest(mirror, managed)
     before = {info.key: info.etag for info in managed.list()}
     planned, _ = ingest(mirror, managed)
@@ -124,8 +128,7 @@ def test_a_second_ingest_takes_only_what_is_new(objects, tmp_path):
 
 
 def test_nothing_new_is_seen_in_the_first_listing_alone(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     listed = mirror_of(mirror).first
     assert has_candidates(listed, target_of(managed), IngestRules())
     ingest(mirror, managed)
@@ -151,8 +154,7 @@ def test_a_segment_that_changes_between_two_listings_is_not_taken_nor_what_follo
 
 
 def test_a_segment_that_only_the_second_listing_has_is_not_settled(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     first = mirror_of(mirror).first
     grown = write_files(tmp_path, segment(0), segment(6), segment(12), segment(18))
     sync(
@@ -164,8 +166,7 @@ def test_a_segment_that_only_the_second_listing_has_is_not_settled(objects, tmp_
 
 
 def test_an_inventory_without_tags_is_a_first_look_by_sizes(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6), segment(12))
     first = [replace(file, etag="") for file in mirror_of(mirror).first]
     planned, _ = ingest(mirror, managed, first=first)
     assert [one.segment.base_offset for one in planned.plan.segments] == [0, 6]
@@ -173,8 +174,7 @@ def test_an_inventory_without_tags_is_a_first_look_by_sizes(objects, tmp_path):
 
 
 def test_a_mirror_that_nobody_writes_any_more_is_taken_whole(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     planned, _ = ingest(mirror, managed, rules=STOPPED)
     assert not planned.plan.skip_reasons
     assert read_managed(managed).keys() >= {log_file(0), log_file(6)}
@@ -183,24 +183,21 @@ def test_a_mirror_that_nobody_writes_any_more_is_taken_whole(objects, tmp_path):
 
 
 def test_what_is_not_known_to_be_replicated_stays(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6), segment(12))
     planned, _ = ingest(mirror, managed, high_watermark=11)
     assert planned.plan.skip_reasons == {6: LeftReason.ABOVE_HIGH_WATERMARK, 12: LeftReason.OPEN}
     assert target_of(managed).manifest.checkpoints.high_watermark == 6
 
 
 def test_a_high_watermark_is_never_guessed(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     ingest(mirror, managed)
     assert target_of(managed).manifest.checkpoints.high_watermark is None
 
 
 def test_segments_that_overlap_are_refused(objects, tmp_path):
     """A sync that does not delete keeps what its broker has compacted into a larger segment."""
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0, batches=6), segment(6), segment(12)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0, batches=6), segment(6), segment(12))
     with pytest.raises(GuardRefusedError, match="holds offsets up to 11") as caught:
         ingest(mirror, managed)
     assert caught.value.code == "OVERLAPPING_SEGMENTS"
@@ -226,8 +223,9 @@ def test_a_leader_epoch_file_of_another_replica_is_refused(objects, tmp_path):
 
 
 def test_another_history_than_what_was_taken_before_is_refused(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0, leader_epoch=1), segment(6, leader_epoch=1)), mirror)
+    mirror, managed = synced(
+        objects, tmp_path, segment(0, leader_epoch=1), segment(6, leader_epoch=1)
+    )
     ingest(mirror, managed)
     other = [segment(0, leader_epoch=4), segment(6, leader_epoch=4), segment(12, leader_epoch=4)]
     sync(write_files(tmp_path, *other), mirror)
@@ -236,8 +234,7 @@ def test_another_history_than_what_was_taken_before_is_refused(objects, tmp_path
 
 
 def test_another_topic_of_the_same_name_is_refused(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6), topic_id=TOPIC_ID), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6), topic_id=TOPIC_ID)
     ingest(mirror, managed)
     other = write_files(tmp_path, segment(0), segment(6), segment(12), topic_id="Z" * 22)
     sync(other, mirror)
@@ -246,8 +243,7 @@ def test_another_topic_of_the_same_name_is_refused(objects, tmp_path):
 
 
 def test_a_hole_between_what_was_taken_and_what_is_there_is_refused(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     ingest(mirror, managed)
     later = write_files(tmp_path / "later", segment(20), segment(26))
     sync(later, mirror, delete=True)
@@ -257,8 +253,7 @@ def test_a_hole_between_what_was_taken_and_what_is_there_is_refused(objects, tmp
 
 
 def test_a_hole_that_the_brokers_own_retention_made_is_none(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     ingest(mirror, managed)
     sync(write_files(tmp_path / "later", segment(20), segment(26)), mirror, delete=True)
     ingest(mirror, managed, log_start_offset=20)
@@ -272,8 +267,7 @@ def test_a_hole_that_the_brokers_own_retention_made_is_none(objects, tmp_path):
 def test_an_ingest_goes_on_after_the_managed_root_has_removed_and_rewritten_segments(
     objects, tmp_path
 ):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6), segment(12))
     ingest(mirror, managed)
     store = target_of(managed)
     store.delete(log_file(0))
@@ -292,8 +286,7 @@ def test_an_ingest_goes_on_after_the_managed_root_has_removed_and_rewritten_segm
 
 @pytest.mark.parametrize("torn_tail", [b"\0" * 7, b"x" * 100], ids=["zeros", "garbage"])
 def test_a_closed_segment_that_ends_inside_a_batch_is_refused(objects, tmp_path, torn_tail):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0, torn_tail=torn_tail), segment(6)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0, torn_tail=torn_tail), segment(6))
     with pytest.raises(CorruptRecordError, match="expected the last batch to end at"):
         ingest(mirror, managed)
 
@@ -328,8 +321,7 @@ def test_names_that_are_not_kafkas_never_become_files(objects, tmp_path):
 
 
 def test_an_empty_closed_segment_is_taken_without_an_object(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, SegmentSpec(base_offset=0), segment(6), segment(12)), mirror)
+    mirror, managed = synced(objects, tmp_path, SegmentSpec(base_offset=0), segment(6), segment(12))
     ingest(mirror, managed)
     assert target_of(managed).manifest.files[log_file(0)].key == ""
 
@@ -386,8 +378,7 @@ def test_a_mirror_that_changes_while_it_is_copied_commits_nothing(objects, tmp_p
 
 
 def test_a_plan_says_what_it_costs(objects, tmp_path):
-    mirror, managed = objects
-    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    mirror, managed = synced(objects, tmp_path, segment(0), segment(6), segment(12))
     planned, _ = ingest(mirror, managed)
     cost, plan = planned.cost, planned.plan
     assert cost.moved_bytes == plan.record_bytes + plan.companion_bytes

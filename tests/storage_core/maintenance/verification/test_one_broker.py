@@ -49,15 +49,11 @@ def disks(tmp_path: Path) -> Disks:
     return Disks(unpack_archive(ARCHIVE, tmp_path))
 
 
-def look(*paths: Path) -> tuple[list[ObservedRoot], list[tuple[str, str | None, str]]]:
-    """Return the directories, and (code, partition, severity) of what is a warning or worse."""
+def look(*paths: Path) -> tuple[list[ObservedRoot], list[str]]:
+    """Return the directories, and "CODE partition severity" of what is a warning or worse."""
     roots, placed = verify_log_directories([(str(path), Role.BROKER) for path in paths])
     return roots, [
-        (
-            entry.finding.code.value,
-            None if entry.partition is None else str(entry.partition),
-            entry.finding.severity.value,
-        )
+        f"{entry.finding.code.value} {entry.partition or '-'} {entry.finding.severity.value}"
         for entry in placed
         if entry.finding.severity.rank >= LEAST
     ]
@@ -68,7 +64,7 @@ def fates(roots: list[ObservedRoot]) -> dict[str, Start]:
 
 
 # The broker registered the ids of both.
-ABSENT = ("LOG_DIRECTORY_ABSENT", "__cluster_metadata-0", "warn")
+ABSENT = "LOG_DIRECTORY_ABSENT __cluster_metadata-0 warn"
 
 
 def test_nothing_is_found_in_both_directories_nor_in_the_one_without_metadata(disks):
@@ -190,16 +186,16 @@ def test_a_controller_alone_applies_no_config(disks):
         lines = path.read_text().replace("node.id=1", "node.id=9").splitlines()
         # No broker has registered its directories.
         path.write_text("\n".join(each for each in lines if "directory.id" not in each))
-    assert "TOPIC_CONFIG_REFUSED" not in {code for code, _, _ in look(*disks.roots)[1]}
+    assert not [said for said in look(*disks.roots)[1] if "TOPIC_CONFIG_REFUSED" in said]
 
 
 @pytest.mark.parametrize(
     ("free", "inodes", "is_clean", "expected"),
     [
-        (0, 9, True, [("DISK_FULL", None, "fatal")]),
-        (9, 0, True, [("DISK_FULL", None, "fatal")]),
-        (1, 9, True, [("DISK_FULL", None, "warn")]),
-        (1, 9, False, [("DISK_FULL", None, "error")]),
+        (0, 9, True, ["DISK_FULL - fatal"]),
+        (9, 0, True, ["DISK_FULL - fatal"]),
+        (1, 9, True, ["DISK_FULL - warn"]),
+        (1, 9, False, ["DISK_FULL - error"]),
         (1 << 20, 9, False, []),
     ],
 )
@@ -218,59 +214,31 @@ def test_a_disk_needs_room_for_a_start(disks, monkeypatch, free, inodes, is_clea
 @pytest.mark.parametrize(
     ("accident", "expected", "expected_fates"),
     [
-        (
-            "topic-id-other",
-            [("TOPIC_ID_INCONSISTENT", "orders-0", "error")],
-            {"orders-0": Start.STRAYED},
-        ),
-        (
-            "topic-id-missing",
-            [("PARTITION_STRAYED", "orders-0", "error")],
-            {"orders-0": Start.STRAYED},
-        ),
+        ("topic-id-other", ["TOPIC_ID_INCONSISTENT orders-0 error"], {"orders-0": Start.STRAYED}),
+        ("topic-id-missing", ["PARTITION_STRAYED orders-0 error"], {"orders-0": Start.STRAYED}),
         (
             "topic-id-missing-quiet",
-            [("PARTITION_STRAYED", "__consumer_offsets-1", "warn")],
+            ["PARTITION_STRAYED __consumer_offsets-1 warn"],
             {"__consumer_offsets-1": Start.STRAYED},
         ),
-        (
-            "partition-unknown",
-            [("PARTITION_STRAYED", "orders-7", "error")],
-            {"orders-7": Start.STRAYED},
-        ),
-        ("topic-unknown", [("PARTITION_STRAYED", "gone-0", "error")], {"gone-0": Start.STRAYED}),
-        (
-            "future-alone",
-            [("FUTURE_ALONE", "orders-0", "error")],
-            {f"orders-0{FUTURE}": Start.EMPTIED},
-        ),
+        ("partition-unknown", ["PARTITION_STRAYED orders-7 error"], {"orders-7": Start.STRAYED}),
+        ("topic-unknown", ["PARTITION_STRAYED gone-0 error"], {"gone-0": Start.STRAYED}),
+        ("future-alone", ["FUTURE_ALONE orders-0 error"], {f"orders-0{FUTURE}": Start.EMPTIED}),
         ("future-alone-here", [], {}),
         ("future-beside", [], {}),
-        (
-            "future-assigned",
-            [("FUTURE_PROMOTED", "orders-0", "warn")],
-            {"orders-0": Start.DELETED},
-        ),
-        ("absent", [("PARTITION_ABSENT", "orders-1", "error")], {"orders-1": Start.CREATED}),
-        ("linked", [("PARTITION_LINKED", "orders-0", "warn")], {"orders-0": Start.UNKNOWN}),
+        ("future-assigned", ["FUTURE_PROMOTED orders-0 warn"], {"orders-0": Start.DELETED}),
+        ("absent", ["PARTITION_ABSENT orders-1 error"], {"orders-1": Start.CREATED}),
+        ("linked", ["PARTITION_LINKED orders-0 warn"], {"orders-0": Start.UNKNOWN}),
         ("moved-to-other-disk", [], {}),
-        ("duplicate", [("PARTITION_DUPLICATE", "orders-0", "fatal")], {}),
-        ("metadata-twice", [("PARTITION_DUPLICATE", "__cluster_metadata-0", "fatal")], {}),
-        (
-            "quorum-empty",
-            [("QUORUM_STATE_BROKEN", "__cluster_metadata-0", "fatal")],
-            {},
-        ),
-        (
-            "metadata-snapshot-garbage",
-            [("CLUSTER_METADATA_BROKEN", "__cluster_metadata-0", "fatal")],
-            {},
-        ),
+        ("duplicate", ["PARTITION_DUPLICATE orders-0 fatal"], {}),
+        ("metadata-twice", ["PARTITION_DUPLICATE __cluster_metadata-0 fatal"], {}),
+        ("quorum-empty", ["QUORUM_STATE_BROKEN __cluster_metadata-0 fatal"], {}),
+        ("metadata-snapshot-garbage", ["CLUSTER_METADATA_BROKEN __cluster_metadata-0 fatal"], {}),
         ("metadata-snapshot-torn", [], {}),
         ("metadata-snapshot-empty", [], {}),
-        ("future-same-directory", [("FUTURE_BESIDE_LOG", "orders-0", "fatal")], {}),
-        ("future-same-elsewhere", [("FUTURE_BESIDE_LOG", "orders-0", "warn")], {}),
-        ("disks-merged", [("FUTURE_BESIDE_LOG", "events-0", "warn")], {}),
+        ("future-same-directory", ["FUTURE_BESIDE_LOG orders-0 fatal"], {}),
+        ("future-same-elsewhere", ["FUTURE_BESIDE_LOG orders-0 warn"], {}),
+        ("disks-merged", ["FUTURE_BESIDE_LOG events-0 warn"], {}),
     ],
 )
 def test_the_clusters_metadata_decides(disks, accident, expected, expected_fates):
@@ -283,7 +251,7 @@ def test_the_clusters_metadata_decides(disks, accident, expected, expected_fates
 def test_with_one_directory_the_partition_of_another_topic_is_named_as_well(disks):
     ACCIDENTS["topic-id-other"](disks)
     roots, found = look(disks.first)
-    assert found == [("TOPIC_ID_INCONSISTENT", "orders-0", "error"), ABSENT]
+    assert found == ["TOPIC_ID_INCONSISTENT orders-0 error", ABSENT]
     assert fates(roots)["orders-0"] is Start.STRAYED
 
 
@@ -316,7 +284,7 @@ def test_a_link_that_the_metadata_give_to_nobody_is_set_aside(disks):
     ACCIDENTS["linked"](disks)
     (disks.first / "orders-0").rename(disks.first / "orders-7")
     roots, found = look(*disks.roots)
-    assert ("PARTITION_STRAYED", "orders-7", "error") in found
+    assert "PARTITION_STRAYED orders-7 error" in found
     assert fates(roots) == {"orders-7": Start.STRAYED, "orders-0": Start.CREATED}
 
 
@@ -361,7 +329,7 @@ def test_the_marker_of_a_clean_shutdown_may_be_an_empty_folder(disks):
     assert found == []
     assert [root.context.is_clean for root in roots] == [True, True]
     (disks.last / ".kafka_cleanshutdown" / "notes.txt").write_bytes(b"mine")
-    assert look(*disks.roots)[1] == [("FILE_IS_FOLDER", None, "fatal")]
+    assert look(*disks.roots)[1] == ["FILE_IS_FOLDER - fatal"]
 
 
 def test_a_partition_whose_id_is_a_folder_is_not_judged_by_the_metadata(disks):
@@ -374,9 +342,9 @@ def test_a_broken_link_is_no_partition_whatever_ids_the_directories_have(disks, 
     ACCIDENTS["linked-broken-last"](disks)
     ACCIDENTS[accident](disks)
     roots, found = look(*disks.roots)
-    assert ("PARTITION_ABSENT", "events-0", "fatal") in found
+    assert "PARTITION_ABSENT events-0 fatal" in found
     # The broker takes the directory offline, and makes an empty log in the other one.
-    assert ("PARTITION_ABSENT", "events-0", "error") in found
+    assert "PARTITION_ABSENT events-0 error" in found
     assert roots[0].fates == {str(disks.first / "events-0"): Start.CREATED}
 
 
@@ -385,7 +353,7 @@ def test_an_absent_partition_is_made_anew_where_the_ids_of_directories_are_lost(
     ACCIDENTS["absent"](disks)
     ACCIDENTS["meta-v0-all"](disks)
     roots, found = look(*disks.roots)
-    assert ("PARTITION_ABSENT", "orders-1", "error") in found
+    assert "PARTITION_ABSENT orders-1 error" in found
     assert fates(roots) == {"orders-1": Start.CREATED}
     assert look(disks.first)[1] == [ABSENT]
 
@@ -393,7 +361,7 @@ def test_an_absent_partition_is_made_anew_where_the_ids_of_directories_are_lost(
 def test_partitions_in_a_directory_that_was_not_named_are_not_missed(disks):
     shutil.rmtree(disks["orders-1"])
     assert look(disks.first)[1] == [ABSENT]
-    assert look(*disks.roots)[1] == [("PARTITION_ABSENT", "orders-1", "error")]
+    assert look(*disks.roots)[1] == ["PARTITION_ABSENT orders-1 error"]
 
 
 def test_a_directory_marked_for_deletion_is_no_partition(disks):
@@ -495,23 +463,23 @@ def test_of_several_free_ids_that_of_the_partitions_is_taken_else_all_are_named(
 
 
 def test_a_quorum_that_has_not_begun_needs_all_of_its_snapshot(disks):
-    assert "BOOTSTRAP_SNAPSHOT_CUT" not in {code for code, _, _ in look(*disks.roots)[1]}
+    assert not [said for said in look(*disks.roots)[1] if "BOOTSTRAP_SNAPSHOT_CUT" in said]
     ACCIDENTS["metadata-unstarted"](disks)
-    assert "BOOTSTRAP_SNAPSHOT_CUT" not in {code for code, _, _ in look(*disks.roots)[1]}
+    assert not [said for said in look(*disks.roots)[1] if "BOOTSTRAP_SNAPSHOT_CUT" in said]
     snapshot = disks[METADATA] / f"{0:020d}-{0:010d}.checkpoint"
     for size in (snapshot.stat().st_size - 7, 20):
         snapshot.write_bytes(snapshot.read_bytes()[:size])
         found = look(*disks.roots)[1]
-        assert ("BOOTSTRAP_SNAPSHOT_CUT", METADATA, "error") in found
+        assert f"BOOTSTRAP_SNAPSHOT_CUT {METADATA} error" in found
     # A broker ends where not even the magic of its first batch is left.
     snapshot.write_bytes(snapshot.read_bytes()[:5])
-    assert ("CLUSTER_METADATA_BROKEN", METADATA, "fatal") in look(*disks.roots)[1]
+    assert f"CLUSTER_METADATA_BROKEN {METADATA} fatal" in look(*disks.roots)[1]
 
 
 def test_without_the_metadata_a_copy_beside_its_log_may_end_the_start(disks):
     ACCIDENTS["future-same-directory"](disks)
     shutil.rmtree(disks[METADATA])
-    assert ("FUTURE_BESIDE_LOG", "orders-0", "error") in look(*disks.roots)[1]
+    assert "FUTURE_BESIDE_LOG orders-0 error" in look(*disks.roots)[1]
 
 
 def test_an_edited_node_id_is_one_finding_a_directory_and_sets_no_log_aside(disks):
@@ -519,7 +487,7 @@ def test_an_edited_node_id_is_one_finding_a_directory_and_sets_no_log_aside(disk
         path = root / "meta.properties"
         path.write_text(path.read_text().replace("node.id=1", "node.id=7"))
     roots, found = look(*disks.roots)
-    assert found == [("NODE_ID_WRONG", None, "fatal")] * 2
+    assert found == ["NODE_ID_WRONG - fatal"] * 2
     assert fates(roots) == {}
 
 
@@ -528,5 +496,5 @@ def test_of_two_copies_that_differ_none_decides(disks):
     (log,) = (disks.last / "__cluster_metadata-0").glob("*.log")
     log.write_bytes(log.read_bytes()[:-1])
     roots, found = look(*disks.roots)
-    assert ("PARTITION_DUPLICATE", "__cluster_metadata-0", "fatal") in found
+    assert "PARTITION_DUPLICATE __cluster_metadata-0 fatal" in found
     assert not any(root.has_metadata for root in roots)
