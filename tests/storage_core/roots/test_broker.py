@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -49,22 +48,8 @@ def directory(tmp_path: Path) -> Path:
     return log
 
 
-def open_root(directory: Path, **how: bool) -> HeldBrokerRoot:
-    return HeldBrokerRoot(str(directory), run_id="run", **{"mark_clean": True} | how)
-
-
-class Writing(HeldBrokerRoot):
-    """A run that has begun to write, and may commit to the partition that is ours."""
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self.begin_writing()
-        self.allow_commits([Path(self.location) / "ours-0"])
-        return self
-
-
-def writing(directory: Path, **how: bool) -> Writing:
-    return Writing(str(directory), run_id="run", **{"mark_clean": True} | how)
+def open_root(directory: Path, *, mark_clean: bool = True) -> HeldBrokerRoot:
+    return HeldBrokerRoot(str(directory), run_id="run", mark_clean=mark_clean)
 
 
 def marker(directory: Path) -> bytes | None:
@@ -76,8 +61,10 @@ class CrashError(Exception):
     pass
 
 
-def crash_in(opened: Writing, *, after: str) -> None:
+def crash_in(opened: HeldBrokerRoot, *, after: str) -> None:
     with opened as root:
+        root.begin_writing()
+        root.allow_commits([Path(root.location) / "ours-0"])
         if after == "the commits ended":
             root.settle_commits({}, is_whole=True)
         raise CrashError
@@ -109,14 +96,16 @@ def test_a_directory_without_marker_gets_none(directory):
 @pytest.mark.item("DIR-03")
 def test_an_error_amid_commits_that_had_not_begun_leaves_the_directory_clean(directory):
     with pytest.raises(CrashError):
-        crash_in(writing(directory), after="the commits began")
+        crash_in(open_root(directory), after="the commits began")
     assert marker(directory) == MARKER
 
 
 @pytest.mark.item("DIR-03")
 def test_an_error_amid_a_commit_that_nobody_can_finish_leaves_the_directory_unclean(directory):
     def crash() -> None:
-        with writing(directory) as root:
+        with open_root(directory) as root:
+            root.begin_writing()
+            root.allow_commits([directory / "ours-0"])
             claim_path(root.scratch, directory / "ours-0", "run").write_bytes(b"no claim\n")
             raise CrashError
 
@@ -129,7 +118,7 @@ def test_an_error_amid_a_commit_that_nobody_can_finish_leaves_the_directory_uncl
 @pytest.mark.item("DIR-03")
 def test_an_error_while_nothing_is_being_committed_leaves_the_directory_clean(directory):
     with pytest.raises(CrashError):
-        crash_in(writing(directory), after="the commits ended")
+        crash_in(open_root(directory), after="the commits ended")
     assert marker(directory) == MARKER
 
 
@@ -173,7 +162,9 @@ def begin_commit(root: HeldBrokerRoot, directory: Path) -> Path:
 
 @pytest.mark.item("DIR-03", "DIR-12")
 def test_what_had_begun_on_a_disk_that_failed_is_finished_by_the_next_run(directory):
-    with writing(directory, is_alone=False) as root:
+    with HeldBrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
         path = begin_commit(root, directory)
         root.give_up(StorageError(str(directory), "Input/output error"))
         root.settle_commits({}, is_whole=False)
@@ -218,7 +209,9 @@ def test_a_run_that_is_killed_after_it_has_finished_what_had_begun_has_not_lost_
 
 def kill_amid_a_commit(directory: Path) -> None:
     """Leave a log directory as a run does that is killed after the first of two changes."""
-    root = writing(directory).__enter__()
+    root = open_root(directory).__enter__()
+    root.begin_writing()
+    root.allow_commits([directory / "ours-0"])
     begin_commit(root, directory)
     # The holder of the lock sees that its parent is gone.
     root._lock.release()
@@ -323,7 +316,9 @@ def test_what_a_run_by_a_link_left_is_found_by_one_by_the_real_path(directory, i
 
 @pytest.mark.item("DIR-03", "DIR-12")
 def test_what_had_not_begun_on_a_disk_that_failed_never_will(directory):
-    with writing(directory, is_alone=False) as root:
+    with HeldBrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
         path = claim_path(root.scratch, directory / "ours-0", "run")
         root.give_up(StorageError(str(directory), "Input/output error"))
     with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(path):
@@ -338,7 +333,9 @@ def test_no_late_task_commits_where_the_run_could_not_be_ended(directory, monkey
         raise StorageError(str(directory), "Input/output error")
 
     def run() -> None:
-        with writing(directory) as root:
+        with open_root(directory) as root:
+            root.begin_writing()
+            root.allow_commits([directory / "ours-0"])
             paths.append(begin_commit(root, directory))
             monkeypatch.setattr(broker, "resume_killed_runs", fail)
             raise CrashError
@@ -499,7 +496,9 @@ def test_without_the_lock_nothing_is_written(directory):
 
 @pytest.mark.parametrize("loss", ["holder dead", "another lock file"])
 def test_a_run_that_loses_its_lock_writes_neither_checkpoint_nor_marker(directory, loss):
-    root = writing(directory).__enter__()
+    root = open_root(directory).__enter__()
+    root.begin_writing()
+    root.allow_commits([directory / "ours-0"])
     if loss == "holder dead":
         os.kill(root.proof.holder_pid, signal.SIGKILL)
         root._lock._holder.wait()
@@ -552,7 +551,9 @@ def test_what_was_written_last_is_the_newest_checkpoint(directory):
 
 
 def test_claims_end_with_the_run(directory):
-    with writing(directory) as root:
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
         path = claim_path(root.scratch, directory / "ours-0", "run")
         with hold_claim(path):
             pass
@@ -621,7 +622,9 @@ def test_a_partition_that_is_not_ours_to_open_does_not_stop_the_others(
     directory, problem, monkeypatch
 ):
     refuse_folder(monkeypatch, "foreign-3", problem)
-    with writing(directory) as root:
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
         root.settle_commits({OURS: 9}, is_whole=True)
     assert marker(directory) == MARKER
 
