@@ -25,17 +25,9 @@ from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.payload import Limits
 from storage_core.roots.broker import BrokerRoot
 from storage_core.store.local import LocalStore
+from tests.kit import damage
 from tests.kit.builders import SOME_TIME_MS, RecordSpec, encode_batch, some_batches
 from tests.kit.compare import read_tree
-from tests.kit.damage import (
-    BadRecord,
-    bad_record,
-    decompression_bomb,
-    with_codec,
-    with_lying_count,
-    with_lying_length,
-    with_wrong_crc,
-)
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.kit.log_reader import LogReader
@@ -170,7 +162,7 @@ def index_of(*batches: tuple[int, int]) -> None:
     builder.add(*np.ascontiguousarray(rows.T))
 
 
-BOMB = decompression_bomb(Codec.GZIP, value_bytes=2**24, batch=SPEC)
+BOMB = damage.decompression_bomb(Codec.GZIP, value_bytes=2**24, batch=SPEC)
 
 
 def bomb(home: Path) -> Callable[[], Any]:
@@ -198,11 +190,15 @@ NO_VALUE = LegacySet(messages=(LegacyMessage(value=b"x"),), payload=None)
 
 NUMBERED: dict[str, tuple[str, type[PylogError], Trigger]] = {
     # ERR-02
-    "a wrong CRC": ("CORRUPT_MESSAGE", errors.CorruptRecordError, cleaned(with_wrong_crc(GOOD))),
+    "a wrong CRC": (
+        "CORRUPT_MESSAGE",
+        errors.CorruptRecordError,
+        cleaned(damage.with_wrong_crc(GOOD)),
+    ),
     "a size below the least": (
         "CORRUPT_MESSAGE",
         errors.CorruptRecordError,
-        cleaned(with_lying_length(GOOD, 3)),
+        cleaned(damage.with_lying_length(GOOD, 3)),
     ),
     "an unknown magic": (
         "CORRUPT_MESSAGE",
@@ -247,12 +243,12 @@ NUMBERED: dict[str, tuple[str, type[PylogError], Trigger]] = {
     "an endless varint": (
         "INVALID_RECORD",
         errors.InvalidRecordError,
-        cleaned(bad_record(BadRecord.ENDLESS_LENGTH, SPEC)),
+        cleaned(damage.bad_record(damage.BadRecord.ENDLESS_LENGTH, SPEC)),
     ),
     "a negative count": (
         "INVALID_RECORD",
         errors.InvalidRecordError,
-        cleaned(with_lying_count(GOOD, -1)),
+        cleaned(damage.with_lying_count(GOOD, -1)),
     ),
     "a compressed set inside of one": (
         "INVALID_RECORD",
@@ -268,7 +264,7 @@ NUMBERED: dict[str, tuple[str, type[PylogError], Trigger]] = {
     "a codec that does not exist": (
         "UNSUPPORTED_COMPRESSION_TYPE",
         errors.UnsupportedCompressionError,
-        cleaned(with_codec(GOOD, 6)),
+        cleaned(damage.with_codec(GOOD, 6)),
     ),
     "headers in an old format": (
         "UNSUPPORTED_FOR_MESSAGE_FORMAT",
@@ -436,7 +432,7 @@ def test_numbers_are_of_kafkas_table_and_those_of_requests_are_never_raised():
 
 
 def test_an_error_names_directory_partition_file_position_and_offset(tmp_path):
-    error = raised_by(cleaned(with_wrong_crc(GOOD)), tmp_path)
+    error = raised_by(cleaned(damage.with_wrong_crc(GOOD)), tmp_path)
     facts = facts_of(error)
     assert facts == errors.ErrorFacts(
         name="CorruptRecordError",
@@ -475,12 +471,12 @@ def test_an_error_is_its_facts_and_its_template(kind):
 
 LARGE = {
     "a batch that says it is larger than its file": (
-        cleaned(with_lying_length(GOOD, 2**31 - 1)),
+        cleaned(damage.with_lying_length(GOOD, 2**31 - 1)),
         str(2**31 - 1 + LENGTH_OVERHEAD),
     ),
     "a record that expands beyond its limit": (
         cleaned(
-            decompression_bomb(Codec.GZIP, value_bytes=2**20, batch=SPEC),
+            damage.decompression_bomb(Codec.GZIP, value_bytes=2**20, batch=SPEC),
             max_decompressed_message_bytes=65_536,
         ),
         "max.decompressed.message.bytes",

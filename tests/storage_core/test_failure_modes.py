@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import filenames
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CheckpointError, CorruptIndexError, StorageError
-from storage_core.filenames import (
-    CLEAN_SHUTDOWN_FILE,
-    LEADER_EPOCH_FILE,
-    META_PROPERTIES_FILE,
-    PARTITION_METADATA_FILE,
-    RECOVERY_POINT_FILE,
-    log_file,
-)
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.recovery.partition import RecoverResult
 from storage_core.maintenance.verification.findings import Code
@@ -26,40 +19,36 @@ from tests.kit.compare import read_tree
 from tests.kit.one_partition import recover_partition
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
 from tests.storage_core.maintenance.compaction.test_bad_input import DEFAULT_CONFIG, damaged_log
-from tests.storage_core.maintenance.verification.log_root import (
-    END_OFFSET,
-    INTERVAL_BYTES,
-    NOW_MS,
-    LogRoot,
-    batch,
-    log_root,
-)
+from tests.storage_core.maintenance.verification import log_root
 
-CONFIG = LogConfig(index_interval_bytes=INTERVAL_BYTES)
-SETTINGS = {"config": CONFIG, "cleaner": CleanerConfig(), "now_ms": NOW_MS}
+CONFIG = LogConfig(index_interval_bytes=log_root.INTERVAL_BYTES)
+SETTINGS = {"config": CONFIG, "cleaner": CleanerConfig(), "now_ms": log_root.NOW_MS}
 LAST = 30
-TORN = encode_batch(batch(END_OFFSET))[:-1]
+TORN = encode_batch(log_root.batch(log_root.END_OFFSET))[:-1]
 TAILS = {"torn": TORN, "a piece of a header": TORN[:40], "nonsense": bytes(range(1, 201))}
 GARBAGE_EPOCHS = "0\n1\nx 0\n"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> LogRoot:
-    return log_root(tmp_path / "log")
+def root(tmp_path: Path) -> log_root.LogRoot:
+    return log_root.log_root(tmp_path / "log")
 
 
-def recover(root: LogRoot, **said: int | bool) -> RecoverResult:
+def recover(root: log_root.LogRoot, **said: int | bool) -> RecoverResult:
     return recover_partition(root.partition, **SETTINGS, **said)
 
 
 @pytest.mark.item("FLT-01")
 @pytest.mark.parametrize("tail", TAILS)
 def test_a_bad_tail_of_a_log_that_was_killed_is_cut(root, tail):
-    (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+    (root.path / filenames.CLEAN_SHUTDOWN_FILE).unlink()
     whole = root.file(LAST).read_bytes()
     root.file(LAST).write_bytes(whole + TAILS[tail])
     result = recover(root, recovery_point=LAST)
-    assert (result.log_end_offset, result.truncated_bytes) == (END_OFFSET, len(TAILS[tail]))
+    assert (result.log_end_offset, result.truncated_bytes) == (
+        log_root.END_OFFSET,
+        len(TAILS[tail]),
+    )
     assert root.file(LAST).read_bytes() == whole
 
 
@@ -70,7 +59,7 @@ def test_a_bad_tail_of_a_log_that_was_closed_stays_and_is_reported(root, tail):
     log.write_bytes(log.read_bytes() + TAILS[tail])
     before = read_tree(root.partition)
     result = recover(root, clean_shutdown=True)
-    assert (result.log_end_offset, result.truncated_bytes) == (END_OFFSET, 0)
+    assert (result.log_end_offset, result.truncated_bytes) == (log_root.END_OFFSET, 0)
     assert read_tree(root.partition)[log.name] == before[log.name]
     [found] = [f for f in root.findings() if f.code is Code.TORN_TAIL]
     assert (found.file, found.position) == (log.name, len(before[log.name]) - len(TAILS[tail]))
@@ -116,7 +105,7 @@ def test_a_side_file_that_is_missing_or_wrong_is_reported_and_rebuilt_as_it_was(
     assert read_tree(root.partition) != before
     assert bool(root.findings(is_deep=True)) == ((what, suffix) not in NOT_REPORTED)
     result = recover(root)
-    assert (result.log_end_offset, result.truncated_bytes) == (END_OFFSET, 0)
+    assert (result.log_end_offset, result.truncated_bytes) == (log_root.END_OFFSET, 0)
     # A transaction index of a segment without aborts stays, emptied, as Kafka leaves it.
     after = {name: data for name, data in read_tree(root.partition).items() if data}
     assert after == {name: data for name, data in before.items() if data}
@@ -150,8 +139,8 @@ def test_a_log_that_lost_its_end_or_all_of_it_begins_where_its_checkpoint_says(
     if bases == [end]:
         assert root.file(end).read_bytes() == b""
         # Epochs go with segments that are removed for the log start, not with those that are gone.
-        kept = b"0\n1\n3 500\n" if end > END_OFFSET else b"0\n0\n"
-        assert (root.partition / LEADER_EPOCH_FILE).read_bytes() == kept
+        kept = b"0\n1\n3 500\n" if end > log_root.END_OFFSET else b"0\n0\n"
+        assert (root.partition / filenames.LEADER_EPOCH_FILE).read_bytes() == kept
         assert not {path.stem for path in root.partition.glob("*.snapshot")} - {f"{end:020d}"}
 
 
@@ -168,8 +157,8 @@ def files_of_at_most(size_bytes: int) -> Iterator[None]:
 
 @pytest.mark.item("FLT-09")
 def test_a_disk_that_is_full_ends_a_round_and_leaves_nothing_of_it(tmp_path):
-    directory = damaged_log(tmp_path / "t-0", encode_batch(batch(11)))
-    twin = damaged_log(tmp_path / "twin" / "t-0", encode_batch(batch(11)))
+    directory = damaged_log(tmp_path / "t-0", encode_batch(log_root.batch(11)))
+    twin = damaged_log(tmp_path / "twin" / "t-0", encode_batch(log_root.batch(11)))
     # First, for kernels that are compiled are written down too, and to files without this limit.
     cleaning(overrides=DEFAULT_CONFIG).clean(twin)
     before = read_tree(directory)
@@ -185,10 +174,14 @@ def test_a_disk_that_is_full_ends_a_round_and_leaves_nothing_of_it(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "code"),
     [
-        (RECOVERY_POINT_FILE, "0\n1\nt 0\n", Code.CHECKPOINT_BROKEN),
-        (META_PROPERTIES_FILE, "version=7\n", Code.META_PROPERTIES_BROKEN),
-        (f"t-0/{LEADER_EPOCH_FILE}", GARBAGE_EPOCHS, Code.EPOCH_FILE_BROKEN),
-        (f"t-0/{PARTITION_METADATA_FILE}", "version: 0\n", Code.PARTITION_METADATA_BROKEN),
+        (filenames.RECOVERY_POINT_FILE, "0\n1\nt 0\n", Code.CHECKPOINT_BROKEN),
+        (filenames.META_PROPERTIES_FILE, "version=7\n", Code.META_PROPERTIES_BROKEN),
+        (f"t-0/{filenames.LEADER_EPOCH_FILE}", GARBAGE_EPOCHS, Code.EPOCH_FILE_BROKEN),
+        (
+            f"t-0/{filenames.PARTITION_METADATA_FILE}",
+            "version: 0\n",
+            Code.PARTITION_METADATA_BROKEN,
+        ),
     ],
 )
 def test_a_small_file_that_is_broken_is_named_and_the_rest_is_looked_at(root, name, content, code):
@@ -199,7 +192,7 @@ def test_a_small_file_that_is_broken_is_named_and_the_rest_is_looked_at(root, na
     [broken] = [f for f in found if f.code is code]
     assert broken.file == Path(name).name
     # A marker that cannot be read is a marker all the same.
-    (root.path / CLEAN_SHUTDOWN_FILE).write_bytes(b"\xff not json")
+    (root.path / filenames.CLEAN_SHUTDOWN_FILE).write_bytes(b"\xff not json")
     assert {f.code for f in root.findings()} == {code, Code.BATCH_CRC_WRONG}
 
 
@@ -207,7 +200,7 @@ def test_a_small_file_that_is_broken_is_named_and_the_rest_is_looked_at(root, na
 @pytest.mark.parametrize("clean_shutdown", [True, False], ids=["closed", "killed"])
 def test_a_broken_epoch_file_stops_its_log_and_is_rebuilt_once_it_is_away(root, clean_shutdown):
     recover(root)
-    path = root.partition / LEADER_EPOCH_FILE
+    path = root.partition / filenames.LEADER_EPOCH_FILE
     whole = path.read_bytes()
     path.write_text(GARBAGE_EPOCHS)
     before = read_tree(root.partition)
@@ -235,5 +228,5 @@ def test_an_unknown_version_of_a_transaction_index_stops_its_log_and_names_it(ro
     index.unlink()
     recover(root)
     assert index.read_bytes() == whole
-    assert load_log(LocalStore(root.partition), **SETTINGS).log_end_offset == END_OFFSET
-    assert (root.partition / log_file(10)).exists()
+    assert load_log(LocalStore(root.partition), **SETTINGS).log_end_offset == log_root.END_OFFSET
+    assert (root.partition / filenames.log_file(10)).exists()

@@ -2,19 +2,8 @@
 
 import pytest
 
+from storage_core import filenames
 from storage_core.errors import InvalidNameError
-from storage_core.filenames import (
-    MAX_OFFSET,
-    SEGMENT_SUFFIXES,
-    TopicPartition,
-    kind_of,
-    log_file,
-    offset_of,
-    parse_partition_directory,
-    segment_file,
-    snapshot_file,
-    validate_topic,
-)
 
 
 @pytest.mark.item("SEG-01")
@@ -29,8 +18,8 @@ from storage_core.filenames import (
     ],
 )
 def test_a_partition_directory_is_split_at_its_last_hyphen(name, topic, partition):
-    assert parse_partition_directory(name) == TopicPartition(topic, partition)
-    assert str(TopicPartition(topic, partition)) == name
+    assert filenames.parse_partition_directory(name) == filenames.TopicPartition(topic, partition)
+    assert str(filenames.TopicPartition(topic, partition)) == name
 
 
 @pytest.mark.item("SEG-01", "ERR-07")
@@ -39,7 +28,7 @@ def test_a_partition_directory_is_split_at_its_last_hyphen(name, topic, partitio
 )
 def test_other_directories_are_no_partitions(name):
     with pytest.raises(InvalidNameError) as refusal:
-        parse_partition_directory(name)
+        filenames.parse_partition_directory(name)
     assert refusal.value.kafka_code == 17
 
 
@@ -47,14 +36,14 @@ def test_other_directories_are_no_partitions(name):
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "ü", "x" * 250])
 def test_names_that_kafka_refuses_are_no_topics(topic):
     with pytest.raises(InvalidNameError):
-        validate_topic(topic)
-    assert validate_topic("x" * 249) == "x" * 249
+        filenames.validate_topic(topic)
+    assert filenames.validate_topic("x" * 249) == "x" * 249
 
 
 @pytest.mark.item("SEG-02")
 def test_files_have_twenty_digits_and_are_read_with_any_number_of_them():
-    assert log_file(42) == "00000000000000000042.log"
-    assert snapshot_file(MAX_OFFSET) == "09223372036854775807.snapshot"
+    assert filenames.log_file(42) == "00000000000000000042.log"
+    assert filenames.snapshot_file(filenames.MAX_OFFSET) == "09223372036854775807.snapshot"
     for name, offset in [
         ("00000000000000000042.log", 42),
         ("42.log", 42),
@@ -64,16 +53,16 @@ def test_files_have_twenty_digits_and_are_read_with_any_number_of_them():
         ("x42.log", None),
         ("-1.log", None),
     ]:
-        assert offset_of(name) == offset, name
+        assert filenames.offset_of(name) == offset, name
     with pytest.raises(InvalidNameError):
-        segment_file(-1, ".log")
+        filenames.segment_file(-1, ".log")
 
 
 @pytest.mark.item("SEG-02", "SEG-03")
 def test_only_plain_suffixes_are_kinds_and_the_files_of_kafka_0_7_are_none():
-    for suffix in (*SEGMENT_SUFFIXES, ".snapshot"):
-        assert kind_of(segment_file(7, suffix)) == suffix
+    for suffix in (*filenames.SEGMENT_SUFFIXES, ".snapshot"):
+        assert filenames.kind_of(filenames.segment_file(7, suffix)) == suffix
         for transient in (".cleaned", ".swap", ".deleted", ".tmp"):
-            assert kind_of(segment_file(7, suffix) + transient) is None
+            assert filenames.kind_of(filenames.segment_file(7, suffix) + transient) is None
     for name in ("00000000000.kafka", "foo.txt", "leader-epoch-checkpoint", "partition.metadata"):
-        assert kind_of(name) is None
+        assert filenames.kind_of(name) is None

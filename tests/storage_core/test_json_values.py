@@ -15,28 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_core import json_values
 from storage_core.errors import ManifestError
-from storage_core.json_values import (
-    COMPACT_LINE,
-    INLINE,
-    MAX_JSON_DEPTH,
-    MAX_NUMBER_DIGITS,
-    OMITTED,
-    ONE_LINE,
-    SPREAD,
-    SPREAD_WITHOUT_END,
-    Count,
-    FileName,
-    JsonFile,
-    Key,
-    Word,
-    from_json,
-    parse_json,
-    read_value,
-    require_shallow,
-    to_json,
-    whole,
-)
 
 
 class Kind(enum.StrEnum):
@@ -72,13 +52,13 @@ WHOLE = Outer(
 
 
 def test_what_becomes_json_comes_back():
-    assert from_json(Outer, to_json(WHOLE)) == WHOLE
-    assert "\n" not in to_json(WHOLE)
+    assert json_values.from_json(Outer, json_values.to_json(WHOLE)) == WHOLE
+    assert "\n" not in json_values.to_json(WHOLE)
 
 
 def test_fields_with_defaults_may_be_missing():
     fields = {"name": "a", "share": 1, "is_it": False, "inner": None, "by_name": {}}
-    assert read_value(Outer, fields, "x").several == ()
+    assert json_values.read_value(Outer, fields, "x").several == ()
 
 
 @pytest.mark.parametrize(
@@ -103,25 +83,25 @@ def test_fields_with_defaults_may_be_missing():
     ],
 )
 def test_what_is_not_as_declared_is_refused_with_its_place(changes, message):
-    fields = json.loads(to_json(WHOLE)) | changes
+    fields = json.loads(json_values.to_json(WHOLE)) | changes
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        read_value(Outer, fields, "x")
+        json_values.read_value(Outer, fields, "x")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    holder: Word
-    token: Annotated[int, whole(1)]
+    holder: json_values.Word
+    token: Annotated[int, json_values.whole(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    proof: Annotated[Proof, INLINE]
-    size_bytes: Annotated[Count, Key("size")]
-    times: Annotated[tuple[int, ...], OMITTED] = ()
+    proof: Annotated[Proof, json_values.INLINE]
+    size_bytes: Annotated[json_values.Count, json_values.Key("size")]
+    times: Annotated[tuple[int, ...], json_values.OMITTED] = ()
     content: bytes = b""
     place: Path = Path("/")
-    files: Mapping[FileName, Count | None] = field(default_factory=dict)
+    files: Mapping[json_values.FileName, json_values.Count | None] = field(default_factory=dict)
 
 
 STORED = Stored(
@@ -131,7 +111,7 @@ STORED = Stored(
     place=Path("/a/\udcff"),
     files={"b": 1, "a": None},
 )
-FORM = JsonFile(Stored, "stored", 2, layout=ONE_LINE)
+FORM = json_values.JsonFile(Stored, "stored", 2, layout=json_values.ONE_LINE)
 TEXT = (
     b'{"format": "stored", "version": 2, "holder": "one", "token": 1, "size": 5, '
     b'"content": "AP8=", "place": "/a/\\udcff", "files": {"b": 1, "a": null}}'
@@ -149,18 +129,20 @@ def test_a_file_has_the_keys_of_its_declaration_in_their_order():
 @pytest.mark.parametrize(
     ("layout", "content"),
     [
-        (ONE_LINE, b'{"holder": "a", "token": 1}'),
-        (COMPACT_LINE, b'{"holder":"a","token":1}\n'),
-        (SPREAD, b'{\n "holder": "a",\n "token": 1\n}\n'),
-        (SPREAD_WITHOUT_END, b'{\n "holder": "a",\n "token": 1\n}'),
+        (json_values.ONE_LINE, b'{"holder": "a", "token": 1}'),
+        (json_values.COMPACT_LINE, b'{"holder":"a","token":1}\n'),
+        (json_values.SPREAD, b'{\n "holder": "a",\n "token": 1\n}\n'),
+        (json_values.SPREAD_WITHOUT_END, b'{\n "holder": "a",\n "token": 1\n}'),
     ],
 )
 def test_a_layout_says_every_byte(layout, content):
-    assert JsonFile(Proof, layout=layout).encode(Proof(holder="a", token=1)) == content
+    assert json_values.JsonFile(Proof, layout=layout).encode(Proof(holder="a", token=1)) == content
 
 
 def test_a_list_may_be_a_file():
-    form: JsonFile[tuple[Proof, ...]] = JsonFile(tuple[Proof, ...], layout=ONE_LINE)
+    form: json_values.JsonFile[tuple[Proof, ...]] = json_values.JsonFile(
+        tuple[Proof, ...], layout=json_values.ONE_LINE
+    )
     several = (Proof(holder="a", token=1), Proof(holder="", token=2))
     assert form.parse(form.encode(several), "f") == several
     with pytest.raises(ManifestError, match=r"^f: \[1\]\.token: is missing$"):
@@ -206,7 +188,7 @@ VALUES = st.recursive(
 
 
 def parse(content: bytes | str, **options):
-    return parse_json(content, limit_bytes=LIMIT, **options)
+    return json_values.parse_json(content, limit_bytes=LIMIT, **options)
 
 
 @given(VALUES, st.booleans())
@@ -218,9 +200,9 @@ def test_what_python_writes_is_read_as_python_reads_it(value, is_ascii):
 @pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"[{":', "}")])
 def test_levels_are_counted_and_brackets_in_texts_are_none(begin, end):
     said = json.dumps('[{"\\[\\' * 100)
-    deepest = begin * MAX_JSON_DEPTH + said + end * MAX_JSON_DEPTH
+    deepest = begin * json_values.MAX_JSON_DEPTH + said + end * json_values.MAX_JSON_DEPTH
     parse(deepest)
-    for text in (begin + deepest + end, begin * (MAX_JSON_DEPTH + 1)):
+    for text in (begin + deepest + end, begin * (json_values.MAX_JSON_DEPTH + 1)):
         with pytest.raises(ValueError, match="more than 64 levels deep"):
             parse(text)
 
@@ -244,10 +226,10 @@ def test_no_text_hides_its_levels(text):
             if not levels:
                 break
             levels -= 1
-    wrapped = "[" * MAX_JSON_DEPTH + text
+    wrapped = "[" * json_values.MAX_JSON_DEPTH + text
     if most:
         with pytest.raises(ValueError, match="levels deep"):
-            require_shallow(wrapped.encode())
+            json_values.require_shallow(wrapped.encode())
 
 
 @pytest.mark.parametrize(
@@ -281,7 +263,7 @@ def test_a_hundred_thousand_levels_are_refused_whatever_the_stack(content):
 
 @pytest.mark.parametrize("number", ["9" * 401, "-" + "9" * 400, "0." + "1" * 400, "1e" + "0" * 400])
 def test_a_number_has_as_many_digits_as_numbers_have(number):
-    assert len(number) > MAX_NUMBER_DIGITS
+    assert len(number) > json_values.MAX_NUMBER_DIGITS
     with pytest.raises(ValueError, match=r"a number of 40[12] digits"):
         parse(f"[{number}]")
     assert parse(f'["{number}"]') == [number]
@@ -299,14 +281,14 @@ def test_digits_by_the_million_are_refused_where_python_was_told_to_take_any():
 
 def test_what_is_too_long_is_not_looked_at():
     with pytest.raises(ValueError, match="has 9 bytes, more than the 8 it may have"):
-        parse_json(b"[1, 2, 3]", limit_bytes=8)
-    assert parse_json("[1, 2, 3]", limit_bytes=9) == [1, 2, 3]
+        json_values.parse_json(b"[1, 2, 3]", limit_bytes=8)
+    assert json_values.parse_json("[1, 2, 3]", limit_bytes=9) == [1, 2, 3]
 
 
 def test_looking_at_the_levels_takes_little_beside_the_text_itself():
     rows = b"[" + b'{"name": "00000000000000000000.log", "size": [1, 2, 3]},' * 100_000 + b"0]"
     tracemalloc.start()
-    require_shallow(rows)
+    json_values.require_shallow(rows)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 3 * len(rows)

@@ -4,30 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.catalog.metadata_image import (
-    BrokerRegistrationChangeRecord,
-    ConfigRecord,
-    Fencing,
-    MetadataImage,
-    MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    RegisterBrokerRecord,
-    SkippedRecord,
-    TopicRecord,
-    TransactionMark,
-    TransactionRecord,
-    decode_metadata_record,
-)
+from storage_core.catalog import metadata_image
 from storage_core.errors import CorruptClusterMetadataError
 from tests.storage_core.catalog import metadata_bytes as md
 from tests.storage_core.catalog.metadata_bytes import DIRECTORY, ID_A, ID_B
 
 
-def image_of(*values: bytes) -> MetadataImage:
-    image = MetadataImage()
+def image_of(*values: bytes) -> metadata_image.MetadataImage:
+    image = metadata_image.MetadataImage()
     for offset, value in enumerate(values):
-        record = decode_metadata_record(value, file="f", offset=offset)
+        record = metadata_image.decode_metadata_record(value, file="f", offset=offset)
         image.apply(record, file="f", offset=offset)
     return image
 
@@ -179,23 +165,23 @@ def test_a_contradiction_is_an_error_with_the_offset_of_the_record(values: list[
     assert (raised.value.file, raised.value.offset) == ("f", len(values) - 1)
 
 
-def decode(value: bytes) -> MetadataRecord:
-    return decode_metadata_record(value, file="f", offset=7)
+def decode(value: bytes) -> metadata_image.MetadataRecord:
+    return metadata_image.decode_metadata_record(value, file="f", offset=7)
 
 
 def test_a_topic_is_decoded():
-    assert decode(md.topic("t")) == TopicRecord(name="t", topic_id=ID_A)
+    assert decode(md.topic("t")) == metadata_image.TopicRecord(name="t", topic_id=ID_A)
 
 
 def test_unknown_tagged_fields_are_skipped():
     value = md.frame(md.TOPIC, md.string("t") + md.uuid(ID_A) + md.tags({9: b"new"}))
-    assert decode(value) == TopicRecord(name="t", topic_id=ID_A)
+    assert decode(value) == metadata_image.TopicRecord(name="t", topic_id=ID_A)
 
 
 def test_a_partition_of_each_version_is_decoded():
     start = md.int32(3) + md.uuid(ID_A) + md.numbers(1, 2) + md.numbers(2)
     start += md.numbers(4) + md.numbers(5) + md.int32(2) + md.int32(8) + md.int32(9)
-    expected = PartitionRecord(
+    expected = metadata_image.PartitionRecord(
         topic_id=ID_A,
         partition=3,
         replicas=(1, 2),
@@ -209,17 +195,17 @@ def test_a_partition_of_each_version_is_decoded():
     assert decode(md.frame(md.PARTITION, start + md.tags({0: b"\x01"}))) == expected
     directories = md.array([md.uuid(DIRECTORY), md.uuid(ID_A)])
     second = decode(md.frame(md.PARTITION, start + directories + md.NO_TAGS, version=1))
-    assert isinstance(second, PartitionRecord)
+    assert isinstance(second, metadata_image.PartitionRecord)
     assert second.directories == (DIRECTORY, ID_A)
     elr = md.tags({1: md.numbers(1), 2: md.numbers(1, 2)})
     third = decode(md.frame(md.PARTITION, start + directories + elr, version=2))
-    assert isinstance(third, PartitionRecord)
+    assert isinstance(third, metadata_image.PartitionRecord)
     assert third.eligible_leader_replicas == (1,)
     assert third.last_known_eligible_leader_replicas == (1, 2)
 
 
 def test_a_partition_change_says_only_what_changed():
-    nothing = PartitionChangeRecord(topic_id=ID_A, partition=1)
+    nothing = metadata_image.PartitionChangeRecord(topic_id=ID_A, partition=1)
     assert decode(md.partition_change(1, ID_A, {})) == nothing
     changed = decode(
         md.partition_change(
@@ -234,7 +220,7 @@ def test_a_partition_change_says_only_what_changed():
             },
         )
     )
-    assert changed == PartitionChangeRecord(
+    assert changed == metadata_image.PartitionChangeRecord(
         topic_id=ID_A,
         partition=1,
         isr=(),
@@ -247,21 +233,21 @@ def test_a_partition_change_says_only_what_changed():
 
 def test_a_config_and_its_removal_are_decoded_and_its_value_is_not_shown():
     record = decode(md.config("1", "ssl.key.password", "secret", resource_type=4))
-    assert record == ConfigRecord(
+    assert record == metadata_image.ConfigRecord(
         resource_type=4, resource_name="1", key="ssl.key.password", value="secret"
     )
     assert "secret" not in repr(record)
     removed = decode(md.config("t", "retention.ms", None))
-    assert isinstance(removed, ConfigRecord)
+    assert isinstance(removed, metadata_image.ConfigRecord)
     assert removed.value is None
 
 
 def test_a_broker_is_decoded_with_its_directories():
-    assert decode(md.register_broker(3)) == RegisterBrokerRecord(
+    assert decode(md.register_broker(3)) == metadata_image.RegisterBrokerRecord(
         broker_id=3, broker_epoch=11, fenced=True
     )
     record = decode(md.register_broker(3, {0: md.array([md.uuid(DIRECTORY)]), 1: md.array([])}))
-    assert record == RegisterBrokerRecord(
+    assert record == metadata_image.RegisterBrokerRecord(
         broker_id=3,
         broker_epoch=11,
         fenced=True,
@@ -272,7 +258,7 @@ def test_a_broker_is_decoded_with_its_directories():
 
 @pytest.mark.parametrize("version", range(5))
 def test_a_broker_of_each_version_is_decoded(version: int):
-    assert decode(md.register_broker(3, version=version)) == RegisterBrokerRecord(
+    assert decode(md.register_broker(3, version=version)) == metadata_image.RegisterBrokerRecord(
         broker_id=3, broker_epoch=11, fenced=True
     )
 
@@ -280,29 +266,35 @@ def test_a_broker_of_each_version_is_decoded(version: int):
 def test_a_change_of_a_broker_is_decoded():
     body = md.int32(3) + bytes(7) + b"\x0b"
     value = md.frame(md.BROKER_CHANGE, body + md.tags({0: b"\xff"}), version=3)
-    assert decode(value) == BrokerRegistrationChangeRecord(
-        broker_id=3, broker_epoch=11, fencing=Fencing.UNFENCE
+    assert decode(value) == metadata_image.BrokerRegistrationChangeRecord(
+        broker_id=3, broker_epoch=11, fencing=metadata_image.Fencing.UNFENCE
     )
 
 
 @pytest.mark.parametrize(
     ("api_key", "mark"),
     [
-        (md.BEGIN, TransactionMark.BEGIN),
-        (md.END, TransactionMark.END),
-        (md.ABORT, TransactionMark.ABORT),
+        (md.BEGIN, metadata_image.TransactionMark.BEGIN),
+        (md.END, metadata_image.TransactionMark.END),
+        (md.ABORT, metadata_image.TransactionMark.ABORT),
     ],
 )
-def test_the_marks_of_a_transaction_are_decoded(api_key: int, mark: TransactionMark):
-    assert decode(md.mark(api_key)) == TransactionRecord(mark=mark)
+def test_the_marks_of_a_transaction_are_decoded(api_key: int, mark: metadata_image.TransactionMark):
+    assert decode(md.mark(api_key)) == metadata_image.TransactionRecord(mark=mark)
     named = md.frame(api_key, md.tags({0: md.string("Bootstrap records")}))
-    assert decode(named) == TransactionRecord(mark=mark)
+    assert decode(named) == metadata_image.TransactionRecord(mark=mark)
 
 
 def test_types_that_concern_no_log_are_skipped_without_being_read():
-    assert decode(md.frame(md.NO_OP, b"whatever")) == SkippedRecord(api_key=20, is_known=True)
-    assert decode(md.frame(11, b"credentials")) == SkippedRecord(api_key=11, is_known=True)
-    assert decode(md.frame(4711, b"", version=9)) == SkippedRecord(api_key=4711, is_known=False)
+    assert decode(md.frame(md.NO_OP, b"whatever")) == metadata_image.SkippedRecord(
+        api_key=20, is_known=True
+    )
+    assert decode(md.frame(11, b"credentials")) == metadata_image.SkippedRecord(
+        api_key=11, is_known=True
+    )
+    assert decode(md.frame(4711, b"", version=9)) == metadata_image.SkippedRecord(
+        api_key=4711, is_known=False
+    )
 
 
 @pytest.mark.parametrize(

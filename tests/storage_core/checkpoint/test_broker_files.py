@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_core import errors
 from storage_core.checkpoint import (
     CleanShutdown,
     MetaProperties,
@@ -25,11 +26,6 @@ from storage_core.checkpoint.checkpoints import (
     encode_uuid,
     is_reserved_directory_id,
     parse_uuid,
-)
-from storage_core.errors import (
-    CheckpointError,
-    InconsistentClusterIdError,
-    InconsistentDirectoriesError,
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE
 from tests.kit.golden_data import Golden
@@ -83,7 +79,7 @@ def test_each_version_has_its_own_keys(data: bytes, expected: tuple[object, ...]
     ],
 )
 def test_a_file_that_says_too_little_or_nonsense_is_refused(data: bytes, reason: str):
-    with pytest.raises(CheckpointError, match=reason) as raised:
+    with pytest.raises(errors.CheckpointError, match=reason) as raised:
         parse_meta_properties(data, file=FILE)
     assert raised.value.file == FILE
 
@@ -99,7 +95,7 @@ def test_directories_of_one_broker_agree():
 @pytest.mark.item("DIR-11")
 def test_directories_of_two_clusters_are_refused():
     other = dataclasses.replace(META, cluster_id="d", directory_id=None)
-    with pytest.raises(InconsistentClusterIdError) as raised:
+    with pytest.raises(errors.InconsistentClusterIdError) as raised:
         validate_one_broker({"/b": other, "/a": META})
     error = raised.value
     assert (error.path, error.expected, error.actual) == ("/b", "c", "d")
@@ -116,7 +112,7 @@ def test_directories_of_two_clusters_are_refused():
     ],
 )
 def test_directories_of_two_nodes_or_of_one_id_are_refused(other: dict[str, object], reason: str):
-    with pytest.raises(InconsistentDirectoriesError, match=reason) as raised:
+    with pytest.raises(errors.InconsistentDirectoriesError, match=reason) as raised:
         validate_one_broker({"/a": META, "/b": dataclasses.replace(META, **other)})
     assert raised.value.path == "/b"
 
@@ -169,7 +165,7 @@ def test_what_kafka_reads_is_read(data: bytes, version: int):
     ],
 )
 def test_a_malformed_file_is_refused_with_its_line(data: bytes, line: int):
-    with pytest.raises(CheckpointError) as raised:
+    with pytest.raises(errors.CheckpointError) as raised:
         parse_partition_metadata(data, file=METADATA)
     assert (raised.value.file, raised.value.line) == (METADATA, line)
 
@@ -278,5 +274,5 @@ def test_what_is_written_reads_back(voters):
     ],
 )
 def test_a_value_that_no_field_can_have_is_named(text: str, reason: str):
-    with pytest.raises(CheckpointError, match=re.escape(reason)):
+    with pytest.raises(errors.CheckpointError, match=re.escape(reason)):
         parse_quorum_state(text.encode(), file="quorum-state")

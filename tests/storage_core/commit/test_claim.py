@@ -4,16 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit import (
-    CommitPlan,
-    CreateEmptyFile,
-    DeleteFile,
-    PromoteFile,
-    RenameFile,
-    SyncDirectory,
-    TruncateFile,
-    WriteFile,
-)
+from storage_core import commit
 from storage_core.commit.claim import create_claim, hold_claim, revoke_claim
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.store import LocalStore
@@ -63,18 +54,20 @@ def partition(tmp_path: Path) -> Path:
     return directory
 
 
-def plan_for(directory: Path) -> CommitPlan:
+def plan_for(directory: Path) -> commit.CommitPlan:
     scratch = directory.parent / "scratch"
-    return CommitPlan(
+    return commit.CommitPlan(
         location=str(directory),
         operations=(
-            PromoteFile(scratch_path=str(scratch), name="0.log.swap", size_bytes=3, reason="r"),
-            CreateEmptyFile(name="0.index", reason="r"),
-            SyncDirectory(reason="r"),
-            DeleteFile(name="1.log", reason="r"),
-            RenameFile(source="0.log.swap", target="0.log", reason="r"),
-            WriteFile(name="epochs", content=b"\x00\xff", reason="r"),
-            TruncateFile(name="epochs", size_bytes=1, reason="r"),
+            commit.PromoteFile(
+                scratch_path=str(scratch), name="0.log.swap", size_bytes=3, reason="r"
+            ),
+            commit.CreateEmptyFile(name="0.index", reason="r"),
+            commit.SyncDirectory(reason="r"),
+            commit.DeleteFile(name="1.log", reason="r"),
+            commit.RenameFile(source="0.log.swap", target="0.log", reason="r"),
+            commit.WriteFile(name="epochs", content=b"\x00\xff", reason="r"),
+            commit.TruncateFile(name="epochs", size_bytes=1, reason="r"),
         ),
     )
 
@@ -146,9 +139,9 @@ def test_a_line_that_was_cut_off_is_ignored(partition):
 
 
 def test_a_rename_of_a_first_attempt_whose_source_is_missing_is_an_error(partition):
-    plan = CommitPlan(
+    plan = commit.CommitPlan(
         location=str(partition),
-        operations=(RenameFile(source="no such file", target="0.log", reason="r"),),
+        operations=(commit.RenameFile(source="no such file", target="0.log", reason="r"),),
     )
     with hold_claim(partition.parent / "claim") as claim:
         claim.begin(plan, {})

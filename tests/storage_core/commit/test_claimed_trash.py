@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit import (
-    CommitPlan,
-    CreateEmptyFile,
-    DeleteFile,
-    PromoteFile,
-    RenameFile,
-    SyncDirectory,
-    WriteFile,
-)
+from storage_core import commit
 from storage_core.commit import claim as claims
 from storage_core.commit.claim import CommitLostError, create_claim, hold_claim, resume_claim
 from storage_core.commit.trash import hold_run, list_commits
@@ -31,7 +23,7 @@ LOG, NEXT = "00000000000000000000.log", "00000000000000000005.log"
 STEPS = 15
 
 
-def partition(folder: Path, *, way: str = ".") -> tuple[Path, CommitPlan]:
+def partition(folder: Path, *, way: str = ".") -> tuple[Path, commit.CommitPlan]:
     """Return a partition directory and its commit; its root and the trash are named by a way."""
     directory = folder / way / "log" / "t-0"
     directory.mkdir(parents=True)
@@ -39,17 +31,17 @@ def partition(folder: Path, *, way: str = ".") -> tuple[Path, CommitPlan]:
         (directory / name).write_bytes(f"old {name}".encode())
     scratch = folder / "pylog-scratch-run"
     scratch.write_bytes(b"new")
-    steps = CommitPlan(
+    steps = commit.CommitPlan(
         location=str(directory),
         operations=(
-            PromoteFile(scratch_path=str(scratch), name="x.swap", size_bytes=3, reason="r"),
-            RenameFile(source=LOG, target=LOG + ".deleted", reason="r"),
-            RenameFile(source="x.swap", target=LOG, reason="r"),
-            SyncDirectory(reason="r"),
-            DeleteFile(name=LOG + ".deleted", reason="r"),
-            DeleteFile(name=NEXT, reason="r"),
-            WriteFile(name="epochs", content=b"\x00\xff", reason="r"),
-            CreateEmptyFile(name="new", reason="r"),
+            commit.PromoteFile(scratch_path=str(scratch), name="x.swap", size_bytes=3, reason="r"),
+            commit.RenameFile(source=LOG, target=LOG + ".deleted", reason="r"),
+            commit.RenameFile(source="x.swap", target=LOG, reason="r"),
+            commit.SyncDirectory(reason="r"),
+            commit.DeleteFile(name=LOG + ".deleted", reason="r"),
+            commit.DeleteFile(name=NEXT, reason="r"),
+            commit.WriteFile(name="epochs", content=b"\x00\xff", reason="r"),
+            commit.CreateEmptyFile(name="new", reason="r"),
         ),
     )
     place = folder / way / "trash" / "run"
@@ -82,7 +74,7 @@ def test_another_attempt_finishes_a_commit_that_keeps(tmp_path, number, moment):
     assert read_tree(directory) == before
 
 
-def kill(folder: Path, directory: Path, plan: CommitPlan, number: int) -> None:
+def kill(folder: Path, directory: Path, plan: commit.CommitPlan, number: int) -> None:
     """Begin a commit and die at one of its changes."""
     with hold_claim(folder / "claim") as claim:
         claim.begin(plan, {"next_offset": 7})

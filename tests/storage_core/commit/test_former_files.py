@@ -11,18 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
+from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit, trash
 from storage_core.commit.claim import create_claim, current_boot, hold_claim, resume_claim
-from storage_core.commit.trash import (
-    TrashedRoot,
-    TrashedRun,
-    commit_folders,
-    encode_undo,
-    list_commits,
-    read_raised,
-    read_run,
-    write_raised,
-)
 from storage_core.commit.undo import undo_partition, with_trash
 from storage_core.log.settled_store import plan_settling
 from storage_core.store import LocalStore
@@ -134,7 +124,7 @@ def test_a_commit_that_an_earlier_version_kept_is_undone(directory, folder, undo
     if undo is not None:
         (folder / "undo.json").write_text(undo)
     run = folder.parents[len(directory.parts) - 1]
-    assert list(list_commits(run)) == commit_folders(run, directory) == [folder]
+    assert list(trash.list_commits(run)) == trash.commit_folders(run, directory) == [folder]
     undo_partition(LocalStore(directory), [folder], settling=plan_settling)
     assert read_tree(directory) == BEFORE
     assert (folder / "undo.json").read_text() == '{"state": "done"}'
@@ -147,7 +137,7 @@ def test_a_commit_is_kept_in_the_form_of_earlier_versions(directory, folder):
     assert (folder / "record.json").read_text() == RECORD.replace("DIRECTORY", str(directory))
     assert (folder / "left.json").read_text() == LEFT
     assert sorted(path.name for path in (folder / "kept").iterdir()) == [".synced", LOG, EPOCHS]
-    assert encode_undo("begun").decode() == UNDO
+    assert trash.encode_undo("begun").decode() == UNDO
 
 
 def test_what_a_run_says_of_itself_has_the_form_of_earlier_versions(tmp_path):
@@ -155,23 +145,23 @@ def test_what_a_run_says_of_itself_has_the_form_of_earlier_versions(tmp_path):
     folder.mkdir()
     said = RUN_JSON.replace("ROOT", root)
     (folder / "run.json").write_text(said)
-    run = TrashedRun(
+    run = trash.TrashedRun(
         run_id=RUN,
         action="run",
         started_ms=1,
         roots=(
-            TrashedRoot(
+            trash.TrashedRoot(
                 location=root,
                 was_clean=True,
                 checkpoints={"log-start-offset-checkpoint": {"t-0": 3}},
             ),
         ),
     )
-    assert (read_run(folder), run.encode().decode()) == (run, said)
+    assert (trash.read_run(folder), run.encode().decode()) == (run, said)
     raised = RAISED.replace("ROOT", root)
     (folder / "raised-log-starts.json").write_text(raised)
-    assert read_raised(folder, root) == {"t-0": 5}
-    write_raised(folder, {root: {"t-0": 5}})
+    assert trash.read_raised(folder, root) == {"t-0": 5}
+    trash.write_raised(folder, {root: {"t-0": 5}})
     assert (folder / "raised-log-starts.json").read_text() == raised
 
 

@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.checkpoint.checkpoints import (
-    encode_offset_checkpoint,
-    parse_offset_checkpoint,
-)
+from storage_core.checkpoint import checkpoints
 from storage_core.commit.plan import FileFingerprint
 from storage_core.commit.trash import (
     KEPT_FOLDER,
@@ -147,10 +144,10 @@ def test_entries_of_checkpoints_are_offsets(tmp_path):
     folder.mkdir()
     # What a checkpoint file may hold, an offset below zero among it, is read back.
     offsets = {"t-0": 3, "t-1": -1, "t-2": -(2**63), "t-3": 2**63 - 1}
-    content = encode_offset_checkpoint(
+    content = checkpoints.encode_offset_checkpoint(
         {parse_partition_directory(name): offset for name, offset in offsets.items()}
     )
-    found = parse_offset_checkpoint(content, file="cleaner-offset-checkpoint")
+    found = checkpoints.parse_offset_checkpoint(content, file="cleaner-offset-checkpoint")
     root = TrashedRoot(
         location="/log",
         was_clean=True,

@@ -6,16 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit import (
-    CommitPlan,
-    DeleteFile,
-    Operation,
-    PromoteFile,
-    RestoreFile,
-    TruncateFile,
-    WriteFile,
-    commit,
-)
+from storage_core import commit
 from storage_core.commit.trash import commit_folders
 from storage_core.commit.undo import check_partition, is_undone, undo_partition, with_trash
 from storage_core.errors import ChangedWhileReadError, GuardRefusedError
@@ -46,14 +37,16 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path / "trash" / "run"
 
 
-def change(directory: Path, run_folder: Path, *steps: Operation, action: str = "retain") -> None:
+def change(
+    directory: Path, run_folder: Path, *steps: commit.Operation, action: str = "retain"
+) -> None:
     store = LocalStore(directory)
-    plan = CommitPlan(location=str(directory), operations=steps)
-    commit(with_trash(plan, store, run_folder, action=action), store)
+    plan = commit.CommitPlan(location=str(directory), operations=steps)
+    commit.commit(with_trash(plan, store, run_folder, action=action), store)
 
 
-def write(content: bytes) -> WriteFile:
-    return WriteFile(name=EPOCHS, content=content, reason=WHY)
+def write(content: bytes) -> commit.WriteFile:
+    return commit.WriteFile(name=EPOCHS, content=content, reason=WHY)
 
 
 def test_the_commits_of_a_run_are_undone_the_newest_first(directory, run_folder):
@@ -107,11 +100,11 @@ def test_a_commit_of_which_nobody_knows_what_it_left_is_not_undone(directory, ru
 def test_what_a_recovery_cut_comes_back_in_place_and_other_segments_by_a_swap(
     directory, run_folder, action
 ):
-    cut = TruncateFile(name=LOG, size_bytes=3, reason=WHY)
-    change(directory, run_folder, cut, DeleteFile(name=INDEX, reason=WHY), action=action)
+    cut = commit.TruncateFile(name=LOG, size_bytes=3, reason=WHY)
+    change(directory, run_folder, cut, commit.DeleteFile(name=INDEX, reason=WHY), action=action)
     folders = commit_folders(run_folder, directory)
     (plan,) = undo_partition(LocalStore(directory), folders, settling=plan_settling).plans
-    restored = {step.name for step in plan.operations if isinstance(step, RestoreFile)}
+    restored = {step.name for step in plan.operations if isinstance(step, commit.RestoreFile)}
     suffix = "" if action == "recover" else CLEANED_SUFFIX
     assert restored == {LOG + suffix, INDEX + suffix}
     assert read_tree(directory) == BEFORE
@@ -127,7 +120,7 @@ def test_all_former_segments_count_or_none_when_the_power_fails(tmp_path):
         content = segment_bytes(some_batches(count=1, base_offset=base))
         (directory / name).write_bytes(content)
     before, store = read_tree(directory), LocalStore(directory)
-    deletions = [DeleteFile(name=name, reason=WHY) for name in logs[:-1]]
+    deletions = [commit.DeleteFile(name=name, reason=WHY) for name in logs[:-1]]
     change(directory, disk / "run", *deletions)
     folders = commit_folders(disk / "run", directory)
     copy = shutil.copytree(disk, tmp_path / "copy")
@@ -142,7 +135,7 @@ def test_all_former_segments_count_or_none_when_the_power_fails(tmp_path):
             shutil.copytree(copy, disk)
             was_stopped = watched.run(undo, stop_at=number)
             watched.leave(Loss.SOME_NAMES, seed=4 * number + seed)
-            commit(plan_settling(store), store)
+            commit.commit(plan_settling(store), store)
             assert list(read_tree(directory)) in (logs[-1:], logs), f"{number}, {seed}"
             undo()
             assert read_tree(directory) == before, f"{number}, {seed}"
@@ -159,7 +152,7 @@ def test_a_large_file_comes_back_that_was_replaced_by_one_of_its_size_and_time(
     for path in (directory / LOG, tmp_path / "new"):
         os.utime(path, ns=(10**18, 10**18))
     before = read_tree(directory)
-    promotion = PromoteFile(
+    promotion = commit.PromoteFile(
         scratch_path=str(tmp_path / "new"), name=LOG, size_bytes=70_000, reason=WHY
     )
     change(directory, run_folder, promotion, action="heal")

@@ -4,31 +4,24 @@ import struct
 
 import pytest
 
+from storage_core.coordinators import groups
 from storage_core.coordinators.coordinator_log import ReplayedRecord, TransactionEnd
-from storage_core.coordinators.groups import (
-    CommitKey,
-    Group,
-    GroupImage,
-    GroupState,
-    GroupType,
-    expiry_ms,
-)
 from storage_core.filenames import TopicPartition
 from storage_core.messages.internal_records import Problem, decode_internal_record
 from tests.storage_core.coordinators.coordinator_events import COMMITTED_MS, commit, end, record
 
-KEY = CommitKey("g", "t", 0)
+KEY = groups.CommitKey("g", "t", 0)
 HOUR_MS = 3_600_000
 
 
-def image_of(*events: ReplayedRecord | TransactionEnd) -> GroupImage:
-    image = GroupImage()
+def image_of(*events: ReplayedRecord | TransactionEnd) -> groups.GroupImage:
+    image = groups.GroupImage()
     for event in events:
         image.apply(event)
     return image
 
 
-def offsets_of(*events: ReplayedRecord | TransactionEnd) -> dict[CommitKey, int]:
+def offsets_of(*events: ReplayedRecord | TransactionEnd) -> dict[groups.CommitKey, int]:
     return {key: found.offset for key, found in image_of(*events).offsets.items()}
 
 
@@ -36,7 +29,7 @@ def offsets_of(*events: ReplayedRecord | TransactionEnd) -> dict[CommitKey, int]
 def test_the_newest_commit_of_a_key_wins():
     assert offsets_of(commit(0, 5), commit(1, 9), commit(2, 3), commit(3, 8, partition=1)) == {
         KEY: 3,
-        CommitKey("g", "t", 1): 8,
+        groups.CommitKey("g", "t", 1): 8,
     }
 
 
@@ -104,8 +97,8 @@ MEMBER = {
 def test_a_classic_group_has_its_members_their_topics_and_partitions():
     (group,) = image_of(classic(0, MEMBER)).groups()
     assert (group.type, group.state, group.protocol, group.epoch, group.state_ms) == (
-        GroupType.CLASSIC,
-        GroupState.STABLE,
+        groups.GroupType.CLASSIC,
+        groups.GroupState.STABLE,
         "range",
         3,
         5,
@@ -122,10 +115,10 @@ def test_a_group_is_gone_with_its_record_but_not_before_its_offsets():
     removed = record(2, 2, {"group": "g"}, None)
     assert image_of(classic(0), removed).groups() == ()
     (group,) = image_of(classic(0), commit(1, 5), removed).groups()
-    assert (group.state, group.protocol_type, group.epoch) == (GroupState.EMPTY, "", None)
+    assert (group.state, group.protocol_type, group.epoch) == (groups.GroupState.EMPTY, "", None)
 
 
-def consumer(*, epoch: int, target: int, state: int = 0, member_epoch: int = 2) -> Group:
+def consumer(*, epoch: int, target: int, state: int = 0, member_epoch: int = 2) -> groups.Group:
     key, member = {"group_id": "g"}, {"group_id": "g", "member_id": "m"}
     fields = {
         "instance_id": None,
@@ -146,24 +139,24 @@ def consumer(*, epoch: int, target: int, state: int = 0, member_epoch: int = 2) 
 
 @pytest.mark.item("REP-16")
 def test_a_consumer_group_is_in_the_state_that_its_epochs_tell():
-    assert consumer(epoch=2, target=2).type is GroupType.CONSUMER
-    assert consumer(epoch=2, target=2).state is GroupState.STABLE
-    assert consumer(epoch=3, target=2).state is GroupState.ASSIGNING
-    assert consumer(epoch=2, target=2, state=1).state is GroupState.RECONCILING
-    assert consumer(epoch=2, target=2, member_epoch=1).state is GroupState.RECONCILING
+    assert consumer(epoch=2, target=2).type is groups.GroupType.CONSUMER
+    assert consumer(epoch=2, target=2).state is groups.GroupState.STABLE
+    assert consumer(epoch=3, target=2).state is groups.GroupState.ASSIGNING
+    assert consumer(epoch=2, target=2, state=1).state is groups.GroupState.RECONCILING
+    assert consumer(epoch=2, target=2, member_epoch=1).state is groups.GroupState.RECONCILING
     left = [
         record(0, 3, {"group_id": "g"}, {"epoch": 2, "metadata_hash": 0}),
         record(1, 5, {"group_id": "g", "member_id": "m"}, None),
     ]
-    assert image_of(*left).groups()[0].state is GroupState.EMPTY
+    assert image_of(*left).groups()[0].state is groups.GroupState.EMPTY
 
 
 @pytest.mark.item("REP-16")
 def test_share_and_streams_groups_are_listed_by_their_type():
-    for type_id, group_type in ((11, GroupType.SHARE), (17, GroupType.STREAMS)):
+    for type_id, group_type in ((11, groups.GroupType.SHARE), (17, groups.GroupType.STREAMS)):
         made = record(0, type_id, {"group_id": "g"}, {"epoch": 1, "metadata_hash": 0})
         (group,) = image_of(made).groups()
-        assert (group.type, group.state, group.epoch) == (group_type, GroupState.EMPTY, 1)
+        assert (group.type, group.state, group.epoch) == (group_type, groups.GroupState.EMPTY, 1)
         assert image_of(made, record(1, type_id, {"group_id": "g"}, None)).groups() == ()
 
 
@@ -189,7 +182,7 @@ def test_what_is_not_understood_is_counted_and_hides_nothing():
 
 def expiry_of(*events: ReplayedRecord, retention_ms: int = HOUR_MS) -> int | None:
     image = image_of(*events)
-    return expiry_ms(image.offsets[KEY], image.groups()[0], retention_ms=retention_ms)
+    return groups.expiry_ms(image.offsets[KEY], image.groups()[0], retention_ms=retention_ms)
 
 
 @pytest.mark.item("REP-17")

@@ -6,16 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage_core.formats import batch_v2
+from storage_core.formats import batch_v2, control, record_v2
 from storage_core.formats.batch_v2 import BATCH_HEADER, HEADER_BYTES, LENGTH_OVERHEAD, Codec
-from storage_core.formats.control import (
-    CONTROL_KEY,
-    CONTROL_KEY_BYTES,
-    END_TXN_VALUE,
-    END_TXN_VALUE_BYTES,
-    NO_CONTROL_RECORD,
-    ControlType,
-)
 from storage_core.formats.fields import field_at
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from storage_core.formats.producer_snapshot import (
@@ -23,12 +15,6 @@ from storage_core.formats.producer_snapshot import (
     SNAPSHOT_ENTRY,
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
-)
-from storage_core.formats.record_v2 import (
-    MAX_VARINT_BYTES,
-    MAX_VARLONG_BYTES,
-    MIN_BODY_BYTES,
-    MIN_RECORD_BYTES,
 )
 from tests.kit.builders import RecordSpec, encode_record
 from tests.kit.golden_data import Golden, goldens
@@ -129,30 +115,33 @@ def test_a_field_that_is_not_there_has_no_position(layout):
 
 
 def test_the_limits_of_varints_are_those_of_the_largest_numbers():
-    assert len(encode_varint(-(2**31))) == MAX_VARINT_BYTES
-    assert len(encode_varint(-(2**63))) == MAX_VARLONG_BYTES
+    assert len(encode_varint(-(2**31))) == record_v2.MAX_VARINT_BYTES
+    assert len(encode_varint(-(2**63))) == record_v2.MAX_VARLONG_BYTES
 
 
 def test_no_record_is_smaller_than_one_of_nulls():
     smallest = encode_record(RecordSpec(value=None), timestamp_delta=0, offset_delta=0)
-    assert (len(smallest), smallest[0] >> 1) == (MIN_RECORD_BYTES, MIN_BODY_BYTES)
+    assert (len(smallest), smallest[0] >> 1) == (
+        record_v2.MIN_RECORD_BYTES,
+        record_v2.MIN_BODY_BYTES,
+    )
 
 
 @pytest.mark.item("FMT-12")
 def test_a_key_is_a_version_and_a_type():
-    key = np.frombuffer(struct.pack(">hh", 3, -7), CONTROL_KEY)[0]
-    assert (int(key["version"]), int(key["type"]), CONTROL_KEY_BYTES) == (3, -7, 4)
+    key = np.frombuffer(struct.pack(">hh", 3, -7), control.CONTROL_KEY)[0]
+    assert (int(key["version"]), int(key["type"]), control.CONTROL_KEY_BYTES) == (3, -7, 4)
     names = ["ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER"]
     names += ["KRAFT_VERSION", "KRAFT_VOTERS"]
-    assert [ControlType[name].value for name in names] == list(range(7))
-    assert NO_CONTROL_RECORD not in set(ControlType)
+    assert [control.ControlType[name].value for name in names] == list(range(7))
+    assert control.NO_CONTROL_RECORD not in set(control.ControlType)
 
 
 @pytest.mark.item("FMT-13")
 def test_a_markers_value_is_a_version_and_the_coordinators_epoch():
-    value = np.frombuffer(struct.pack(">hi", 0, 2**31 - 1), END_TXN_VALUE)[0]
+    value = np.frombuffer(struct.pack(">hi", 0, 2**31 - 1), control.END_TXN_VALUE)[0]
     assert (int(value["version"]), int(value["coordinator_epoch"])) == (0, 2**31 - 1)
-    assert END_TXN_VALUE_BYTES == 6
+    assert control.END_TXN_VALUE_BYTES == 6
 
 
 @pytest.mark.parametrize("golden", goldens("clean-txn-none-*"), ids=lambda golden: golden.name)

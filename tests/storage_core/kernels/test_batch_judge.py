@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.formats.batch_v2 import (
-    CONTROL_BIT,
-    DELETE_HORIZON_BIT,
-    MAGIC_V2,
-    NO_TIMESTAMP,
-    Codec,
-)
-from storage_core.kernels import batch_judge
+from storage_core.formats import batch_v2
+from storage_core.kernels import batch_judge, batch_scan
 from storage_core.kernels.batch_filter import (
     BY_BITS,
     DISCARD_RECORDS,
@@ -47,16 +41,6 @@ from storage_core.kernels.batch_notes import (
     STEP,
     SURVIVORS,
 )
-from storage_core.kernels.batch_scan import (
-    ATTRIBUTES,
-    BASE_OFFSET,
-    BASE_TIMESTAMP,
-    COLUMN_COUNT,
-    LAST_OFFSET,
-    MAGIC,
-    POSITION,
-    RECORD_COUNT,
-)
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.record_scan import HAS_KEYLESS, HAS_TOMBSTONE, INDEXED, OPENED
 from tests.storage_core.kernels.arguments import noted
@@ -74,7 +58,7 @@ class Batch:
     """A batch, and what is known of it; it has a record for each bit."""
 
     base_offset: int = 10
-    magic: int = MAGIC_V2
+    magic: int = batch_v2.MAGIC_V2
     codec: int = 0
     is_control: bool = False
     horizon: int | None = None
@@ -90,7 +74,7 @@ class Batch:
 
     @property
     def is_legacy(self) -> bool:
-        return self.magic < MAGIC_V2
+        return self.magic < batch_v2.MAGIC_V2
 
     @property
     def loses_records(self) -> bool:
@@ -140,17 +124,17 @@ class Round:
 
 
 def columns_of(batches: list[Batch]) -> np.ndarray:
-    table = np.zeros((COLUMN_COUNT, len(batches)), np.int64)
+    table = np.zeros((batch_scan.COLUMN_COUNT, len(batches)), np.int64)
     for row, batch in enumerate(batches):
         has_horizon = batch.horizon is not None
-        bits = CONTROL_BIT * batch.is_control | DELETE_HORIZON_BIT * has_horizon
-        table[ATTRIBUTES, row] = batch.codec | bits
-        table[BASE_TIMESTAMP, row] = batch.horizon if has_horizon else 5
-        table[BASE_OFFSET, row] = batch.base_offset
-        table[LAST_OFFSET, row] = batch.last_offset
-        table[MAGIC, row] = batch.magic
-        table[POSITION, row] = row * BATCH_BYTES
-        table[RECORD_COUNT, row] = len(batch.bits)
+        bits = batch_v2.CONTROL_BIT * batch.is_control | batch_v2.DELETE_HORIZON_BIT * has_horizon
+        table[batch_scan.ATTRIBUTES, row] = batch.codec | bits
+        table[batch_scan.BASE_TIMESTAMP, row] = batch.horizon if has_horizon else 5
+        table[batch_scan.BASE_OFFSET, row] = batch.base_offset
+        table[batch_scan.LAST_OFFSET, row] = batch.last_offset
+        table[batch_scan.MAGIC, row] = batch.magic
+        table[batch_scan.POSITION, row] = row * BATCH_BYTES
+        table[batch_scan.RECORD_COUNT, row] = len(batch.bits)
     return table
 
 
@@ -167,8 +151,8 @@ def column(values: Any, kind: type = np.uint8) -> np.ndarray:
 batches_of_a_log = st.builds(
     Batch,
     base_offset=st.integers(LATEST - 3, HIGH_WATERMARK),
-    magic=st.sampled_from([0, LEGACY, MAGIC_V2, MAGIC_V2, MAGIC_V2]),
-    codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.GZIP]),
+    magic=st.sampled_from([0, LEGACY, batch_v2.MAGIC_V2, batch_v2.MAGIC_V2, batch_v2.MAGIC_V2]),
+    codec=st.sampled_from([batch_v2.Codec.NONE, batch_v2.Codec.NONE, batch_v2.Codec.GZIP]),
     is_control=st.booleans(),
     horizon=st.sampled_from([None, None, NOW_MS - 1, NOW_MS, NOW_MS + 1]),
     discard=st.booleans(),
@@ -206,7 +190,7 @@ def expected_of(batch: Batch, this: Round) -> Judged:
     if is_rebuilt and kept and step == SETTLED:
         step = BY_BITS
     has_passed = batch.horizon is not None and batch.horizon <= NOW_MS
-    hides_offset = batch.is_legacy and batch.codec != Codec.NONE
+    hides_offset = batch.is_legacy and batch.codec != batch_v2.Codec.NONE
     return Judged(
         action=action,
         retains_empty=retains_empty,
@@ -325,7 +309,7 @@ def test_what_was_not_noted_any_more_has_no_flags(note_batches):
 @in_both_ways(place_records=batch_judge.place_records)
 def test_records_that_are_looked_at_get_a_place_each(place_records):
     table = columns_of([Batch()] * 4)
-    table[RECORD_COUNT] = [3, 2, 7, 8]
+    table[batch_scan.RECORD_COUNT] = [3, 2, 7, 8]
     notes = noted(
         4,
         action=[FILTER, DROP, FILTER, FILTER],
@@ -364,13 +348,13 @@ def fate_of(left: Survivors, new_horizon: int) -> tuple[int, int]:
     old = left.batch.horizon
     gets_one = (left.tombstones > 0 or left.loses_transaction) and old is None
     if left.action == DROP:
-        return GONE, NO_TIMESTAMP
+        return GONE, batch_v2.NO_TIMESTAMP
     if not left.kept:
-        return HEADER_ONLY if left.retains_empty else GONE, NO_TIMESTAMP
+        return HEADER_ONLY if left.retains_empty else GONE, batch_v2.NO_TIMESTAMP
     if left.kept == len(left.batch.bits) and not gets_one and not left.is_rebuilt:
-        return VERBATIM, NO_TIMESTAMP
+        return VERBATIM, batch_v2.NO_TIMESTAMP
     horizon = new_horizon if gets_one else old
-    return REBUILT, NO_TIMESTAMP if horizon is None or horizon < 0 else horizon
+    return REBUILT, batch_v2.NO_TIMESTAMP if horizon is None or horizon < 0 else horizon
 
 
 @in_both_ways(decide_fates=batch_judge.decide_fates)
@@ -389,7 +373,7 @@ def fate_of(left: Survivors, new_horizon: int) -> tuple[int, int]:
         min_size=1,
         max_size=5,
     ),
-    new_horizon=st.sampled_from([NO_TIMESTAMP, NOW_MS + 50]),
+    new_horizon=st.sampled_from([batch_v2.NO_TIMESTAMP, NOW_MS + 50]),
 )
 def test_fates_are_decided_by_the_rules(decide_fates, rows, new_horizon):
     notes = noted(

@@ -23,6 +23,7 @@ from storage_core.kernels.batch_scan import (
     TRUNCATED,
     UNKNOWN_COUNT,
 )
+from tests.kit import damage
 from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
@@ -31,14 +32,6 @@ from tests.kit.builders import (
     leader_change_batch,
     log_with,
     segment_bytes,
-)
-from tests.kit.damage import (
-    BadRecord,
-    bad_record,
-    with_codec,
-    with_lying_count,
-    with_lying_length,
-    with_wrong_crc,
 )
 from tests.kit.decode import decode_segment
 from tests.kit.golden_data import Golden, goldens
@@ -137,7 +130,7 @@ def test_a_length_has_to_be_possible_for_the_smallest_message_whatever_the_magic
     scan_batches, magic, length, status
 ):
     size = 12 + length if status == DONE else HEADER_BYTES
-    entry = with_lying_length(encode_batch(BatchSpec(magic=magic)), length)[:size]
+    entry = damage.with_lying_length(encode_batch(BatchSpec(magic=magic)), length)[:size]
     entry += bytes(size - len(entry))
     count = 1 if status == DONE else 0
     table = room_for(8)
@@ -208,7 +201,7 @@ def test_a_new_batch_smaller_than_its_header_is_a_batch_but_never_valid(
     scan_batches, check_crcs, magic
 ):
     batch = encode_batch(BatchSpec(base_offset=9, is_control=True, magic=magic))
-    short = with_lying_length(batch, 48)[:60]
+    short = damage.with_lying_length(batch, 48)[:60]
     table = room_for(2)
     assert scan_batches(as_array(short), 0, 60, table) == (1, 60, DONE)
     assert table[batch_scan.CRC_OK, 0] == 0
@@ -273,7 +266,7 @@ def test_a_scan_knows_nothing_yet_of_crcs_and_control_records(scan_batches):
 @in_both_ways(check_crcs=batch_scan.check_crcs)
 def test_the_first_wrong_crc_is_named_and_every_one_is_marked(check_crcs):
     good = encode_batch(BatchSpec(records=(RecordSpec(key=b"k"),)))
-    bad = with_wrong_crc(good)
+    bad = damage.with_wrong_crc(good)
     old = encode_entry(LegacyMessage(offset=5))
     data = as_array(good + old + bad + good + bad)
     table = scanned(data)
@@ -352,14 +345,15 @@ def test_the_type_of_a_control_record_is_read(read_control_types, number):
         pytest.param(control_batch(b""), id="an empty key"),
         pytest.param(control_batch(None), id="no key"),
         pytest.param(
-            with_codec(control_batch(struct.pack(">hh", 0, 0)), Codec.GZIP), id="compressed"
+            damage.with_codec(control_batch(struct.pack(">hh", 0, 0)), Codec.GZIP), id="compressed"
         ),
         pytest.param(
-            with_lying_count(control_batch(struct.pack(">hh", 0, 0)), -1), id="a negative count"
+            damage.with_lying_count(control_batch(struct.pack(">hh", 0, 0)), -1),
+            id="a negative count",
         ),
         *(
-            pytest.param(bad_record(bad, BatchSpec(is_control=True)), id=bad.value)
-            for bad in BadRecord
+            pytest.param(damage.bad_record(bad, BatchSpec(is_control=True)), id=bad.value)
+            for bad in damage.BadRecord
         ),
     ],
 )
@@ -467,7 +461,7 @@ def test_hostile_batches_do_no_harm(scan_batches, check_crcs, read_control_types
             batch_scan.HAS_LEGACY | batch_scan.HAS_UNREADABLE,
         ),
         (encode_batch(BatchSpec(magic=3)), batch_scan.HAS_UNREADABLE),
-        (with_lying_length(encode_batch(BatchSpec()), 48)[:60], batch_scan.HAS_UNREADABLE),
+        (damage.with_lying_length(encode_batch(BatchSpec()), 48)[:60], batch_scan.HAS_UNREADABLE),
     ],
     ids=[
         "plain",

@@ -8,31 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from storage_core.formats.batch_v2 import (
-    CODEC_MASK,
-    CONTROL_BIT,
-    DELETE_HORIZON_BIT,
-    HEADER_BYTES,
-    MAGIC_V2,
-    NO_TIMESTAMP,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
-    Codec,
-    TimestampType,
-)
-from storage_core.kernels import batch_scan, batch_write
+from storage_core.formats import batch_v2
+from storage_core.kernels import batch_notes, batch_scan, batch_write
 from storage_core.kernels.batch_filter import BAD_ORDER, BAD_TIMESTAMP
-from storage_core.kernels.batch_notes import (
-    DELETE_HORIZON,
-    FATE,
-    FIRST_RECORD,
-    NEW_BASE_TIMESTAMP,
-    NEW_MAX_TIMESTAMP,
-    NEW_SIZE,
-    PACKED_END,
-    PACKED_START,
-    SURVIVORS,
-)
 from storage_core.kernels.batch_write import (
     GONE,
     HEADER_ONLY,
@@ -56,7 +34,7 @@ from tests.kit.strategies import segments
 from tests.storage_core.kernels.arguments import Opened, as_array, noted, opened
 from tests.storage_core.kernels.twins import in_both_ways
 
-LOG_APPEND = TimestampType.LOG_APPEND_TIME
+LOG_APPEND = batch_v2.TimestampType.LOG_APPEND_TIME
 UNTOUCHED = 0xEE
 
 
@@ -88,7 +66,7 @@ def run(
     if packed is not None:
         notes, arena = packed.notes, packed.arena
     room = at + len(segment) + len(window.arena) + len(arena)
-    room += HEADER_BYTES * len(window) + MAX_RECORD_GROWTH_BYTES * len(keep)
+    room += batch_v2.HEADER_BYTES * len(window) + MAX_RECORD_GROWTH_BYTES * len(keep)
     out = np.full(room, UNTOUCHED, np.uint8)
     end, row, status = write_batches(
         out,
@@ -99,10 +77,10 @@ def run(
         notes,
         np.array(keep, np.uint8),
         arena,
-        NO_TIMESTAMP,
+        batch_v2.NO_TIMESTAMP,
     )
     assert (out[:at] == UNTOUCHED).all()
-    sizes, largest = notes[[NEW_SIZE, NEW_MAX_TIMESTAMP]].tolist()
+    sizes, largest = notes[[batch_notes.NEW_SIZE, batch_notes.NEW_MAX_TIMESTAMP]].tolist()
     return Written(out[at:end].tobytes(), sizes, largest, row, status)
 
 
@@ -111,10 +89,10 @@ def prepared(
 ) -> Opened:
     """Note what becomes of the batches of a window."""
     notes = window.notes
-    notes[FATE] = fate
-    notes[SURVIVORS] = kept_of(window, keep)
-    notes[FIRST_RECORD] = window.first_record
-    notes[DELETE_HORIZON] = horizon or NO_TIMESTAMP
+    notes[batch_notes.FATE] = fate
+    notes[batch_notes.SURVIVORS] = kept_of(window, keep)
+    notes[batch_notes.FIRST_RECORD] = window.first_record
+    notes[batch_notes.DELETE_HORIZON] = horizon or batch_v2.NO_TIMESTAMP
     return window
 
 
@@ -139,8 +117,8 @@ def rebuilt(spec: BatchSpec, keep: list[bool], horizon: int) -> BatchSpec:
     return dataclasses.replace(
         spec,
         records=tuple(records),
-        codec=Codec.NONE,
-        delete_horizon_ms=None if horizon == NO_TIMESTAMP else horizon,
+        codec=batch_v2.Codec.NONE,
+        delete_horizon_ms=None if horizon == batch_v2.NO_TIMESTAMP else horizon,
         base_timestamp=None,
         last_offset_delta=spec.last_offset - spec.base_offset,
         max_timestamp=spec.largest_timestamp if has_append_time else None,
@@ -151,9 +129,9 @@ def emptied(spec: BatchSpec) -> BatchSpec:
     return dataclasses.replace(
         spec,
         records=(),
-        codec=Codec.NONE,
+        codec=batch_v2.Codec.NONE,
         delete_horizon_ms=None,
-        base_timestamp=NO_TIMESTAMP,
+        base_timestamp=batch_v2.NO_TIMESTAMP,
         max_timestamp=spec.largest_timestamp,
         last_offset_delta=spec.last_offset - spec.base_offset,
     )
@@ -167,10 +145,10 @@ def test_every_fate_gives_the_bytes_of_the_obvious_builder(write_batches, specs,
     for spec in specs:
         stays = [data.draw(st.booleans()) for _ in spec.records]
         possible = [GONE, VERBATIM, HEADER_ONLY]
-        if any(stays) and spec.codec is Codec.NONE:
+        if any(stays) and spec.codec is batch_v2.Codec.NONE:
             possible += [REBUILT] * 3
         chosen = data.draw(st.sampled_from(possible))
-        at = data.draw(st.sampled_from([NO_TIMESTAMP, 0, SOME_TIME_MS, 2**45]))
+        at = data.draw(st.sampled_from([batch_v2.NO_TIMESTAMP, 0, SOME_TIME_MS, 2**45]))
         expected.append(
             {
                 GONE: None,
@@ -192,7 +170,7 @@ def test_every_fate_gives_the_bytes_of_the_obvious_builder(write_batches, specs,
 
 
 def one_rebuilt(
-    write_batches, spec: BatchSpec, keep: list[bool], horizon: int = NO_TIMESTAMP
+    write_batches, spec: BatchSpec, keep: list[bool], horizon: int = batch_v2.NO_TIMESTAMP
 ) -> bytes:
     written = run(write_batches, encode_batch(spec), fate=[REBUILT], keep=keep, horizon=[horizon])
     assert written.status == DONE
@@ -236,7 +214,7 @@ def test_with_log_append_time_every_record_is_written_with_the_brokers(write_bat
     written = one_rebuilt(write_batches, spec, [False, True])
     (batch,), _ = decode_segment(written)
     assert batch.header["base_timestamp"] == batch.header["max_timestamp"] == SOME_TIME_MS + 10_000
-    assert written[HEADER_BYTES + 2] == 0  # the delta
+    assert written[batch_v2.HEADER_BYTES + 2] == 0  # the delta
     assert batch.records[0].timestamp == SOME_TIME_MS + 10_000
 
 
@@ -249,7 +227,7 @@ def test_a_delete_horizon_changes_no_timestamp(write_batches, horizon):
         records=tuple(RecordSpec(key=b"k", value=None, timestamp=time) for time in times)
     )
     (batch,), _ = decode_segment(one_rebuilt(write_batches, spec, [True] * 5, horizon))
-    assert batch.header["attributes"] & DELETE_HORIZON_BIT
+    assert batch.header["attributes"] & batch_v2.DELETE_HORIZON_BIT
     assert batch.header["base_timestamp"] == horizon
     assert [record.timestamp for record in batch.records] == times
     # And back again: a horizon that is there is what the deltas are read from.
@@ -320,7 +298,7 @@ def padded(number: bytes, more: int) -> bytes:
     more=st.lists(st.one_of(st.just(0), st.integers(0, 2)), min_size=5, max_size=5),
     sizes=st.tuples(st.sampled_from([0, 16, 63, 64]), st.sampled_from([0, 110, 8191, 8192])),
     keep=st.lists(st.booleans(), min_size=4, max_size=4).filter(any),
-    horizon=st.sampled_from([NO_TIMESTAMP, SOME_TIME_MS + 86_400_000]),
+    horizon=st.sampled_from([batch_v2.NO_TIMESTAMP, SOME_TIME_MS + 86_400_000]),
 )
 def test_numbers_in_more_bytes_than_they_need_are_written_in_fewer(
     write_batches, more, sizes, keep, horizon
@@ -354,7 +332,7 @@ def test_numbers_in_more_bytes_than_they_need_are_written_in_fewer(
 def test_bits_of_a_number_that_do_not_count_are_not_written(write_batches):
     spec = BatchSpec(records=(RecordSpec(key=b"k", offset_delta=2**30),))
     plain = encode_varint(2**30)
-    payload = encode_batch(spec)[HEADER_BYTES:]
+    payload = encode_batch(spec)[batch_v2.HEADER_BYTES :]
     odd = payload.replace(plain, plain[:-1] + bytes([plain[-1] | 0x70]))
     assert odd != payload
     written = run(write_batches, encode_batch(spec, payload=odd), fate=[REBUILT], keep=[True])
@@ -380,7 +358,7 @@ def test_timestamps_wrap_around_as_64_bits_do(write_records, base, delta, new_ba
         BatchSpec(records=(RecordSpec(key=b"k", timestamp=delta),), base_timestamp=0)
     )
     status, written, header = write_one(write_records, records, [1], base, new_base)
-    if timestamp < NO_TIMESTAMP:
+    if timestamp < batch_v2.NO_TIMESTAMP:
         assert status == BAD_TIMESTAMP
         return
     assert (header, status) == ((new_base, timestamp), DONE)
@@ -391,21 +369,23 @@ def test_timestamps_wrap_around_as_64_bits_do(write_records, base, delta, new_ba
 
 
 def write_one(
-    write_records, records: bytes, keep: list[int], base: int, horizon: int = NO_TIMESTAMP
+    write_records, records: bytes, keep: list[int], base: int, horizon: int = batch_v2.NO_TIMESTAMP
 ) -> tuple[int, bytes, tuple[int, int]]:
     """Write records of a batch; return (status, bytes, base and largest timestamp)."""
     out = np.zeros(len(records) + MAX_RECORD_GROWTH_BYTES * len(keep), np.uint8)
     table = np.zeros((batch_scan.COLUMN_COUNT, 1), np.int64)
-    table[batch_scan.MAGIC] = MAGIC_V2
+    table[batch_scan.MAGIC] = batch_v2.MAGIC_V2
     table[batch_scan.RECORD_COUNT] = len(keep)
     table[batch_scan.BASE_TIMESTAMP] = base
     notes = noted(
         1, records_start=0, records_end=len(records), first_record=0, delete_horizon=horizon
     )
     end, status = write_records(
-        out, 0, as_array(records), table, notes, 0, np.array(keep, np.uint8), NO_TIMESTAMP
+        out, 0, as_array(records), table, notes, 0, np.array(keep, np.uint8), batch_v2.NO_TIMESTAMP
     )
-    header = tuple(notes[[NEW_BASE_TIMESTAMP, NEW_MAX_TIMESTAMP], 0].tolist())
+    header = tuple(
+        notes[[batch_notes.NEW_BASE_TIMESTAMP, batch_notes.NEW_MAX_TIMESTAMP], 0].tolist()
+    )
     return status, out[:end].tobytes(), header
 
 
@@ -469,7 +449,7 @@ def rebuild(
         window.table[:, here],
         window.notes[:, here],
         np.array(keep, np.uint8),
-        NO_TIMESTAMP,
+        batch_v2.NO_TIMESTAMP,
     )
     return rows[0] + count, status, dataclasses.replace(window, arena=raw)
 
@@ -477,29 +457,29 @@ def rebuild(
 @in_both_ways(
     rebuild_compressed=batch_write.rebuild_compressed, write_batches=batch_write.write_batches
 )
-@pytest.mark.parametrize("time", list(TimestampType)[1:], ids=lambda time: time.value)
+@pytest.mark.parametrize("time", list(batch_v2.TimestampType)[1:], ids=lambda time: time.value)
 def test_a_compressed_batch_is_written_from_the_records_that_were_rebuilt_before(
     rebuild_compressed, write_batches, time
 ):
     plain = BatchSpec(records=some_records(2))
-    packed = dataclasses.replace(plain, codec=Codec.GZIP, timestamp_type=time)
+    packed = dataclasses.replace(plain, codec=batch_v2.Codec.GZIP, timestamp_type=time)
     specs, fate = [plain, packed, packed, plain], [REBUILT, REBUILT, VERBATIM, VERBATIM]
     keep = [True, False, False, True, True, True, True, True]
     segment = segment_bytes(specs)
     done = rebuild(rebuild_compressed, segment, fate=fate, keep=keep, rows=(0, 4))
     row, status, window = done
     assert (row, status) == (4, DONE)
-    places = window.notes[[PACKED_START, PACKED_END]]
+    places = window.notes[[batch_notes.PACKED_START, batch_notes.PACKED_END]]
     assert places[:, [0, 2, 3]].tolist() == [[99] * 3] * 2
-    survivor = rebuilt(packed, keep[2:4], NO_TIMESTAMP)
+    survivor = rebuilt(packed, keep[2:4], batch_v2.NO_TIMESTAMP)
     records = encode_records(survivor)
     assert places[:, 1].tolist() == [0, len(records)]
     assert window.arena[: len(records)].tobytes() == records
     # The codec's own bytes do not matter to these two: here it leaves the records as they are.
     found = run(write_batches, segment, fate=fate, keep=keep, packed=window)
     expected = [
-        encode_batch(rebuilt(plain, keep[:2], NO_TIMESTAMP)),
-        encode_batch(dataclasses.replace(survivor, codec=Codec.GZIP), payload=records),
+        encode_batch(rebuilt(plain, keep[:2], batch_v2.NO_TIMESTAMP)),
+        encode_batch(dataclasses.replace(survivor, codec=batch_v2.Codec.GZIP), payload=records),
         encode_batch(packed),
         encode_batch(plain),
     ]
@@ -510,7 +490,7 @@ def test_a_compressed_batch_is_written_from_the_records_that_were_rebuilt_before
 
 @in_both_ways(rebuild_compressed=batch_write.rebuild_compressed)
 def test_rebuilding_stops_where_there_is_no_room_and_goes_on_from_there(rebuild_compressed):
-    packed = BatchSpec(records=some_records(2), codec=Codec.LZ4)
+    packed = BatchSpec(records=some_records(2), codec=batch_v2.Codec.LZ4)
     segment = segment_bytes([packed] * 3)
     size = len(encode_records(packed))
     room = size + 2 * MAX_RECORD_GROWTH_BYTES
@@ -518,14 +498,14 @@ def test_rebuilding_stops_where_there_is_no_room_and_goes_on_from_there(rebuild_
     assert rebuild(rebuild_compressed, segment, rows=(0, 3), room=room, **how)[:2] == (1, DONE)
     row, status, window = rebuild(rebuild_compressed, segment, rows=(1, 3), room=size + room, **how)
     assert (row, status) == (3, DONE)
-    places = window.notes[[PACKED_START, PACKED_END], 1:].tolist()
+    places = window.notes[[batch_notes.PACKED_START, batch_notes.PACKED_END], 1:].tolist()
     assert places == [[0, size], [size, 2 * size]]
     assert rebuild(rebuild_compressed, segment, rows=(0, 3), room=room - 1, **how)[:2] == (0, DONE)
 
 
 @in_both_ways(rebuild_compressed=batch_write.rebuild_compressed)
 def test_a_compressed_batch_that_cannot_be_rebuilt_is_named(rebuild_compressed):
-    good = BatchSpec(records=some_records(2), codec=Codec.ZSTD)
+    good = BatchSpec(records=some_records(2), codec=batch_v2.Codec.ZSTD)
     bad = dataclasses.replace(
         good, records=(RecordSpec(offset_delta=1), RecordSpec(offset_delta=0)), last_offset_delta=1
     )
@@ -542,13 +522,13 @@ def test_a_compressed_batch_that_cannot_be_rebuilt_is_named(rebuild_compressed):
 @pytest.mark.item("FMT-03")
 @in_both_ways(kept_attributes=batch_write.kept_attributes)
 def test_a_rebuilt_batch_keeps_its_type_and_loses_unused_bits(kept_attributes):
-    kept = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+    kept = batch_v2.TIMESTAMP_TYPE_BIT | batch_v2.TRANSACTIONAL_BIT | batch_v2.CONTROL_BIT
     for attributes in [*range(128), 0x80, 0x7FFF, -(2**15)]:
         for codec in (0, 4):
             plain = kept_attributes(attributes, codec, False)
             assert plain == (attributes & kept | codec)
-            assert kept_attributes(attributes, codec, True) == plain | DELETE_HORIZON_BIT
-            assert plain & CODEC_MASK == codec
+            assert kept_attributes(attributes, codec, True) == plain | batch_v2.DELETE_HORIZON_BIT
+            assert plain & batch_v2.CODEC_MASK == codec
 
 
 @pytest.mark.item("FMT-01")
@@ -561,7 +541,7 @@ def test_a_header_comes_back_as_it_was(write_header, check_crcs, specs):
     for row in range(len(window)):
         column = window.table[:, row]
         start = column[batch_scan.POSITION]
-        again[start : start + HEADER_BYTES] = UNTOUCHED
+        again[start : start + batch_v2.HEADER_BYTES] = UNTOUCHED
         write_header(
             again,
             start,

@@ -9,28 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.formats.batch_v2 import Codec
-from storage_core.kernels import batch_scan, key_scan
-from storage_core.kernels.key_scan import (
-    HASH_KEY,
-    HASH_KIND,
-    HASHER_WORDS,
-    KEY_COLUMNS,
-    MD5,
-    SCRATCH,
-    SIPHASH,
-)
-from storage_core.kernels.record_scan import (
-    BAD_RECORD,
-    DONE,
-    HAS_KEYLESS,
-    HAS_STRAY,
-    HAS_TOMBSTONE,
-    INDEXED,
-    LEFTOVER,
-    OPENED,
-    TOO_LARGE,
-    WRONG_CRC,
-)
+from storage_core.kernels import batch_scan, key_scan, record_scan
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
 from tests.kit.damage import BadRecord, bad_record, with_trailing_bytes
 from tests.kit.strategies import segments
@@ -61,15 +40,18 @@ def run(
     *,
     first_offset: int = LOWEST,
     limit: int = NO_LIMIT,
-    kind: int = SIPHASH,
+    kind: int = key_scan.SIPHASH,
     crc: Sequence[int] | None = None,
 ) -> Found:
     chosen = np.array(wanted, bool)
     room = int(np.maximum(window.record_count[chosen], 0).sum())
     flags = chosen.astype(np.uint8)
-    keys = np.empty((KEY_COLUMNS, room), np.uint64)
-    hasher = np.zeros(HASHER_WORDS, np.uint32)
-    hasher[HASH_KIND], hasher[HASH_KEY:SCRATCH] = kind, np.frombuffer(KEY, "<u4")
+    keys = np.empty((key_scan.KEY_COLUMNS, room), np.uint64)
+    hasher = np.zeros(key_scan.HASHER_WORDS, np.uint32)
+    hasher[key_scan.HASH_KIND], hasher[key_scan.HASH_KEY : key_scan.SCRATCH] = (
+        kind,
+        np.frombuffer(KEY, "<u4"),
+    )
     table = window.table.copy()
     if crc is not None:
         table[batch_scan.CRC] = crc
@@ -94,25 +76,27 @@ def expected_of(specs: list[BatchSpec], wanted: list[bool], first_offset: int, k
     for row, spec in enumerate(specs):
         if not wanted[row]:
             continue
-        flags[row] = OPENED | (INDEXED if spec.base_offset >= first_offset else 0)
+        flags[row] = record_scan.OPENED | (
+            record_scan.INDEXED if spec.base_offset >= first_offset else 0
+        )
         for record, delta in zip(spec.records, spec.offset_deltas, strict=True):
             if record.value is None:
-                flags[row] |= HAS_TOMBSTONE
+                flags[row] |= record_scan.HAS_TOMBSTONE
             if not 0 <= delta <= spec.last_offset - spec.base_offset:
-                flags[row] |= HAS_STRAY
+                flags[row] |= record_scan.HAS_STRAY
             if record.key is None:
-                flags[row] |= HAS_KEYLESS
+                flags[row] |= record_scan.HAS_KEYLESS
             elif spec.base_offset + delta >= first_offset:
-                is_md5 = kind == MD5
+                is_md5 = kind == key_scan.MD5
                 digest = md5_128(record.key) if is_md5 else siphash_1_3_128(KEY, record.key)
                 keys.append((row, digest, rank))
             rank += 1
-    return Found(keys, flags, DONE, 0, 0)
+    return Found(keys, flags, record_scan.DONE, 0, 0)
 
 
 @pytest.mark.thorough
 @in_both_ways(hash_keys=key_scan.hash_keys)
-@pytest.mark.parametrize("kind", [SIPHASH, MD5], ids=["siphash", "md5"])
+@pytest.mark.parametrize("kind", [key_scan.SIPHASH, key_scan.MD5], ids=["siphash", "md5"])
 @given(specs=segments(max_batches=4), data=st.data())
 def test_keys_of_the_wanted_batches_are_hashed_in_order(hash_keys, kind, specs, data):
     wanted = data.draw(st.lists(st.booleans(), min_size=len(specs), max_size=len(specs)))
@@ -138,7 +122,11 @@ def test_checksums_are_looked_at_before_keys_whether_a_batch_is_wanted_or_not(ha
     unchecked = run(hash_keys, window, wanted)
     assert run(hash_keys, window, wanted, crc=crc) == unchecked
     wrong = run(hash_keys, window, wanted, crc=[crc[0], crc[1] ^ 1])
-    assert (wrong.status, wrong.row, wrong.position) == (WRONG_CRC, 1, int(window.start[1]))
+    assert (wrong.status, wrong.row, wrong.position) == (
+        record_scan.WRONG_CRC,
+        1,
+        int(window.start[1]),
+    )
     assert [row for row, _, _ in wrong.keys] == [0, 0] * wanted[0]
 
 
@@ -150,9 +138,9 @@ def test_a_batch_that_begins_below_the_first_offset_is_not_indexed(hash_keys):
     inside = run(hash_keys, window, [True], first_offset=11)
     behind = run(hash_keys, window, [True], first_offset=12)
     assert [found.flags for found in (at_start, inside, behind)] == [
-        [OPENED | INDEXED],
-        [OPENED],
-        [OPENED],
+        [record_scan.OPENED | record_scan.INDEXED],
+        [record_scan.OPENED],
+        [record_scan.OPENED],
     ]
     assert [[rank for _, _, rank in found.keys] for found in (at_start, inside, behind)] == [
         [0, 1],
@@ -169,22 +157,24 @@ def test_a_malformed_record_stops_the_scan(hash_keys, bad, codec):
     good = encode_batch(BatchSpec(records=(RecordSpec(key=b"k"),) * 2, codec=codec))
     window = opened(good + bad_record(bad, BatchSpec(codec=codec)))
     found = run(hash_keys, window, [True, True])
-    assert (found.status, found.row, found.position) == (BAD_RECORD, 1, window.start[1])
+    assert (found.status, found.row, found.position) == (record_scan.BAD_RECORD, 1, window.start[1])
     assert [rank for _, _, rank in found.keys] == [0, 1]
-    assert run(hash_keys, window, [True, False]).status == DONE
+    assert run(hash_keys, window, [True, False]).status == record_scan.DONE
 
 
 @in_both_ways(hash_keys=key_scan.hash_keys)
 def test_bytes_after_the_last_record_stop_the_scan(hash_keys):
     window = opened(with_trailing_bytes(BatchSpec(records=(RecordSpec(key=b"k"),))))
     found = run(hash_keys, window, [True])
-    assert (found.status, found.row, found.position) == (LEFTOVER, 0, window.end[0] - 1)
+    assert (found.status, found.row, found.position) == (record_scan.LEFTOVER, 0, window.end[0] - 1)
 
 
 @pytest.mark.item("FMT-29")
 @in_both_ways(hash_keys=key_scan.hash_keys)
 @pytest.mark.parametrize(
-    ("codec", "status"), [(Codec.NONE, DONE), (Codec.ZSTD, TOO_LARGE)], ids=["none", "zstd"]
+    ("codec", "status"),
+    [(Codec.NONE, record_scan.DONE), (Codec.ZSTD, record_scan.TOO_LARGE)],
+    ids=["none", "zstd"],
 )
 def test_only_decompressed_records_have_a_limit(hash_keys, codec, status):
     record = RecordSpec(key=b"k", value=bytes(2**20))

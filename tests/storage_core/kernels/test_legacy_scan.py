@@ -12,14 +12,6 @@ from hypothesis import strategies as st
 from storage_core.formats.batch_v2 import NO_TIMESTAMP, TIMESTAMP_TYPE_BIT, Codec, TimestampType
 from storage_core.kernels import batch_scan, legacy_build, legacy_scan, record_scan
 from storage_core.kernels.batch_notes import RECORDS_END, RECORDS_START
-from storage_core.kernels.legacy_scan import (
-    BAD_MESSAGE,
-    BAD_MESSAGE_SIZE,
-    BAD_OFFSET_SPAN,
-    BAD_WRAPPER_OFFSET,
-    NESTED,
-    NO_MESSAGE,
-)
 from storage_core.kernels.record_scan import DONE, RECORD_COLUMN_COUNT, TOO_LARGE
 from storage_core.records.codecs import compress
 from tests.kit.builders import SOME_TIME_MS, RecordSpec
@@ -208,7 +200,7 @@ def test_inner_offsets_count_from_the_wrappers_in_v1_alone(transcode_entries):
 def test_a_wrapper_below_its_last_message_is_refused(transcode_entries):
     messages = (LegacyMessage(offset=4), LegacyMessage(offset=7))
     entry = LegacySet(messages=messages, offset=6, first_inner_offset=4)
-    assert transcoded(transcode_entries, [ONE, entry])[:2] == (BAD_WRAPPER_OFFSET, 1)
+    assert transcoded(transcode_entries, [ONE, entry])[:2] == (legacy_scan.BAD_WRAPPER_OFFSET, 1)
     assert transcoded(transcode_entries, [dataclasses.replace(entry, magic=0)])[0] == DONE
 
 
@@ -258,7 +250,7 @@ def test_a_set_in_a_set_is_refused(transcode_entries):
         [ONE, LegacySet(messages=(ONE,))],
         inner={1: encode_message(ONE, stored_offset=0) + inside},
     )
-    assert (status, row, position) == (NESTED, 1, len(encode_message(ONE)))
+    assert (status, row, position) == (legacy_scan.NESTED, 1, len(encode_message(ONE)))
 
 
 @pytest.mark.item("FMT-20")
@@ -266,7 +258,7 @@ def test_a_set_in_a_set_is_refused(transcode_entries):
 @pytest.mark.parametrize("data", [b"", bytes(11), struct.pack(">qi", 0, 100) + bytes(99)])
 def test_a_set_without_a_whole_message_is_refused(transcode_entries, data):
     entry = LegacySet(messages=(ONE,))
-    assert transcoded(transcode_entries, [entry], inner={0: data})[0] == NO_MESSAGE
+    assert transcoded(transcode_entries, [entry], inner={0: data})[0] == legacy_scan.NO_MESSAGE
 
 
 @in_both_ways(transcode_entries=legacy_scan.transcode_entries)
@@ -286,7 +278,7 @@ def test_an_inner_message_smaller_than_the_smallest_is_refused(transcode_entries
     status, _, position, _ = transcoded(
         transcode_entries, [LegacySet(messages=(ONE,))], inner={0: data}
     )
-    assert (status, position) == (BAD_MESSAGE_SIZE, len(encode_message(ONE)))
+    assert (status, position) == (legacy_scan.BAD_MESSAGE_SIZE, len(encode_message(ONE)))
 
 
 @in_both_ways(transcode_entries=legacy_scan.transcode_entries)
@@ -303,7 +295,7 @@ def test_lengths_that_do_not_fit_are_refused(transcode_entries, magic, field, le
     )
     with pytest.raises(MalformedEntryError):
         messages_of(parse_entry(bytes(data)))
-    assert status == BAD_MESSAGE
+    assert status == legacy_scan.BAD_MESSAGE
 
 
 @pytest.mark.item("FMT-29")
@@ -327,9 +319,9 @@ def test_only_a_message_in_a_set_may_be_too_large(transcode_entries):
     ("offsets", "status"),
     [
         ((0, 2**31 - 1), DONE),
-        ((0, 2**31), BAD_OFFSET_SPAN),
+        ((0, 2**31), legacy_scan.BAD_OFFSET_SPAN),
         ((2**31 - 1, 0), DONE),
-        ((-(2**62), 2**62), BAD_OFFSET_SPAN),
+        ((-(2**62), 2**62), legacy_scan.BAD_OFFSET_SPAN),
         ((5, 5, 4), DONE),
     ],
 )
@@ -365,7 +357,7 @@ def test_hostile_sets_are_read_as_the_reference_reads_them_or_refused(
     except MalformedEntryError:
         assert status != DONE
     else:
-        if status != BAD_OFFSET_SPAN:
+        if status != legacy_scan.BAD_OFFSET_SPAN:
             assert status == DONE
             assert found == [[_as_64_bits(message) for message in expected]]
 

@@ -10,22 +10,6 @@ from hypothesis import strategies as st
 from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
 from storage_core.formats.record_v2 import MIN_RECORD_BYTES
 from storage_core.kernels import record_scan
-from storage_core.kernels.record_scan import (
-    BAD_RECORD,
-    DONE,
-    LEFTOVER,
-    RECORD_BATCH,
-    RECORD_COLUMN_COUNT,
-    RECORD_HEADER_COUNT,
-    RECORD_HEADER_START,
-    RECORD_KEY_LENGTH,
-    RECORD_KEY_START,
-    RECORD_OFFSET_DELTA,
-    RECORD_TIMESTAMP_DELTA,
-    RECORD_VALUE_LENGTH,
-    RECORD_VALUE_START,
-    TOO_LARGE,
-)
 from storage_core.kernels.varint import INVALID
 from tests.kit.builders import (
     BatchSpec,
@@ -177,7 +161,7 @@ def test_a_count_has_to_fit_the_bytes(check_counts):
 
 def decoded(decode_records, window: Opened, *, limit: int = NO_LIMIT):
     room = int(np.maximum(window.record_count, 0).sum())
-    records = np.full((RECORD_COLUMN_COUNT, room), -99, np.int64)
+    records = np.full((record_scan.RECORD_COLUMN_COUNT, room), -99, np.int64)
     answer = decode_records(
         window.data,
         window.arena,
@@ -194,7 +178,7 @@ def decoded(decode_records, window: Opened, *, limit: int = NO_LIMIT):
 def test_only_the_batches_that_are_asked_for_are_decoded(decode_records):
     specs = [BatchSpec(records=(RecordSpec(key=b"k"),) * count) for count in (2, 3, 1)]
     window = opened(segment_bytes(specs))
-    records = np.full((RECORD_COLUMN_COUNT, 3), -99, np.int64)
+    records = np.full((record_scan.RECORD_COLUMN_COUNT, 3), -99, np.int64)
     count, *_ = decode_records(
         window.data,
         window.arena,
@@ -205,11 +189,11 @@ def test_only_the_batches_that_are_asked_for_are_decoded(decode_records):
         records,
     )
     assert count == 3
-    assert records[RECORD_BATCH].tolist() == [0, 0, 2]
+    assert records[record_scan.RECORD_BATCH].tolist() == [0, 0, 2]
 
 
 def part(window: Opened, records: np.ndarray, i: int, start: int, length: int) -> bytes | None:
-    row = records[RECORD_BATCH, i]
+    row = records[record_scan.RECORD_BATCH, i]
     source = window.arena if window.in_arena[row] else window.data
     begin, size = records[start, i], records[length, i]
     return None if size < 0 else source[begin : begin + size].tobytes()
@@ -224,11 +208,14 @@ def assert_decoded_as(window: Opened, records: np.ndarray, segment: bytes) -> No
     ]
     found = [
         (
-            records[RECORD_BATCH, i],
-            window.base_offset[records[RECORD_BATCH, i]] + records[RECORD_OFFSET_DELTA, i],
-            part(window, records, i, RECORD_KEY_START, RECORD_KEY_LENGTH),
-            part(window, records, i, RECORD_VALUE_START, RECORD_VALUE_LENGTH),
-            records[RECORD_HEADER_COUNT, i],
+            records[record_scan.RECORD_BATCH, i],
+            window.base_offset[records[record_scan.RECORD_BATCH, i]]
+            + records[record_scan.RECORD_OFFSET_DELTA, i],
+            part(window, records, i, record_scan.RECORD_KEY_START, record_scan.RECORD_KEY_LENGTH),
+            part(
+                window, records, i, record_scan.RECORD_VALUE_START, record_scan.RECORD_VALUE_LENGTH
+            ),
+            records[record_scan.RECORD_HEADER_COUNT, i],
         )
         for i in range(records.shape[1])
     ]
@@ -242,10 +229,10 @@ def test_batches_of_any_codec_are_decoded(decode_records, specs):
     segment = segment_bytes(specs)
     window = opened(segment)
     records, count, status, _, _ = decoded(decode_records, window)
-    assert (count, status) == (records.shape[1], DONE)
+    assert (count, status) == (records.shape[1], record_scan.DONE)
     assert_decoded_as(window, records, segment)
     deltas = [r.timestamp - spec.timestamp_base for spec in specs for r in spec.records]
-    assert records[RECORD_TIMESTAMP_DELTA].tolist() == deltas
+    assert records[record_scan.RECORD_TIMESTAMP_DELTA].tolist() == deltas
 
 
 @pytest.mark.item("FMT-08", "FMT-09")
@@ -256,7 +243,7 @@ def test_kafkas_records_are_decoded_as_kafka_reads_them(golden: Golden, tmp_path
         segment = log.read_bytes()
         window = opened(segment)
         records, count, status, _, _ = decoded(record_scan.decode_records, window)
-        assert (count, status) == (records.shape[1], DONE)
+        assert (count, status) == (records.shape[1], record_scan.DONE)
         assert_decoded_as(window, records, segment)
         seen += count
     assert seen
@@ -267,14 +254,14 @@ def test_kafkas_records_are_decoded_as_kafka_reads_them(golden: Golden, tmp_path
 def test_a_batch_without_records_yields_nothing(decode_records):
     window = opened(segment_bytes([BatchSpec(), BatchSpec(last_offset_delta=3)]))
     records, *found = decoded(decode_records, window)
-    assert found == [0, DONE, 0, 0]
+    assert found == [0, record_scan.DONE, 0, 0]
     assert records.shape[1] == 0
 
 
 @in_both_ways(decode_records=record_scan.decode_records)
 def test_bytes_of_a_batch_that_counts_no_records_are_not_looked_at(decode_records):
     window = opened(with_payload(BatchSpec(record_count=0), b"anything at all"))
-    assert decoded(decode_records, window)[1:] == (0, DONE, 0, 0)
+    assert decoded(decode_records, window)[1:] == (0, record_scan.DONE, 0, 0)
 
 
 @pytest.mark.item("FMT-10", "FMT-11")
@@ -285,7 +272,7 @@ def test_the_batch_with_a_malformed_record_is_named(decode_records, bad, codec):
     good = encode_batch(BatchSpec(records=(RecordSpec(key=b"k"),) * 2, codec=codec))
     window = opened(good + bad_record(bad, BatchSpec(codec=codec)) + good)
     _, count, status, row, position = decoded(decode_records, window)
-    assert (count, status, row, position) == (2, BAD_RECORD, 1, window.start[1])
+    assert (count, status, row, position) == (2, record_scan.BAD_RECORD, 1, window.start[1])
 
 
 @pytest.mark.item("FMT-11")
@@ -295,7 +282,7 @@ def test_bytes_after_the_last_record_are_refused(decode_records, codec):
     spec = BatchSpec(records=(RecordSpec(key=b"k"),) * 2, codec=codec)
     window = opened(with_trailing_bytes(spec))
     _, count, status, row, position = decoded(decode_records, window)
-    assert (count, status, row) == (2, LEFTOVER, 0)
+    assert (count, status, row) == (2, record_scan.LEFTOVER, 0)
     assert position == window.start[0] + len(encode_records(spec))
 
 
@@ -304,7 +291,7 @@ def test_a_record_that_the_count_expects_and_the_bytes_lack_is_refused(decode_re
     spec = BatchSpec(records=(RecordSpec(key=b"k"),) * 2, record_count=3)
     window = opened(encode_batch(spec))
     _, count, status, row, position = decoded(decode_records, window)
-    assert (count, status, row, position) == (2, BAD_RECORD, 0, window.end[0])
+    assert (count, status, row, position) == (2, record_scan.BAD_RECORD, 0, window.end[0])
 
 
 @pytest.mark.item("FMT-29")
@@ -313,10 +300,10 @@ def test_a_compressed_record_above_the_limit_is_refused(decode_records):
     record = RecordSpec(key=b"k", value=bytes(2**20))
     body = len(encode_record(record, timestamp_delta=0, offset_delta=0)) - 4
     window = opened(encode_batch(BatchSpec(records=(record,), codec=Codec.ZSTD)))
-    assert decoded(decode_records, window, limit=body)[2] == DONE
+    assert decoded(decode_records, window, limit=body)[2] == record_scan.DONE
     _, count, status, row, position = decoded(decode_records, window, limit=body - 1)
-    assert (count, status, row, position) == (0, TOO_LARGE, 0, 0)
-    assert decoded(decode_records, window, limit=64 * 1024)[2] == TOO_LARGE
+    assert (count, status, row, position) == (0, record_scan.TOO_LARGE, 0, 0)
+    assert decoded(decode_records, window, limit=64 * 1024)[2] == record_scan.TOO_LARGE
 
 
 @pytest.mark.item("FMT-29")
@@ -325,7 +312,7 @@ def test_the_limit_is_for_what_was_decompressed_only(decode_records):
     # Kafka's iterator over an uncompressed batch has no limit to begin with.
     record = RecordSpec(key=b"k", value=bytes(2**20))
     window = opened(encode_batch(BatchSpec(records=(record,))))
-    assert decoded(decode_records, window, limit=64 * 1024)[2] == DONE
+    assert decoded(decode_records, window, limit=64 * 1024)[2] == record_scan.DONE
 
 
 @given(spec=batches(max_records=4))
@@ -336,7 +323,7 @@ def test_headers_begin_where_the_reference_finds_them(spec):
     position = int(window.start[0])
     for i in range(records.shape[1]):
         expected = parse_record(source, position, int(window.end[0]))
-        assert records[RECORD_HEADER_START, i] == expected.header_start
+        assert records[record_scan.RECORD_HEADER_START, i] == expected.header_start
         position = expected.next_position
 
 
@@ -347,4 +334,4 @@ def test_no_batches_are_no_records():
         arena=NO_BYTES,
         notes=noted(0),
     )
-    assert decoded(record_scan.decode_records, window)[1:] == (0, DONE, 0, 0)
+    assert decoded(record_scan.decode_records, window)[1:] == (0, record_scan.DONE, 0, 0)

@@ -13,13 +13,8 @@ from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.segment_indexes import AbortedTxn, encode_transaction_index
 from storage_core.local_files import open_folder
 from storage_core.log.log_truncation import read_clean_end
+from tests.kit import directories
 from tests.kit.builders import some_batches
-from tests.kit.directories import (
-    ProducerSpec,
-    SegmentSpec,
-    encode_producer_snapshot,
-    write_partition,
-)
 from tests.kit.one_partition import load_partition
 
 NOW = 1_700_000_000_000
@@ -38,10 +33,10 @@ Change = Callable[[Path], object]
 def directory(tmp_path: Path) -> Path:
     """A log of two segments; the index of the newest has more entries than a search reads first."""
     segments = [
-        SegmentSpec(base_offset=0, batches=some_batches(count=2, records=1)),
-        SegmentSpec(base_offset=100, batches=BATCHES),
+        directories.SegmentSpec(base_offset=0, batches=some_batches(count=2, records=1)),
+        directories.SegmentSpec(base_offset=100, batches=BATCHES),
     ]
-    written = write_partition(tmp_path / "t-0", segments, index_interval_bytes=1)
+    written = directories.write_partition(tmp_path / "t-0", segments, index_interval_bytes=1)
     assert (written / INDEX).stat().st_size > 8192 + 2 * OFFSET_INDEX_ENTRY.itemsize
     return written
 
@@ -69,8 +64,10 @@ def writes(name: str, content: bytes) -> Change:
     return lambda directory: (directory / name).write_bytes(content)
 
 
-def snapshot(offset: int, *producers: ProducerSpec) -> Change:
-    return writes(segment_file(offset, ".snapshot"), encode_producer_snapshot(producers))
+def snapshot(offset: int, *producers: directories.ProducerSpec) -> Change:
+    return writes(
+        segment_file(offset, ".snapshot"), directories.encode_producer_snapshot(producers)
+    )
 
 
 def tear(directory: Path) -> None:
@@ -102,7 +99,7 @@ def disorder(directory: Path) -> None:
     [
         pytest.param(nothing, END, id="no producers"),
         pytest.param(snapshot(END), END, id="a snapshot at the end"),
-        pytest.param(snapshot(END, ProducerSpec(producer_id=1)), END, id="a producer"),
+        pytest.param(snapshot(END, directories.ProducerSpec(producer_id=1)), END, id="a producer"),
         pytest.param(tear, END, id="a torn tail"),
         pytest.param(cut_log, 100, id="a last batch cut"),  # to which the index points
         pytest.param(empty, 100, id="an empty segment"),
@@ -126,7 +123,7 @@ def test_it_is_what_a_load_says(directory: Path, change: Change, end: int):
         pytest.param(fill_with_zeros, id="no batches"),
         pytest.param(writes(TXN_INDEX, b"\xff" * 34), id="an unknown transaction index"),
         pytest.param(
-            snapshot(END, ProducerSpec(producer_id=1, current_txn_first_offset=50)),
+            snapshot(END, directories.ProducerSpec(producer_id=1, current_txn_first_offset=50)),
             id="an open transaction",
         ),
     ],

@@ -3,17 +3,7 @@
 import numpy as np
 import pytest
 
-from storage_core.commit import (
-    CommitPlan,
-    CopyRange,
-    CreateEmptyFile,
-    DeleteFile,
-    RenameFile,
-    SyncDirectory,
-    TruncateFile,
-    WriteFile,
-    commit,
-)
+from storage_core import commit
 from storage_core.errors import StorageError
 from storage_core.filenames import LEADER_EPOCH_FILE, log_file, segment_file, snapshot_file
 from storage_core.log.directory_view import DirectoryView, has_unsynced_names
@@ -73,14 +63,14 @@ def test_segments_go_newest_first_before_any_is_cut_and_before_anything_is_writt
         view.delete(segment_file(base, ".index"), "after the cut")
     kinds = [(type(step), getattr(step, "name", "")) for step in view.operations]
     assert kinds == [
-        (WriteFile, LEADER_EPOCH_FILE),
-        (DeleteFile, log_file(20)),
-        (DeleteFile, segment_file(20, ".index")),
-        (DeleteFile, log_file(10)),
-        (DeleteFile, segment_file(10, ".index")),
-        (SyncDirectory, ""),
-        (TruncateFile, log_file(0)),
-        (WriteFile, segment_file(0, ".index")),
+        (commit.WriteFile, LEADER_EPOCH_FILE),
+        (commit.DeleteFile, log_file(20)),
+        (commit.DeleteFile, segment_file(20, ".index")),
+        (commit.DeleteFile, log_file(10)),
+        (commit.DeleteFile, segment_file(10, ".index")),
+        (commit.SyncDirectory, ""),
+        (commit.TruncateFile, log_file(0)),
+        (commit.WriteFile, segment_file(0, ".index")),
     ]
 
 
@@ -94,12 +84,12 @@ def test_a_log_that_starts_over_has_its_new_segment_for_sure_before_an_old_one_g
     view.write(segment_file(5, ".index"), b"", "starts over")
     kinds = [(type(step), getattr(step, "name", "")) for step in view.operations]
     assert kinds[:4] == [
-        (CreateEmptyFile, segment_file(5, ".index")),
-        (CreateEmptyFile, log_file(5)),
-        (SyncDirectory, ""),
-        (DeleteFile, log_file(20)),
+        (commit.CreateEmptyFile, segment_file(5, ".index")),
+        (commit.CreateEmptyFile, log_file(5)),
+        (commit.SyncDirectory, ""),
+        (commit.DeleteFile, log_file(20)),
     ]
-    assert {kind for kind, _ in kinds[3:]} == {DeleteFile}
+    assert {kind for kind, _ in kinds[3:]} == {commit.DeleteFile}
 
 
 def test_names_that_change_after_the_last_sync_are_told(view):
@@ -138,7 +128,11 @@ def test_operations_in_the_order_of_calls_come_after_what_was_pending(view):
     view.write("b", b"", "empty")
     view.rename(log_file(0), "a", "moved")
     view.delete("a", "gone")
-    assert [type(step) for step in view.operations] == [CreateEmptyFile, RenameFile, DeleteFile]
+    assert [type(step) for step in view.operations] == [
+        commit.CreateEmptyFile,
+        commit.RenameFile,
+        commit.DeleteFile,
+    ]
 
 
 def test_committing_the_operations_leads_to_what_the_view_showed(view, tmp_path):
@@ -147,10 +141,11 @@ def test_committing_the_operations_leads_to_what_the_view_showed(view, tmp_path)
     view.delete_now(log_file(0), "split")
     view.truncate("part.log", 2, "torn")
     view.write(segment_file(10, ".index"), b"x", "rebuilt")
-    assert isinstance(view.operations[0], CopyRange)
+    assert isinstance(view.operations[0], commit.CopyRange)
     shown = {name: read_whole(view, name) for name in view.names}
-    commit(
-        CommitPlan(location=str(tmp_path), operations=tuple(view.operations)), LocalStore(tmp_path)
+    commit.commit(
+        commit.CommitPlan(location=str(tmp_path), operations=tuple(view.operations)),
+        LocalStore(tmp_path),
     )
     assert read_tree(tmp_path) == shown
     assert (tmp_path / "part.index").stat().st_mtime == 1

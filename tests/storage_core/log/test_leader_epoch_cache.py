@@ -10,37 +10,27 @@ from storage_core.checkpoint.checkpoints import (
     encode_leader_epochs,
     parse_leader_epochs,
 )
-from storage_core.log.leader_epoch_cache import (
-    DoubtfulEpoch,
-    EpochRun,
-    LastEpoch,
-    LeaderEpochCache,
-    are_epochs_outside,
-    are_runs_believed,
-    find_believed_entries,
-    find_doubtful_runs,
-    find_last_epoch,
-)
+from storage_core.log import leader_epoch_cache
 
 
-def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
-    return LeaderEpochCache(EpochEntry(*entry) for entry in entries)
+def cache(*entries: tuple[int, int]) -> leader_epoch_cache.LeaderEpochCache:
+    return leader_epoch_cache.LeaderEpochCache(EpochEntry(*entry) for entry in entries)
 
 
-def plain(leader_epochs: LeaderEpochCache) -> list[tuple[int, int]]:
+def plain(leader_epochs: leader_epoch_cache.LeaderEpochCache) -> list[tuple[int, int]]:
     return [(entry.epoch, entry.start_offset) for entry in leader_epochs.entries]
 
 
 @pytest.mark.item("CKP-09")
 def test_lines_out_of_order_remove_the_earlier_ones_that_they_contradict():
     entries = parse_leader_epochs(b"0\n3\n5 100\n3 50\n4 200\n", file="f")
-    assert plain(LeaderEpochCache(entries)) == [(3, 50), (4, 200)]
+    assert plain(leader_epoch_cache.LeaderEpochCache(entries)) == [(3, 50), (4, 200)]
 
 
 @pytest.mark.item("CKP-09")
 def test_a_file_in_order_comes_back_as_it_was():
     data = b"0\n3\n0 0\n2 17\n7 9000000000\n"
-    entries = LeaderEpochCache(parse_leader_epochs(data, file="f")).entries
+    entries = leader_epoch_cache.LeaderEpochCache(parse_leader_epochs(data, file="f")).entries
     assert encode_leader_epochs(entries) == data
 
 
@@ -78,7 +68,7 @@ def test_a_negative_number_is_an_error(assigned):
 @pytest.mark.item("CKP-10")
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
 def test_both_columns_rise_whatever_is_assigned(assignments):
-    known = LeaderEpochCache()
+    known = leader_epoch_cache.LeaderEpochCache()
     for epoch, start in assignments:
         before = plain(known)
         changed = known.assign(epoch, start)
@@ -134,7 +124,7 @@ def test_an_epoch_that_begins_right_at_the_new_start_counts_as_touched():
 
 
 def test_an_empty_cache_has_nothing_to_cut():
-    known = LeaderEpochCache()
+    known = leader_epoch_cache.LeaderEpochCache()
     assert not known.truncate_from_end(0)
     assert not known.truncate_from_start(100)
     assert known.entries == ()
@@ -172,17 +162,17 @@ def test_an_offset_belongs_to_the_last_epoch_that_began_at_or_below_it(offset, e
 FLIPPED = 1_000_000
 
 
-def runs_of(epochs: list[int]) -> list[EpochRun]:
+def runs_of(epochs: list[int]) -> list[leader_epoch_cache.EpochRun]:
     """Return a run for each batch of ten records."""
     return [
-        EpochRun(epoch=epoch, first_offset=10 * at, last_offset=10 * at + 9)
+        leader_epoch_cache.EpochRun(epoch=epoch, first_offset=10 * at, last_offset=10 * at + 9)
         for at, epoch in enumerate(epochs)
     ]
 
 
 def doubted(epochs: list[int], *known: list[tuple[int, int]], largest: int | None = None):
     files = [[EpochEntry(*entry) for entry in entries] for entries in known]
-    believed = are_runs_believed(runs_of(epochs), files, largest_epoch=largest)
+    believed = leader_epoch_cache.are_runs_believed(runs_of(epochs), files, largest_epoch=largest)
     return [at for at, is_so in enumerate(believed.tolist()) if not is_so]
 
 
@@ -247,14 +237,18 @@ def test_the_quorum_confirms_and_contradicts_the_newest_epoch():
 
 
 def test_the_newest_epoch_is_the_newest_that_is_believed():
-    last = find_last_epoch(runs_of([3, FLIPPED, 4, 4, FLIPPED]))
-    assert last == LastEpoch(epoch=4, doubtful=DoubtfulEpoch(epoch=FLIPPED, offset=10))
-    assert find_last_epoch([]).epoch == -1
+    last = leader_epoch_cache.find_last_epoch(runs_of([3, FLIPPED, 4, 4, FLIPPED]))
+    assert last == leader_epoch_cache.LastEpoch(
+        epoch=4, doubtful=leader_epoch_cache.DoubtfulEpoch(epoch=FLIPPED, offset=10)
+    )
+    assert leader_epoch_cache.find_last_epoch([]).epoch == -1
 
 
 def test_an_epoch_without_a_record_yet_counts():
     entries = [EpochEntry(3, 0), EpochEntry(6, 30)]
-    assert find_last_epoch(runs_of([3, 3, 3]), [entries]) == LastEpoch(epoch=6)
+    assert leader_epoch_cache.find_last_epoch(
+        runs_of([3, 3, 3]), [entries]
+    ) == leader_epoch_cache.LastEpoch(epoch=6)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +265,7 @@ def test_an_epoch_without_a_record_yet_counts():
     ],
 )
 def test_an_epoch_outside_of_both_neighbours_is_found(epochs, before, outside):
-    found = are_epochs_outside(np.array(epochs, np.int64), before)
+    found = leader_epoch_cache.are_epochs_outside(np.array(epochs, np.int64), before)
     assert np.flatnonzero(found).tolist() == outside
 
 
@@ -280,7 +274,7 @@ def doubtful_of(*replicas: tuple[list[int], list[tuple[int, int]]], largest: int
     given = [
         (runs_of(epochs), [EpochEntry(*entry) for entry in entries]) for epochs, entries in replicas
     ]
-    found = find_doubtful_runs(given, largest_epoch=largest)
+    found = leader_epoch_cache.find_doubtful_runs(given, largest_epoch=largest)
     return [[(e.run.epoch, e.least, e.most, e.expected) for e in own] for own in found]
 
 
@@ -309,8 +303,8 @@ def test_two_replicas_with_one_epoch_are_believed_where_it_does_not_fall():
 
 def test_entries_that_batches_contradict_are_not_believed():
     runs = runs_of([2, 2, FLIPPED])
-    ((doubtful,),) = find_doubtful_runs([(runs, [EpochEntry(2, 0)])])
+    ((doubtful,),) = leader_epoch_cache.find_doubtful_runs([(runs, [EpochEntry(2, 0)])])
     kept = [EpochEntry(2, 0), EpochEntry(5, 30)]
     entries = [*kept[:1], EpochEntry(7, 10), EpochEntry(FLIPPED, 20), *kept[1:]]
-    assert find_believed_entries(entries, runs, [doubtful]) == kept
-    assert find_believed_entries(kept, [], []) == kept
+    assert leader_epoch_cache.find_believed_entries(entries, runs, [doubtful]) == kept
+    assert leader_epoch_cache.find_believed_entries(kept, [], []) == kept

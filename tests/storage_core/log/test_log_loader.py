@@ -6,15 +6,9 @@ from typing import Any
 
 import pytest
 
+from storage_core import errors
 from storage_core.commit import DeleteFile, SyncDirectory, commit
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import (
-    CheckpointError,
-    CorruptIndexError,
-    CorruptRecordError,
-    PartitionNotFoundError,
-    RecoveryRequiredError,
-)
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
@@ -226,7 +220,7 @@ def test_a_missing_offset_index_asks_for_recovery(tmp_path, base):
     directory = three_segments(tmp_path / "t-0")
     (directory / segment_file(base, OFFSET_INDEX_SUFFIX)).unlink()
     before = read_tree(directory)
-    with pytest.raises(RecoveryRequiredError, match=f"{base:020d}.index is missing"):
+    with pytest.raises(errors.RecoveryRequiredError, match=f"{base:020d}.index is missing"):
         load(directory)
     assert read_tree(directory) == before
 
@@ -251,7 +245,7 @@ def test_a_transaction_index_of_an_unknown_version_is_refused_with_its_place(tmp
     directory = three_segments(tmp_path / "t-0")
     name = segment_file(10, TXN_INDEX_SUFFIX)
     (directory / name).write_bytes(b"\0\7" + bytes(32))
-    with pytest.raises(CorruptIndexError, match="expected version 0, found 7") as caught:
+    with pytest.raises(errors.CorruptIndexError, match="expected version 0, found 7") as caught:
         load(directory)
     assert (caught.value.file, caught.value.position) == (name, 0)
 
@@ -259,12 +253,12 @@ def test_a_transaction_index_of_an_unknown_version_is_refused_with_its_place(tmp
 def test_a_directory_without_segments_asks_for_recovery(tmp_path):
     directory = tmp_path / "t-0"
     directory.mkdir()
-    with pytest.raises(RecoveryRequiredError, match="no segment"):
+    with pytest.raises(errors.RecoveryRequiredError, match="no segment"):
         load(directory)
 
 
 def test_no_directory_is_an_error_of_its_own(tmp_path):
-    with pytest.raises(PartitionNotFoundError):
+    with pytest.raises(errors.PartitionNotFoundError):
         load(tmp_path / "t-0")
 
 
@@ -272,7 +266,7 @@ def test_a_log_file_that_is_not_named_as_kafka_names_them_asks_for_recovery(tmp_
     directory = three_segments(tmp_path / "t-0")
     for suffix in SEGMENT_SUFFIXES[:3]:
         (directory / segment_file(10, suffix)).rename(directory / f"10{suffix}")
-    with pytest.raises(RecoveryRequiredError, match="expected the name"):
+    with pytest.raises(errors.RecoveryRequiredError, match="expected the name"):
         load(directory)
 
 
@@ -310,7 +304,7 @@ def test_zeros_after_the_last_batch_are_refused_as_soon_as_they_look_like_one(
     if not is_refused:
         assert load(directory).log_end_offset == 30
         return
-    with pytest.raises(CorruptRecordError) as caught:
+    with pytest.raises(errors.CorruptRecordError) as caught:
         load(directory)
     assert (caught.value.file, caught.value.position) == (log_file(20), size)
 
@@ -330,7 +324,7 @@ def test_the_log_starts_at_the_checkpoint_but_not_before_its_first_segment(
 
 def test_a_log_start_beyond_the_end_asks_for_recovery(tmp_path):
     directory = write_partition(tmp_path / "t-0", [segment(200)])
-    with pytest.raises(RecoveryRequiredError, match=r"ends at offset 210, below .* 211"):
+    with pytest.raises(errors.RecoveryRequiredError, match=r"ends at offset 210, below .* 211"):
         load(directory, log_start_checkpoint=211)
 
 
@@ -436,7 +430,7 @@ def test_a_missing_epoch_file_becomes_an_empty_one(tmp_path):
 def test_a_malformed_epoch_file_is_refused_with_its_line(tmp_path):
     directory = three_segments(tmp_path / "t-0")
     (directory / LEADER_EPOCH_FILE).write_text("0\n1\nx y\n")
-    with pytest.raises(CheckpointError, match="line 3"):
+    with pytest.raises(errors.CheckpointError, match="line 3"):
         load(directory)
 
 

@@ -4,45 +4,33 @@ import itertools
 
 import pytest
 
-from storage_core.errors import (
-    InvalidAppendError,
-    InvalidProducerEpochError,
-    InvalidTxnStateError,
-    OutOfOrderSequenceError,
-    ProducerTxnStateError,
-    TransactionCoordinatorFencedError,
-)
+from storage_core import errors
 from storage_core.formats.control import ControlType
 from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.kernels.producer_scan import NOT_A_MARKER
+from storage_core.log import producer_state
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.log.producer_state import (
-    REMEMBERED_BATCHES,
-    AppendOrigin,
-    ProducerAppendInfo,
-    ProducerChanges,
-    ProducerEvent,
-    ProducerState,
-)
 
 CLIENT, COORDINATOR, REPLICATION = (
-    AppendOrigin.CLIENT,
-    AppendOrigin.COORDINATOR,
-    AppendOrigin.REPLICATION,
+    producer_state.AppendOrigin.CLIENT,
+    producer_state.AppendOrigin.COORDINATOR,
+    producer_state.AppendOrigin.REPLICATION,
 )
 LAST = 2**31 - 1
 offsets = itertools.count(0, 10)
 
 
 def new_state(entries=()):
-    return ProducerState(entries, remembered_batches=REMEMBERED_BATCHES)
+    return producer_state.ProducerState(
+        entries, remembered_batches=producer_state.REMEMBERED_BATCHES
+    )
 
 
 def event(epoch, offset, **fields):
     settings = {"control_type": NOT_A_MARKER, "last_sequence": -1, "offset_delta": 0}
     settings |= {"is_transactional": True, "timestamp": 5, "coordinator_epoch": -1}
     settings |= {"last_offset": offset} | fields
-    return ProducerEvent(
+    return producer_state.ProducerEvent(
         producer_id=1, producer_epoch=epoch, position=0, first_offset=offset, **settings
     )
 
@@ -68,16 +56,18 @@ def marker(epoch, *, coordinator_epoch=0, is_abort=False):
 def append(state, *batches, origin=CLIENT, producer_id=1, version=1):
     """Append batches as one append; return what each marker ends."""
     current = state.producers.get(producer_id, ProducerEntry(producer_id=producer_id))
-    info = ProducerAppendInfo("t-0", current, origin)
+    info = producer_state.ProducerAppendInfo("t-0", current, origin)
     ended = [(batch, info.append(batch, version)) for batch in batches]
     infos = {producer_id: info}
-    state.take(ProducerChanges(place="t-0", origin=origin, infos=infos))
+    state.take(producer_state.ProducerChanges(place="t-0", origin=origin, infos=infos))
     return [completed for batch, completed in ended if batch.control_type != NOT_A_MARKER]
 
 
 def complete(state, *transactions):
     """Let transactions end; return what the transaction index gets."""
-    changes = ProducerChanges(place="t-0", origin=COORDINATOR, completed=list(transactions))
+    changes = producer_state.ProducerChanges(
+        place="t-0", origin=COORDINATOR, completed=list(transactions)
+    )
     return state.take_indexed(changes)
 
 
@@ -123,7 +113,7 @@ def test_sequences_of_clients_follow_each_other(before, epoch, sequence, is_fine
             append(producers, data(epoch, sequence), origin=origin)
             assert producers.producers[1].last_sequence == sequence
         else:
-            with pytest.raises(OutOfOrderSequenceError):
+            with pytest.raises(errors.OutOfOrderSequenceError):
                 append(producers, data(epoch, sequence), origin=origin)
             assert producers.producers[1].last_sequence == before[1]
 
@@ -133,7 +123,7 @@ def test_after_a_marker_that_bumps_the_epoch_sequences_begin_at_0():
     producers = new_state()
     append(producers, data(0, 8, is_transactional=True))
     append(producers, marker(1), origin=COORDINATOR, version=2)
-    with pytest.raises(OutOfOrderSequenceError):
+    with pytest.raises(errors.OutOfOrderSequenceError):
         append(producers, data(1, 9, is_transactional=True))
     append(producers, data(1, 0, is_transactional=True))
 
@@ -143,7 +133,7 @@ def test_an_old_epoch_is_refused_but_replicated():
     for origin in (CLIENT, COORDINATOR):
         producers = new_state()
         append(producers, data(3, 0))
-        with pytest.raises(InvalidProducerEpochError):
+        with pytest.raises(errors.InvalidProducerEpochError):
             append(producers, data(2, 1), origin=origin)
     append(producers, data(2, 1), origin=REPLICATION)
     assert producers.producers[1].producer_epoch == 2
@@ -161,7 +151,7 @@ def test_a_marker_of_version_2_needs_a_higher_epoch(version, epoch, is_fine):
         [completed] = append(producers, marker(epoch), origin=COORDINATOR, version=version)
         assert completed is not None
     else:
-        with pytest.raises(InvalidProducerEpochError):
+        with pytest.raises(errors.InvalidProducerEpochError):
             append(producers, marker(epoch), origin=COORDINATOR, version=version)
 
 
@@ -181,7 +171,7 @@ def test_a_marker_of_version_2_may_be_sent_again():
 def test_a_coordinator_that_was_replaced_is_fenced_but_its_markers_are_replicated():
     producers = new_state()
     append(producers, marker(0, coordinator_epoch=5), origin=COORDINATOR)
-    with pytest.raises(TransactionCoordinatorFencedError):
+    with pytest.raises(errors.TransactionCoordinatorFencedError):
         append(producers, marker(0, coordinator_epoch=4), origin=COORDINATOR)
     append(producers, marker(0, coordinator_epoch=4), origin=REPLICATION)
     assert producers.producers[1].coordinator_epoch == 4
@@ -189,17 +179,17 @@ def test_a_coordinator_that_was_replaced_is_fenced_but_its_markers_are_replicate
 
 def test_a_marker_needs_a_version_unless_it_is_replicated():
     producers = new_state()
-    with pytest.raises(InvalidAppendError):
+    with pytest.raises(errors.InvalidAppendError):
         append(producers, marker(0), origin=COORDINATOR, version=-1)
     append(producers, marker(0), origin=REPLICATION, version=-1)
 
 
-@pytest.mark.parametrize("origin", AppendOrigin)
+@pytest.mark.parametrize("origin", producer_state.AppendOrigin)
 def test_a_plain_batch_within_a_transaction_is_refused_from_everybody(origin):
     producers = new_state()
     append(producers, data(0, 0, is_transactional=True))
-    is_load = origin is AppendOrigin.LOAD
-    with pytest.raises(InvalidTxnStateError if is_load else ProducerTxnStateError):
+    is_load = origin is producer_state.AppendOrigin.LOAD
+    with pytest.raises(errors.InvalidTxnStateError if is_load else errors.ProducerTxnStateError):
         append(producers, data(0, 1), origin=origin)
 
 
@@ -225,7 +215,7 @@ def test_the_last_stable_offset_after_a_transaction_is_where_the_oldest_other_be
     assert first_unstable_offset(producers) == first.first_offset
     producers.transactions.advance_high_watermark(last.last_offset + 1)
     assert first_unstable_offset(producers) is None
-    with pytest.raises(InvalidAppendError):
+    with pytest.raises(errors.InvalidAppendError):
         complete(producers, last)
 
 

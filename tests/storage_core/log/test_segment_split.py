@@ -17,12 +17,7 @@ from storage_core.log.settled_store import plan_settling
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
 from storage_core.store.object_files import BytesReader
-from tests.kit.builders import (
-    SOME_TIME_MS,
-    BatchSpec,
-    RecordSpec,
-    encode_batch,
-)
+from tests.kit import builders
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.one_partition import recover_partition
@@ -35,17 +30,19 @@ from tests.storage_core.maintenance.verification.log_root import (
 )
 
 FAR = 2**31
-ONE = RecordSpec(key=b"k", value=b"v")
+ONE = builders.RecordSpec(key=b"k", value=b"v")
 LIMITS = Limits(max_record_bytes=1024, max_batch_bytes=1024)
 
 
-def batch(base_offset: int, last_offset_delta: int = 0) -> BatchSpec:
-    return BatchSpec(records=(ONE,), base_offset=base_offset, last_offset_delta=last_offset_delta)
+def batch(base_offset: int, last_offset_delta: int = 0) -> builders.BatchSpec:
+    return builders.BatchSpec(
+        records=(ONE,), base_offset=base_offset, last_offset_delta=last_offset_delta
+    )
 
 
-def parts_of(*batches: BatchSpec) -> SegmentSplit:
+def parts_of(*batches: builders.BatchSpec) -> SegmentSplit:
     return find_parts(
-        BytesReader("segment", b"".join(map(encode_batch, batches))),
+        BytesReader("segment", b"".join(map(builders.encode_batch, batches))),
         batches[0].base_offset if batches else 0,
         index_interval_bytes=1,
         max_index_bytes=1024,
@@ -56,7 +53,7 @@ def parts_of(*batches: BatchSpec) -> SegmentSplit:
 def test_a_part_ends_before_the_first_batch_that_does_not_fit_it():
     """One that ends 2^31 - 1 above its part's base does, one above that does not."""
     batches = [batch(3), batch(7), batch(FAR, 2), batch(FAR + 3), batch(FAR + 4)]
-    size = len(encode_batch(batches[0]))
+    size = len(builders.encode_batch(batches[0]))
     split = parts_of(*batches)
     assert [(part.base_offset, part.start, part.size_bytes) for part in split.parts] == [
         (3, 0, 3 * size),
@@ -74,7 +71,7 @@ def test_the_lowest_and_the_highest_offset_are_those_of_any_header():
 
 @pytest.mark.parametrize(
     ("batches", "position"),
-    [([], 0), ([batch(0), batch(FAR), batch(0)], 2 * len(encode_batch(batch(0))))],
+    [([], 0), ([batch(0), batch(FAR), batch(0)], 2 * len(builders.encode_batch(batch(0))))],
     ids=["no batch", "two parts of one name"],
 )
 def test_what_is_no_segment_to_be_split_is_refused_with_its_place(batches, position):
@@ -89,7 +86,7 @@ def test_a_log_is_not_loaded_whose_segment_comes_back_to_where_a_part_begins(tmp
     before = read_tree(directory)
     with pytest.raises(CorruptRecordError, match="found a second one at 0"):
         recover_partition(
-            directory, config=LogConfig(), cleaner=CleanerConfig(), now_ms=SOME_TIME_MS
+            directory, config=LogConfig(), cleaner=CleanerConfig(), now_ms=builders.SOME_TIME_MS
         )
     assert read_tree(directory) == before
 
@@ -104,7 +101,7 @@ def test_the_first_part_of_a_split_keeps_what_was_aborted_in_it(tmp_path):
     )
     write_partition(directory, [first])
     with (directory / log_file(0)).open("ab") as file:
-        file.write(encode_batch(batch(FAR)))
+        file.write(builders.encode_batch(batch(FAR)))
     for suffix in INDEX_SUFFIXES:
         (directory / segment_file(0, suffix)).unlink(missing_ok=True)
     recover_partition(
@@ -127,7 +124,7 @@ def test_a_segment_or_all_of_its_parts_count_when_the_power_fails(tmp_path):
     """Names that were not synced are kept in no order."""
     disk, directory = tmp_path / "disk", tmp_path / "disk" / "t-0"
     directory.mkdir(parents=True)
-    content = b"".join(encode_batch(batch(base)) for base in (0, 2 * FAR, 4 * FAR))
+    content = b"".join(builders.encode_batch(batch(base)) for base in (0, 2 * FAR, 4 * FAR))
     (directory / log_file(0)).write_bytes(content)
     copy, store = shutil.copytree(disk, tmp_path / "copy"), LocalStore(directory)
 

@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import (
-    ChangedWhileReadError,
-    PartitionNotFoundError,
-    ReadOnlyStoreError,
-    StorageError,
-)
+from storage_core import errors
 from storage_core.filenames import log_file, segment_file
 from storage_core.log import settled_store
 from storage_core.log.settled_store import SettledStore, settle, settled_files
@@ -53,7 +48,7 @@ def test_a_directory_at_rest_is_what_its_listing_says(directory):
     store = LocalStore(directory)
     assert settle(store).list_files() == store.list_files()
     assert settle(store).removed == frozenset()
-    with pytest.raises(PartitionNotFoundError):
+    with pytest.raises(errors.PartitionNotFoundError):
         settle(LocalStore(directory / "nowhere"))
 
 
@@ -73,7 +68,7 @@ def test_a_directory_that_never_stands_still_is_refused_by_name(directory):
     def add(number: int) -> Callable[[], object]:
         return lambda: (directory / f"new-{number}").write_bytes(b"")
 
-    with pytest.raises(ChangedWhileReadError, match="stands still") as refused:
+    with pytest.raises(errors.ChangedWhileReadError, match="stands still") as refused:
         settle(Listed(directory, *map(add, range(99))))
     assert str(directory) in str(refused.value)
 
@@ -85,7 +80,7 @@ def test_a_file_is_found_under_the_names_of_a_swap_and_no_other_is_taken_for_it(
     (directory / LOG).write_bytes(b"x" * len(content))
     assert settled.read_file(LOG, limit_bytes=1 << 20) == content
     (directory / f"{LOG}.deleted").unlink()
-    with pytest.raises(ChangedWhileReadError, match=LOG):
+    with pytest.raises(errors.ChangedWhileReadError, match=LOG):
         settled.open_file(LOG)
 
 
@@ -98,11 +93,11 @@ def test_only_the_active_log_may_have_grown_and_none_have_shrunk(directory, name
     if may_grow:
         assert settled.read_file(name, limit_bytes=1 << 20) == content
     else:
-        with pytest.raises(ChangedWhileReadError):
+        with pytest.raises(errors.ChangedWhileReadError):
             settled.open_file(name)
     with (directory / name).open("r+b") as log:
         log.truncate(len(content) - 1)
-    with pytest.raises(ChangedWhileReadError):
+    with pytest.raises(errors.ChangedWhileReadError):
         settled.open_file(name)
 
 
@@ -115,20 +110,20 @@ def test_indexes_of_the_active_segment_may_be_cut_to_their_entries_by_a_roll(dir
         with (directory / segment_file(base, ".index")).open("r+b") as index:
             index.truncate(8)
     assert len(settled.read_file(segment_file(2, ".index"), limit_bytes=1 << 30)) == 8
-    with pytest.raises(ChangedWhileReadError):
+    with pytest.raises(errors.ChangedWhileReadError):
         settled.open_file(segment_file(0, ".index"))
 
 
 def test_what_is_not_there_is_no_file_and_what_is_long_is_not_read(directory):
     settled = settle(LocalStore(directory))
-    with pytest.raises(StorageError, match="No such file"):
+    with pytest.raises(errors.StorageError, match="No such file"):
         settled.open_file("other")
-    with pytest.raises(StorageError, match="longer than the 3 bytes"):
+    with pytest.raises(errors.StorageError, match="longer than the 3 bytes"):
         settled.read_file(LOG, limit_bytes=3)
 
 
 def test_nothing_is_written_through_it(directory):
-    with pytest.raises(ReadOnlyStoreError):
+    with pytest.raises(errors.ReadOnlyStoreError):
         settle(LocalStore(directory)).delete(LOG)
 
 

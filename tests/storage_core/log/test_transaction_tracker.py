@@ -22,13 +22,7 @@ from storage_core.log.open_transactions import (
     list_open_transactions,
 )
 from storage_core.log.producer_snapshot import ProducerEntry
-from tests.kit.builders import (
-    BatchSpec,
-    RecordSpec,
-    encode_batch,
-    end_txn_marker,
-    leader_change_batch,
-)
+from tests.kit import builders
 from tests.kit.decode import DecodedBatch, decode_segment
 from tests.kit.golden_data import goldens
 from tests.kit.one_partition import load_partition
@@ -46,15 +40,17 @@ class Step:
     producer_id: int
     what: str
 
-    def batch(self, offset: int) -> BatchSpec:
+    def batch(self, offset: int) -> builders.BatchSpec:
         identity = {"base_offset": offset, "producer_id": self.producer_id, "producer_epoch": 0}
         if self.what == "data":
-            return BatchSpec(records=(RecordSpec(),), is_transactional=True, **identity)
+            return builders.BatchSpec(
+                records=(builders.RecordSpec(),), is_transactional=True, **identity
+            )
         if self.what == "plain":
-            return BatchSpec(records=(RecordSpec(),), **identity)
+            return builders.BatchSpec(records=(builders.RecordSpec(),), **identity)
         if self.what == "emptied":
-            return BatchSpec(is_transactional=True, is_control=True, **identity)
-        return end_txn_marker(control_type=ControlType[self.what], **identity)
+            return builders.BatchSpec(is_transactional=True, is_control=True, **identity)
+        return builders.end_txn_marker(control_type=ControlType[self.what], **identity)
 
 
 steps = st.lists(
@@ -68,7 +64,7 @@ steps = st.lists(
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[BatchSpec], list[AbortedTxn], list[int]]:
+def histories(draw: st.DrawFn) -> tuple[list[builders.BatchSpec], list[AbortedTxn], list[int]]:
     """Batches, entries of transaction indexes (not all of them true), and where to cut."""
     batches = [step.batch(offset) for offset, step in enumerate(draw(steps))]
     offsets = st.integers(0, len(batches))
@@ -105,7 +101,7 @@ def by_the_model(
     return discard, ended
 
 
-def rows_of(batches: list[BatchSpec]) -> TransactionRows:
+def rows_of(batches: list[builders.BatchSpec]) -> TransactionRows:
     parts = [TransactionRows.select(window.batches)[1] for window in windows_of(batches)]
     return TransactionRows.concatenate(parts)
 
@@ -113,7 +109,7 @@ def rows_of(batches: list[BatchSpec]) -> TransactionRows:
 @given(histories())
 def test_the_tracker_decides_as_the_model_does(history):
     batches, entries, _ = history
-    decoded = decode_segment(b"".join(map(encode_batch, batches)))[0]
+    decoded = decode_segment(b"".join(map(builders.encode_batch, batches)))[0]
     tracker = TransactionTracker()
     tracker.add_aborted(entries)
     discard, ended = tracker.decide(rows_of(batches))
@@ -176,9 +172,9 @@ def test_nothing_to_look_at_is_decided_at_once():
 P, Q = 1000, 2000
 
 
-def data(base_offset: int, producer_id: int, *, in_txn: bool = True) -> BatchSpec:
-    return BatchSpec(
-        records=(RecordSpec(key=b"k", value=b"v"),),
+def data(base_offset: int, producer_id: int, *, in_txn: bool = True) -> builders.BatchSpec:
+    return builders.BatchSpec(
+        records=(builders.RecordSpec(key=b"k", value=b"v"),),
         base_offset=base_offset,
         producer_id=producer_id,
         producer_epoch=0,
@@ -187,8 +183,8 @@ def data(base_offset: int, producer_id: int, *, in_txn: bool = True) -> BatchSpe
     )
 
 
-def marker(base_offset: int, producer_id: int, kind: ControlType) -> BatchSpec:
-    return end_txn_marker(
+def marker(base_offset: int, producer_id: int, kind: ControlType) -> builders.BatchSpec:
+    return builders.end_txn_marker(
         base_offset=base_offset, producer_id=producer_id, producer_epoch=0, control_type=kind
     )
 
@@ -204,7 +200,7 @@ def aborted(producer_id: int, first_offset: int, last_offset: int) -> AbortedTxn
 
 # P aborts offsets 1 and 3, Q commits 2; then P commits 6.
 LOG = [
-    BatchSpec(records=(RecordSpec(key=b"k"),)),
+    builders.BatchSpec(records=(builders.RecordSpec(key=b"k"),)),
     data(1, P),
     data(2, Q),
     data(3, P),
@@ -212,7 +208,7 @@ LOG = [
     marker(5, Q, ControlType.COMMIT),
     data(6, P),
     marker(7, P, ControlType.COMMIT),
-    leader_change_batch(base_offset=8, leader_epoch=1),
+    builders.leader_change_batch(base_offset=8, leader_epoch=1),
     data(9, P, in_txn=False),
 ]
 

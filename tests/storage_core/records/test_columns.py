@@ -14,6 +14,7 @@ from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.records import payload as payload_module
 from storage_core.records.payload import Limits, RecordColumns, decode_header_key, decode_records
 from storage_core.records.reader import Window
+from tests.kit import damage
 from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
@@ -23,13 +24,6 @@ from tests.kit.builders import (
     encode_varint,
     segment_bytes,
     some_batches,
-)
-from tests.kit.damage import (
-    BadRecord,
-    bad_record,
-    with_lying_count,
-    with_payload,
-    with_trailing_bytes,
 )
 from tests.kit.decode import decode_segment
 from tests.kit.golden_data import Golden, goldens
@@ -220,7 +214,7 @@ def test_names_that_are_no_utf_8_are_read_as_java_reads_them(name, text):
     named = encode_varint(len(body)) + body
     plain = encode_record(RecordSpec(headers=(("ok", b"v"),)), timestamp_delta=0, offset_delta=1)
     spec = BatchSpec(record_count=2, last_offset_delta=1)
-    (columns,) = columns_of(only_window_of(with_payload(spec, named + plain)))
+    (columns,) = columns_of(only_window_of(damage.with_payload(spec, named + plain)))
     assert columns.headers().to_pylist() == [
         [{"key": text, "value": None}],
         [{"key": "ok", "value": b"v"}],
@@ -229,9 +223,11 @@ def test_names_that_are_no_utf_8_are_read_as_java_reads_them(name, text):
 
 @pytest.mark.item("FMT-10", "FMT-11")
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP], ids=["none", "gzip"])
-@pytest.mark.parametrize("bad", BadRecord, ids=lambda bad: bad.value)
+@pytest.mark.parametrize("bad", damage.BadRecord, ids=lambda bad: bad.value)
 def test_a_malformed_record_is_told_with_its_place(bad, codec):
-    window = only_window_of(GOOD + bad_record(bad, BatchSpec(base_offset=2, codec=codec)) + GOOD)
+    window = only_window_of(
+        GOOD + damage.bad_record(bad, BatchSpec(base_offset=2, codec=codec)) + GOOD
+    )
     with pytest.raises(InvalidRecordError, match="batch at offset 2, a record whose") as caught:
         columns_of(window)
     assert (caught.value.file, caught.value.position) == (FILE, len(GOOD))
@@ -241,7 +237,7 @@ def test_a_malformed_record_is_told_with_its_place(bad, codec):
 @pytest.mark.item("FMT-11")
 @pytest.mark.parametrize("count", [1, 3], ids=["too few", "too many"])
 def test_a_lying_count_is_told_with_its_place(count):
-    window = only_window_of(GOOD + with_lying_count(GOOD, count))
+    window = only_window_of(GOOD + damage.with_lying_count(GOOD, count))
     with pytest.raises(InvalidRecordError, match="batch at offset 0") as caught:
         columns_of(window)
     assert (caught.value.file, caught.value.position) == (FILE, len(GOOD))
@@ -250,7 +246,7 @@ def test_a_lying_count_is_told_with_its_place(count):
 @pytest.mark.item("FMT-11")
 def test_bytes_after_the_last_record_are_told_with_their_place():
     (spec,) = some_batches(count=1, records=2)
-    window = only_window_of(GOOD + with_trailing_bytes(spec, b"12345"))
+    window = only_window_of(GOOD + damage.with_trailing_bytes(spec, b"12345"))
     with pytest.raises(InvalidRecordError, match="bytes after the last record") as caught:
         columns_of(window)
     assert caught.value.position == len(GOOD)

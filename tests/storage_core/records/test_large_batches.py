@@ -16,11 +16,7 @@ from storage_core.errors import CorruptRecordError
 from storage_core.filenames import TIME_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import NO_TIMESTAMP, Codec
 from storage_core.formats.control import ControlType
-from storage_core.log.batch_search import (
-    find_batch_base_offset,
-    find_batch_for_offset,
-    first_batch_timestamp,
-)
+from storage_core.log import batch_search
 from storage_core.log.committed_view import scan_batch_tables, scan_committed_view
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.log_loader import load_log
@@ -111,9 +107,9 @@ def test_a_first_batch_without_end_does_not_keep_an_inspection(sparse, reads):
 def test_looks_at_headers_read_no_more_than_headers(sparse, reads):
     with closing(sparse.open_file(log_file(0))) as reader:
         size = reader.size_bytes
-        found = find_batch_for_offset(reader, 10**6)
+        found = batch_search.find_batch_for_offset(reader, 10**6)
         assert found is None
-        first_batch_timestamp(reader)
+        batch_search.first_batch_timestamp(reader)
     sizes = {file.name: file.size_bytes for file in sparse.list_files()}
     log = next(file for file in sparse.list_files() if file.name == log_file(0))
     assert _read_tail(sparse, log, sizes)[0] is not None
@@ -166,7 +162,7 @@ def test_counts_of_records_and_searches_for_transactions_read_headers(sparse, re
     size = next(file.size_bytes for file in sparse.list_files() if file.name == log_file(0))
     assert count_records(sparse, [log_file(0)]) == 3
     assert scan_committed_view(sparse).last_stable_offset == 3
-    assert find_batch_base_offset(DirectoryView(sparse), [0], 2) == 2
+    assert batch_search.find_batch_base_offset(DirectoryView(sparse), [0], 2) == 2
     assert max(reads) <= MOST
     assert sum(reads) < size // 4
 
@@ -181,7 +177,7 @@ def test_a_compressed_message_of_old_has_its_checksum_looked_at_before_it_is_ope
     with pytest.raises(CorruptRecordError, match="CRC-32 of the batch at offset"):
         count_records(sparse, [log_file(0)])
     with pytest.raises(CorruptRecordError, match="CRC-32 of the batch at offset"):
-        find_batch_base_offset(DirectoryView(sparse), [0], 0)
+        batch_search.find_batch_base_offset(DirectoryView(sparse), [0], 0)
     assert max(reads) <= MOST
 
 

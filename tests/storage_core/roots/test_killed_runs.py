@@ -22,12 +22,6 @@ from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
 from storage_core.roots import killed_runs
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
-from storage_core.roots.killed_runs import (
-    find_unfinished_commits,
-    foresee_marker,
-    observe_partitions,
-    resume_killed_runs,
-)
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import NEVER, FaultyStore, Moment, SimulatedCrash
@@ -138,9 +132,9 @@ def test_after_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch
 def test_a_marker_from_before_a_crash_of_the_machine_is_not_put_back(directory, monkeypatch):
     root = started(directory)
     root._lock.release()
-    assert resume_killed_runs(directory).marker is not None
+    assert killed_runs.resume_killed_runs(directory).marker is not None
     monkeypatch.setattr(killed_runs, "current_boot", lambda: "another")
-    assert resume_killed_runs(directory).marker is None
+    assert killed_runs.resume_killed_runs(directory).marker is None
 
 
 def test_where_nobody_can_tell_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch):
@@ -154,7 +148,7 @@ def test_a_run_that_left_a_partition_half_done_left_no_marker_to_put_back(direct
     root = started(directory, allowed=True)
     root.settle_commits({}, is_whole=False)
     root._lock.release()
-    assert resume_killed_runs(directory).marker is None
+    assert killed_runs.resume_killed_runs(directory).marker is None
     with next_run(directory) as again:
         assert not again.was_clean
 
@@ -163,7 +157,7 @@ def test_the_marker_that_goes_back_is_the_one_that_the_run_had_come_to(directory
     root = started(directory)
     root.disown_marker()
     root._lock.release()
-    assert resume_killed_runs(directory).marker == CleanShutdown(broker_epoch=-1)
+    assert killed_runs.resume_killed_runs(directory).marker == CleanShutdown(broker_epoch=-1)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +167,7 @@ def test_a_marker_that_was_written_down_badly_is_none(directory, content):
     begun(directory, steps_done=3)
     (written,) = directory.parent.glob("pylog-scratch-*/*/clean-shutdown-marker")
     written.write_bytes(content)
-    resumed = resume_killed_runs(directory)
+    resumed = killed_runs.resume_killed_runs(directory)
     assert resumed.marker is None
     assert resumed.points == {ORDERS: 7}
 
@@ -189,7 +183,7 @@ def test_a_claim_that_cannot_be_read_is_left_to_recovery(directory, line):
 
 
 def expect_nothing_resumed(directory: Path) -> None:
-    resumed = resume_killed_runs(directory)
+    resumed = killed_runs.resume_killed_runs(directory)
     assert (resumed.points, resumed.marker) == ({}, None)
 
 
@@ -296,7 +290,7 @@ def test_a_remembered_marker_counts_if_the_directorys_owner_or_we_wrote_it(direc
     os.chown(directory, KAFKA_USER, KAFKA_USER)
     path = begun_claim(directory)
     os.chown(path.with_name("clean-shutdown-marker"), owner, -1)
-    assert (resume_killed_runs(directory).marker is not None) == (owner == KAFKA_USER)
+    assert (killed_runs.resume_killed_runs(directory).marker is not None) == (owner == KAFKA_USER)
 
 
 def test_a_claim_with_another_name_changes_nothing(directory):
@@ -342,7 +336,7 @@ def test_a_claim_of_another_directory_changes_nothing(directory, location):
 @pytest.mark.parametrize("content", [b"[" * 100_000 + b"\n", b'{"done": 99}\n', b"\xff\n", b"1\n"])
 def test_a_claim_of_any_bytes_is_left_to_recovery(directory, content):
     begun_claim(directory).write_bytes(content)
-    assert resume_killed_runs(directory).marker is None
+    assert killed_runs.resume_killed_runs(directory).marker is None
 
 
 def test_a_claim_that_is_a_link_is_not_followed(directory):
@@ -351,14 +345,14 @@ def test_a_claim_that_is_a_link_is_not_followed(directory):
     path = begun_claim(directory)
     path.unlink()
     path.symlink_to(out)
-    assert resume_killed_runs(directory).marker is None
+    assert killed_runs.resume_killed_runs(directory).marker is None
     assert out.read_bytes() == b"a line\nand one without an end"
 
 
 @pytest.mark.parametrize("point", [-1, 2**63, True, "7", 1.5])
 def test_a_cleaner_point_that_cannot_be_is_not_written(directory, point):
     change_claim(begun_claim(directory), result={"next_offset": point})
-    assert resume_killed_runs(directory).points == {}
+    assert killed_runs.resume_killed_runs(directory).points == {}
 
 
 @pytest.mark.item("CMP-40")
@@ -367,16 +361,16 @@ def test_a_task_that_outlived_its_driver_commits_nothing_any_more(directory):
     path = claim_path(root.scratch, directory / "orders-0", "killed")
     root._lock.release()
     # Before the next run has swept the scratch files, a slow task gets as far as its commit.
-    resume_killed_runs(directory)
+    killed_runs.resume_killed_runs(directory)
     with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(path):
         pass
 
 
 def test_a_run_that_is_killed_while_it_takes_up_another_does_not_make_it_clean(directory):
     begun_claim(directory).write_bytes(b"nonsense\n")
-    assert resume_killed_runs(directory).marker is None
+    assert killed_runs.resume_killed_runs(directory).marker is None
     # Killed here; the next one finds what it has left.
-    assert resume_killed_runs(directory).marker is None
+    assert killed_runs.resume_killed_runs(directory).marker is None
     with next_run(directory) as root:
         assert not root.was_clean
 
@@ -386,7 +380,7 @@ def test_a_commit_is_finished_by_whatever_name_the_directory_has_now(directory):
     begun(directory, steps_done=0)
     other = directory.parent / "other-name"
     other.symlink_to(directory)
-    assert resume_killed_runs(other).points == {ORDERS: 7}
+    assert killed_runs.resume_killed_runs(other).points == {ORDERS: 7}
     assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
 
 
@@ -398,25 +392,25 @@ def test_what_a_partition_looks_like_is_said_in_the_form_of_earlier_versions(dir
     facts = [(name, (partition / name).lstat()) for name in ("a", "b")]
     listed = [(name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in facts]
     digest = hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
-    assert observe_partitions(directory) == {"orders-0": digest}
+    assert killed_runs.observe_partitions(directory) == {"orders-0": digest}
 
 
 @pytest.mark.parametrize("steps_done", range(4))
 def test_a_look_says_what_the_next_run_will_find(directory, steps_done):
     begun(directory, steps_done=steps_done)
     before = read_tree(directory)
-    assert foresee_marker(directory)
-    assert find_unfinished_commits(directory) == {"orders-0"}
+    assert killed_runs.foresee_marker(directory)
+    assert killed_runs.find_unfinished_commits(directory) == {"orders-0"}
     assert read_tree(directory) == before
     with next_run(directory) as root:
         assert root.was_clean
-    assert find_unfinished_commits(directory) == set()
+    assert killed_runs.find_unfinished_commits(directory) == set()
 
 
 def test_a_look_says_so_too_where_the_next_run_finds_no_marker(directory):
     begun(directory, steps_done=1)
     (directory / "other-0").mkdir()
-    assert not foresee_marker(directory)
+    assert not killed_runs.foresee_marker(directory)
     with next_run(directory) as root:
         assert not root.was_clean
 

@@ -1,20 +1,14 @@
 """What holds for a partition by its manifest, or by the files of its root."""
 
+from storage_core import filenames
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
-from storage_core.filenames import (
-    CLEANER_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-    TopicPartition,
-)
 from storage_core.roots.partition_facts import partition_checkpoints
 from storage_core.store import LocalStore, ManagedStore
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
 
 NAME = "clean-hw-none-s161"
-PARTITION = TopicPartition(NAME, 0)
+PARTITION = filenames.TopicPartition(NAME, 0)
 SAID = PartitionCheckpoints(
     log_start_offset=1, recovery_point=2, high_watermark=3, cleaner_offset=4
 )
@@ -40,13 +34,13 @@ def test_a_manifest_says_all_but_what_was_ever_verified(tmp_path):
 
 
 def test_the_files_of_a_root_say_it_of_each_partition(tmp_path):
-    store, other = LocalStore(tmp_path), TopicPartition("other", 0)
+    store, other = LocalStore(tmp_path), filenames.TopicPartition("other", 0)
     files = Checkpoints(
         entries={
-            RECOVERY_POINT_FILE: {PARTITION: 2},
-            LOG_START_FILE: {PARTITION: 1},
-            REPLICATION_FILE: {PARTITION: 3},
-            CLEANER_FILE: {PARTITION: 4},
+            filenames.RECOVERY_POINT_FILE: {PARTITION: 2},
+            filenames.LOG_START_FILE: {PARTITION: 1},
+            filenames.REPLICATION_FILE: {PARTITION: 3},
+            filenames.CLEANER_FILE: {PARTITION: 4},
         }
     )
     assert partition_checkpoints(store, PARTITION, lambda: files) == SAID

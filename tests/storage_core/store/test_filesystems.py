@@ -4,13 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.store.filesystems import (
-    MOUNT_TABLE,
-    FilesystemKind,
-    classify_filesystem,
-    filesystem_of,
-    is_mount_point,
-)
+from storage_core.store import filesystems
 
 TABLE = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -36,12 +30,12 @@ nonsense
     ],
 )
 def test_the_deepest_and_latest_mount_counts(path, name):
-    assert filesystem_of(Path(path), TABLE) == name
+    assert filesystems.filesystem_of(Path(path), TABLE) == name
 
 
 def test_a_table_that_says_nothing_is_no_answer():
-    assert filesystem_of(Path("/data"), "") is None
-    assert filesystem_of(Path("/data"), "1 2 3\n4 - \n") is None
+    assert filesystems.filesystem_of(Path("/data"), "") is None
+    assert filesystems.filesystem_of(Path("/data"), "1 2 3\n4 - \n") is None
 
 
 @pytest.mark.parametrize(
@@ -49,25 +43,25 @@ def test_a_table_that_says_nothing_is_no_answer():
     [("/data", True), ("/data/logs", True), ("/with blank", True), ("/data/log", False)],
 )
 def test_a_mount_point_is_told_by_the_table(path, is_one):
-    assert is_mount_point(Path(path), TABLE) == is_one
+    assert filesystems.is_mount_point(Path(path), TABLE) == is_one
 
 
 def test_the_table_of_this_machine_names_its_root():
-    assert filesystem_of(Path("/"), MOUNT_TABLE.read_text())
+    assert filesystems.filesystem_of(Path("/"), filesystems.MOUNT_TABLE.read_text())
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("ext4", FilesystemKind.SAFE),
-        ("xfs", FilesystemKind.SAFE),
-        ("btrfs", FilesystemKind.SAFE),
-        ("exfat", FilesystemKind.UNKNOWN),
-        (None, FilesystemKind.UNKNOWN),
-        ("nfs", FilesystemKind.UNSAFE),
-        ("cifs", FilesystemKind.UNSAFE),
-        ("fuse.goofys", FilesystemKind.UNSAFE),
+        ("ext4", filesystems.FilesystemKind.SAFE),
+        ("xfs", filesystems.FilesystemKind.SAFE),
+        ("btrfs", filesystems.FilesystemKind.SAFE),
+        ("exfat", filesystems.FilesystemKind.UNKNOWN),
+        (None, filesystems.FilesystemKind.UNKNOWN),
+        ("nfs", filesystems.FilesystemKind.UNSAFE),
+        ("cifs", filesystems.FilesystemKind.UNSAFE),
+        ("fuse.goofys", filesystems.FilesystemKind.UNSAFE),
     ],
 )
 def test_other_machines_disks_and_programs_ideas_of_disks_are_unsafe(name, kind):
-    assert classify_filesystem(name) is kind
+    assert filesystems.classify_filesystem(name) is kind

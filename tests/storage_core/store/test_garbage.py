@@ -5,33 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import errors
 from storage_core.clock import ManualClock
-from storage_core.errors import (
-    ChangedWhileReadError,
-    ConditionFailedError,
-    LeaseLostError,
-    ManifestError,
-    StorageError,
-)
 from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition
+from storage_core.store import generations
 from storage_core.store.garbage import (
     delete_garbage,
     delete_leftovers,
     find_garbage,
     find_leftovers,
     kept_generations,
-)
-from storage_core.store.generations import (
-    FileEntry,
-    create_root,
-    find_root,
-    history_key,
-    list_partitions,
-    manifest_key,
-    raise_fence,
-    read_head,
-    read_history,
-    record_adopted,
 )
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_store import ManagedStore
@@ -79,8 +62,8 @@ class Adopting:
 
     def __init__(self, clock, mirror: Path, root: Path) -> None:
         self.mirror, self.root = LocalObjectStore(mirror), LocalObjectStore(root, clock)
-        create_root(self.root, now_ms=NOW_MS)
-        record_adopted(self.root, self.mirror.url)
+        generations.create_root(self.root, now_ms=NOW_MS)
+        generations.record_adopted(self.root, self.mirror.url)
         self.clock = clock
         self.store = ManagedStore(self.root, PARTITION, is_new=True, clock=clock)
 
@@ -89,7 +72,7 @@ class Adopting:
         key, of = key or f"topic-0/{name}", of or self.mirror
         etag = of.put(key, b"of the mirror")
         url = f"file://{of.url}/{key}"
-        entry = FileEntry(key=url, start=0, size_bytes=13, etag=etag, modified_ms=1)
+        entry = generations.FileEntry(key=url, start=0, size_bytes=13, etag=etag, modified_ms=1)
         self.store.adopt(name, entry)
 
     def delete(self, name: str) -> None:
@@ -116,7 +99,7 @@ def test_what_the_grace_period_needs_is_kept(objects, clock):
     garbage = find_garbage(objects, PARTITION, grace_start_ms=NOW_MS + 4 * HOUR_MS)
     assert (garbage.generation, garbage.oldest_generation) == (6, 4)
     assert [info.key for info in garbage.histories] == [
-        history_key(PARTITION, number) for number in (1, 2, 3)
+        generations.history_key(PARTITION, number) for number in (1, 2, 3)
     ]
     assert [info.key.split("/")[2] for info in garbage.data] == ["a1", "a2", "a3"]
     assert garbage.keys() == [info.key for info in (*garbage.histories, *garbage.data)]
@@ -138,9 +121,9 @@ def test_a_purge_whose_lease_went_to_another_run_deletes_nothing_more(committed,
     def fence() -> None:
         asked.append(len(list(committed.list())))
         if len(asked) > 2:
-            raise LeaseLostError(committed.url, "the purge", "went to an undo")
+            raise errors.LeaseLostError(committed.url, "the purge", "went to an undo")
 
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(errors.LeaseLostError):
         delete_garbage(committed, garbage, fencing_token=0, fence=fence)
     assert len(asked) == 3
     # The manifests were gone, the data was not.
@@ -149,21 +132,21 @@ def test_a_purge_whose_lease_went_to_another_run_deletes_nothing_more(committed,
 
 def test_an_undo_that_lost_its_lease_cannot_bring_back_what_was_purged(committed, clock):
     undo = ManagedStore(committed, PARTITION, generation=3, clock=clock)
-    undo.restore(read_history(committed, PARTITION, 1))
+    undo.restore(generations.read_history(committed, PARTITION, 1))
 
     def lose_the_lease() -> None:
         """The last question was answered with yes; then the undo's process stood still."""
         garbage = garbage_now(committed, clock)
         delete_garbage(committed, garbage, fencing_token=2, fence=held)
 
-    with pytest.raises(ConditionFailedError):
+    with pytest.raises(errors.ConditionFailedError):
         undo.publish(run_id="undo", fencing_token=1, fence=lose_the_lease)
     current = ManagedStore(committed, PARTITION)
     assert (current.manifest.generation, current.manifest.run_id) == (3, "run-3")
     assert current.read_file("00000000000000000000.log", limit_bytes=9) == b"xxx"
     # Nobody else is kept from going on, be it after a commit that was stopped in the middle.
     current.write_file("00000000000000000000.log", b"next")
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(errors.LeaseLostError):
         current.publish(run_id="zombie", fencing_token=1)
     assert current.publish(run_id="next", fencing_token=2).generation == 4
 
@@ -172,7 +155,7 @@ def test_a_purge_gives_way_to_a_commit_that_was_a_little_faster(committed, clock
     garbage = garbage_now(committed, clock)
     commit(committed, clock, 4)
     before = [info.key for info in committed.list()]
-    with pytest.raises(ChangedWhileReadError):
+    with pytest.raises(errors.ChangedWhileReadError):
         delete_garbage(committed, garbage, fencing_token=2, fence=held)
     assert [info.key for info in committed.list()] == before
 
@@ -181,11 +164,13 @@ def test_a_purge_that_lost_its_lease_gives_way_to_whoever_has_it_now(committed, 
     garbage = garbage_now(committed, clock)
     before = [info.key for info in committed.list()]
     # The next holder of the lease, between the last question and this; it may bring back any.
-    raise_fence(committed, PARTITION, read_head(committed, PARTITION).manifest, token=3)
-    with pytest.raises(LeaseLostError, match="token 3"):
+    generations.raise_fence(
+        committed, PARTITION, generations.read_head(committed, PARTITION).manifest, token=3
+    )
+    with pytest.raises(errors.LeaseLostError, match="token 3"):
         delete_garbage(committed, garbage, fencing_token=2, fence=held)
     assert [info.key for info in committed.list()] == before
-    assert read_head(committed, PARTITION).manifest.fencing_token == 3
+    assert generations.read_head(committed, PARTITION).manifest.fencing_token == 3
     delete_garbage(committed, garbage, fencing_token=3, fence=held)
     assert garbage_now(committed, clock).keys() == []
 
@@ -211,7 +196,7 @@ def test_an_upload_on_its_way_into_a_manifest_is_kept(objects, clock):
 def test_a_partition_without_a_manifest_is_left_alone(objects, clock):
     commit(objects, clock, 1)
     commit(objects, clock, 2)
-    objects.delete([manifest_key(PARTITION)])
+    objects.delete([generations.manifest_key(PARTITION)])
     clock.advance(1000 * HOUR_MS)
     garbage = garbage_now(objects, clock)
     assert (garbage.generation, garbage.keys()) == (0, [])
@@ -219,7 +204,7 @@ def test_a_partition_without_a_manifest_is_left_alone(objects, clock):
 
 def test_what_was_restored_is_kept_however_old(committed, clock):
     undo = ManagedStore(committed, PARTITION, clock=clock)
-    undo.restore(read_history(committed, PARTITION, 1))
+    undo.restore(generations.read_history(committed, PARTITION, 1))
     undo.publish(run_id="undo")
     clock.advance(1000 * HOUR_MS)
     garbage = garbage_now(committed, clock)
@@ -265,14 +250,18 @@ def test_leftovers_of_probes_and_writes_go_when_they_are_old(objects, clock):
 
 
 def test_a_root_is_made_once_and_lists_its_partitions(objects, clock):
-    assert find_root(objects) is None
-    made = create_root(objects, now_ms=NOW_MS)
-    assert create_root(objects, now_ms=NOW_MS + 1) == made == find_root(objects)
+    assert generations.find_root(objects) is None
+    made = generations.create_root(objects, now_ms=NOW_MS)
+    assert (
+        generations.create_root(objects, now_ms=NOW_MS + 1)
+        == made
+        == generations.find_root(objects)
+    )
     commit(objects, clock, 1)
     objects.put("other-12/data/x/y", b"")
     objects.put("no partition/x", b"")
     objects.put(".pylog-tmp/x", b"")
-    assert list(list_partitions(objects)) == [TopicPartition("other", 12), PARTITION]
+    assert list(generations.list_partitions(objects)) == [TopicPartition("other", 12), PARTITION]
 
 
 def test_an_adopted_object_goes_with_the_last_manifest_that_names_it(adopting, clock):
@@ -320,12 +309,14 @@ def test_an_adopted_object_that_somebody_wrote_again_stays(adopting, clock):
 )
 def test_a_crafted_manifest_deletes_nothing_elsewhere(adopting, clock, tmp_path, place):
     """Whoever can write one superseded manifest names in it what a purge then deletes."""
-    record_adopted(adopting.root, adopting.mirror.url)
+    generations.record_adopted(adopting.root, adopting.mirror.url)
     other = LocalObjectStore(Path(place.format(tmp=tmp_path)))
     adopting.adopt("a.log", of=other, key="a.log")
     adopting.delete("a.log")
     before = [info.key for info in adopting.root.list()]
-    with pytest.raises(ManifestError, match=r"does not say that anything was adopted from there"):
+    with pytest.raises(
+        errors.ManifestError, match=r"does not say that anything was adopted from there"
+    ):
         garbage_now(adopting.root, clock)
     assert other.get("a.log") == b"of the mirror"
     assert [info.key for info in adopting.root.list()] == before
@@ -333,12 +324,12 @@ def test_a_crafted_manifest_deletes_nothing_elsewhere(adopting, clock, tmp_path,
 
 def test_a_root_without_adopted_mirrors_reads_as_before(clock, tmp_path):
     root = LocalObjectStore(tmp_path / "root", clock)
-    made = create_root(root, now_ms=NOW_MS)
+    made = generations.create_root(root, now_ms=NOW_MS)
     assert b"adopted" not in root.get(MANAGED_ROOT_FILE)
-    record_adopted(root, root.url)
-    assert find_root(root) == made
-    record_adopted(root, "s3://bucket/mirror")
-    assert find_root(root) == replace(made, adopted=("s3://bucket/mirror",))
+    generations.record_adopted(root, root.url)
+    assert generations.find_root(root) == made
+    generations.record_adopted(root, "s3://bucket/mirror")
+    assert generations.find_root(root) == replace(made, adopted=("s3://bucket/mirror",))
 
 
 def test_an_undo_to_objects_that_are_gone_is_refused(objects, clock):
@@ -346,8 +337,8 @@ def test_an_undo_to_objects_that_are_gone_is_refused(objects, clock):
     commit(objects, clock, 2)
     undo = ManagedStore(objects, PARTITION, clock=clock)
     objects.delete([info.key for info in objects.list("topic-0/data/a1/")])
-    with pytest.raises(StorageError, match=r"a1/00000000000000000000\.log"):
-        undo.restore(read_history(objects, PARTITION, 1))
+    with pytest.raises(errors.StorageError, match=r"a1/00000000000000000000\.log"):
+        undo.restore(generations.read_history(objects, PARTITION, 1))
     assert undo.publish(run_id="nothing").generation == 2
 
 
@@ -362,6 +353,6 @@ def test_an_undo_to_objects_that_are_gone_is_refused(objects, clock):
 )
 def test_what_is_no_root_is_not_taken_for_one(objects, content):
     objects.put("pylog-root.json", content)
-    with pytest.raises(ManifestError, match=r"pylog-root\.json"):
-        create_root(objects, now_ms=NOW_MS)
+    with pytest.raises(errors.ManifestError, match=r"pylog-root\.json"):
+        generations.create_root(objects, now_ms=NOW_MS)
     assert objects.get("pylog-root.json") == content

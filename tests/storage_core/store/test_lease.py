@@ -10,13 +10,7 @@ from storage_core.errors import LeaseHeldError, LeaseLostError, ManifestError, S
 from storage_core.filenames import LEASE_FILE
 from storage_core.store.lease import acquire_lease, read_lease, require_lease
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
-from tests.storage_core.store.managed_homes import (
-    FILES,
-    NOW_MS,
-    contents,
-    create_partition,
-    open_partition,
-)
+from tests.storage_core.store import managed_homes
 
 TTL_MS = 10_000
 
@@ -29,7 +23,7 @@ def objects():
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock(NOW_MS)
+    return ManualClock(managed_homes.NOW_MS)
 
 
 def acquire(objects, clock, holder="run one on host a"):
@@ -42,7 +36,7 @@ def test_a_second_run_is_refused_with_the_holders_name(objects, clock):
     with pytest.raises(LeaseHeldError, match="run one on host a") as caught:
         acquire(objects, clock, "run two")
     assert caught.value.code == "LEASE_HELD"
-    assert caught.value.expires_ms == NOW_MS + TTL_MS
+    assert caught.value.expires_ms == managed_homes.NOW_MS + TTL_MS
     assert re.search(r"ends at \d{4}-\d\d-\d\dT[\d:.]+Z, in 10 seconds", str(caught.value))
     assert lease.is_current()
     lease.require_current()
@@ -193,10 +187,10 @@ def test_a_store_that_fails_for_a_while_does_not_end_the_renewing(objects, clock
 
 @pytest.mark.item("FLT-10")
 def test_a_zombie_whose_lease_ended_cannot_commit(objects, clock):
-    create_partition(objects)
+    managed_homes.create_partition(objects)
     acquire(objects, clock).release()
     zombie_lease = acquire(objects, clock)
-    zombie = open_partition(objects)
+    zombie = managed_homes.open_partition(objects)
     zombie.write_file("00000000000000000000.log", b"by the zombie")
 
     def publish(proof) -> None:
@@ -210,7 +204,7 @@ def test_a_zombie_whose_lease_ended_cannot_commit(objects, clock):
     acquire(objects, clock, "run two")
     with pytest.raises(LeaseLostError, match="run two"):
         publish(zombie_lease.proof)
-    assert contents(open_partition(objects)) == FILES
+    assert managed_homes.contents(managed_homes.open_partition(objects)) == managed_homes.FILES
 
 
 @pytest.mark.parametrize("content", [b"{}", b"", b'{"format": "pylog-lease", "version": 1}'])

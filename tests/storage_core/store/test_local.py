@@ -18,13 +18,6 @@ import pytest
 from storage_core.errors import StorageError
 from storage_core.filenames import log_file, segment_file
 from storage_core.store import local
-from storage_core.store.local import (
-    LocalFileReader,
-    LocalStore,
-    make_folder,
-    plain_path,
-    write_record,
-)
 from storage_core.threads import in_turns
 from tests.kit.power_loss import Disk, Loss
 from tests.kit.store_contract import NAME, OTHER, StoreContract, StoreHome
@@ -40,12 +33,12 @@ class LocalHome(StoreHome):
     directory: Path
 
     @property
-    def store(self) -> LocalStore:
-        return LocalStore(self.directory)
+    def store(self) -> local.LocalStore:
+        return local.LocalStore(self.directory)
 
     @property
-    def missing(self) -> LocalStore:
-        return LocalStore(self.directory.with_name("missing-0"))
+    def missing(self) -> local.LocalStore:
+        return local.LocalStore(self.directory.with_name("missing-0"))
 
     def scratch(self, content: bytes) -> str:
         path = self.directory.with_name("scratch")
@@ -75,7 +68,7 @@ def directory(home: LocalHome) -> Path:
 
 
 @pytest.fixture
-def store(home: LocalHome) -> LocalStore:
+def store(home: LocalHome) -> local.LocalStore:
     return home.store
 
 
@@ -91,7 +84,7 @@ def test_only_regular_files_are_listed(directory, store):
 def test_a_file_is_no_directory(directory):
     (directory / NAME).touch()
     with pytest.raises(StorageError, match="Not a directory"):
-        LocalStore(directory / NAME).read_file(OTHER, limit_bytes=9)
+        local.LocalStore(directory / NAME).read_file(OTHER, limit_bytes=9)
 
 
 def test_what_the_system_refuses_is_a_storage_error_with_the_path(directory, store):
@@ -115,7 +108,7 @@ def test_what_the_system_refuses_is_a_storage_error_with_the_path(directory, sto
         assert caught.value.kafka_code == 56
         assert isinstance(caught.value.__cause__, OSError)
     with pytest.raises(StorageError):
-        LocalStore(directory / "nowhere").sync_directory()
+        local.LocalStore(directory / "nowhere").sync_directory()
 
 
 def test_a_write_that_fails_leaves_the_old_content(directory, store, monkeypatch):
@@ -244,7 +237,7 @@ def test_a_link_is_replaced_and_removed_and_what_it_leads_to_stays(directory, st
 def test_a_directory_that_a_person_named_may_be_a_link(home):
     link = home.directory.with_name("linked-0")
     link.symlink_to(home.directory)
-    linked = LocalStore(link, may_be_link=True)
+    linked = local.LocalStore(link, may_be_link=True)
     linked.write_file("written", b"content")
     linked.create_empty("empty")
     linked.promote(home.scratch(b"cleaned"), "promoted")
@@ -454,7 +447,7 @@ def test_a_file_that_shrinks_ends_a_read(directory, store):
 def can_lease(directory: Path) -> bool:
     """Whether this filesystem knows leases."""
     (directory / OTHER).write_bytes(b"x")
-    with closing(LocalStore(directory, is_ours=True).open_file(OTHER)) as file:
+    with closing(local.LocalStore(directory, is_ours=True).open_file(OTHER)) as file:
         return file.map(0, 1) is not None
 
 
@@ -468,8 +461,8 @@ def content(directory):
     return some
 
 
-def opened(directory: Path, *, is_ours: bool = True) -> closing[LocalFileReader]:
-    return closing(LocalStore(directory, is_ours=is_ours).open_file(NAME))
+def opened(directory: Path, *, is_ours: bool = True) -> closing[local.LocalFileReader]:
+    return closing(local.LocalStore(directory, is_ours=is_ours).open_file(NAME))
 
 
 @pytest.mark.parametrize("position", [0, 1, 4095, 4096, 50_001])
@@ -555,7 +548,7 @@ def test_a_file_that_is_one_hole_of_terabytes_is_refused_unread(tmp_path, monkey
 
     monkeypatch.setattr(os, "pread", no_read)
     with pytest.raises(StorageError, match=f"is longer than the {1 << 30} bytes it may have"):
-        LocalStore(tmp_path).read_file("0.index", limit_bytes=1 << 30)
+        local.LocalStore(tmp_path).read_file("0.index", limit_bytes=1 << 30)
 
 
 @pytest.fixture
@@ -581,20 +574,20 @@ def place(tmp_path: Path, monkeypatch) -> Path:
     ],
 )
 def test_a_plain_path_leads_to_the_same_place_without_going_up(place, said, plain):
-    assert plain_path(Path(said)) == place / plain
-    assert plain_path(place / said) == place / plain
+    assert local.plain_path(Path(said)) == place / plain
+    assert local.plain_path(place / said) == place / plain
     assert os.path.realpath(place / plain) == os.path.realpath(place / said)
 
 
 def test_nobody_gets_above_the_root():
-    assert plain_path(Path("/../..")) == Path("/")
+    assert local.plain_path(Path("/../..")) == Path("/")
 
 
 @pytest.mark.item("FLT-08")
 def test_a_folder_of_a_process_that_was_killed_before_it_synced_it_is_durable_too(tmp_path):
     def work() -> None:
         (tmp_path / "disk" / "trash").mkdir()  # the other process got this far
-        write_record(tmp_path / "disk" / "trash" / "run" / "run.json", b"a run")
+        local.write_record(tmp_path / "disk" / "trash" / "run" / "run.json", b"a run")
 
     (tmp_path / "disk").mkdir()
     disk = Disk(tmp_path / "disk")
@@ -608,11 +601,11 @@ def test_a_folder_that_is_there_costs_no_sync_and_a_foreign_one_above_is_not_ope
 ):
     synced: list[Path] = []
     monkeypatch.setattr(local, "sync_folder", synced.append)
-    make_folder(tmp_path)
+    local.make_folder(tmp_path)
     assert synced == []
-    make_folder(tmp_path / "a" / "b")
+    local.make_folder(tmp_path / "a" / "b")
     assert synced == [tmp_path.parent, tmp_path, tmp_path / "a"]
     synced.clear()
     monkeypatch.setattr(os, "access", lambda *_: False)
-    make_folder(tmp_path / "c")
+    local.make_folder(tmp_path / "c")
     assert synced == [tmp_path]

@@ -10,25 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage_core import errors
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
-from storage_core.errors import (
-    ChangedWhileReadError,
-    ConditionFailedError,
-    InvalidNameError,
-    LeaseLostError,
-    PartitionNotFoundError,
-    StorageError,
-)
 from storage_core.filenames import TopicPartition
-from storage_core.store import LocalStore, ManagedStore, ObjectDirectory, open_store
-from storage_core.store.generations import (
-    FileEntry,
-    data_key,
-    history_key,
-    manifest_key,
-    read_history,
-)
+from storage_core.store import LocalStore, ManagedStore, ObjectDirectory, generations, open_store
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_store import encode_location, upload_companions, upload_file
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
@@ -85,7 +71,7 @@ def test_locations_say_which_store_it_is(tmp_path: Path):
     assert managed.location == f"managed+{tmp_path}/t-0"
     assert open_store("managed+memory://a/t-0#generation=7").location.endswith("#generation=7")
     for location in ("managed+/root/no-number-", "managed+/t-0#generation=x", "managed+/t-0#"):
-        with pytest.raises(InvalidNameError):
+        with pytest.raises(errors.InvalidNameError):
             open_store(location)
 
 
@@ -176,9 +162,9 @@ def test_cutting_and_copying_move_no_bytes(objects):
     found = contents(open_partition(objects))
     assert found[NAME] == FILES[NAME][:5]
     assert found["00000000000000000017.log"] == FILES[NAME][5:25]
-    with pytest.raises(StorageError, match="ends after 5 bytes, expected 6"):
+    with pytest.raises(errors.StorageError, match="ends after 5 bytes, expected 6"):
         store.copy_range(NAME, 3, 3, OTHER, modified_ms=0)
-    with pytest.raises(StorageError, match="fewer than 6"):
+    with pytest.raises(errors.StorageError, match="fewer than 6"):
         store.truncate(NAME, 6)
 
 
@@ -207,11 +193,13 @@ def test_of_two_writers_one_commits(objects):
     one.delete(NAME)
     two.delete(OTHER)
     one.publish(run_id="run-2", fencing_token=1)
-    with pytest.raises(ConditionFailedError, match=r"manifest\.json"):
+    with pytest.raises(errors.ConditionFailedError, match=r"manifest\.json"):
         two.publish(run_id="run-3", fencing_token=1)
     assert contents(open_partition(objects)).keys() == FILES.keys() - {NAME}
-    with pytest.raises(ConditionFailedError):
-        open_partition(objects, is_new=True).objects.put_if_absent(manifest_key(PARTITION), b"")
+    with pytest.raises(errors.ConditionFailedError):
+        open_partition(objects, is_new=True).objects.put_if_absent(
+            generations.manifest_key(PARTITION), b""
+        )
 
 
 def test_of_two_that_create_a_partition_one_does(objects):
@@ -219,7 +207,7 @@ def test_of_two_that_create_a_partition_one_does(objects):
     one.write_file(NAME, b"one")
     two.write_file(NAME, b"two")
     one.publish(run_id="run-1")
-    with pytest.raises(ConditionFailedError):
+    with pytest.raises(errors.ConditionFailedError):
         two.publish(run_id="run-2")
     assert contents(open_partition(objects)) == {NAME: b"one"}
 
@@ -235,9 +223,9 @@ def test_a_plan_made_from_a_generation_is_committed_against_it_only(objects):
     assert isinstance(late, ManagedStore)
     assert contents(late) == FILES
     late.delete(OTHER)
-    with pytest.raises(ConditionFailedError, match="of generation 1"):
+    with pytest.raises(errors.ConditionFailedError, match="of generation 1"):
         late.publish(run_id="run-3", fencing_token=1)
-    with pytest.raises(PartitionNotFoundError, match="generation=9"):
+    with pytest.raises(errors.PartitionNotFoundError, match="generation=9"):
         open_store(f"managed+{objects.url}/topic-0#generation=9").list_files()
 
 
@@ -249,7 +237,7 @@ def test_a_lower_fencing_token_cannot_commit(objects):
     newer.publish(run_id="run-2", fencing_token=5)
     zombie = open_partition(objects)
     zombie.delete(OTHER)
-    with pytest.raises(LeaseLostError, match="token 4"):
+    with pytest.raises(errors.LeaseLostError, match="token 4"):
         zombie.publish(run_id="run-1", fencing_token=4)
     assert zombie.publish(run_id="run-3", fencing_token=5).generation == 3
 
@@ -260,9 +248,9 @@ def test_a_fence_stops_the_one_put_that_counts(objects):
     store.write_file(NAME, b"cleaned")
 
     def lost() -> None:
-        raise LeaseLostError("root", "run-2", "ended")
+        raise errors.LeaseLostError("root", "run-2", "ended")
 
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(errors.LeaseLostError):
         store.publish(run_id="run-2", fencing_token=1, fence=lost)
     assert contents(open_partition(objects)) == FILES
     assert store.publish(run_id="run-2", fencing_token=1, fence=lambda: None).generation == 2
@@ -304,13 +292,13 @@ def test_a_generation_is_restored_by_another_commit(objects):
     store.set_checkpoints(PartitionCheckpoints(log_start_offset=99))
     store.publish(run_id="run-2", fencing_token=1)
     undo = open_partition(objects)
-    undo.restore(read_history(objects, PARTITION, 1))
+    undo.restore(generations.read_history(objects, PARTITION, 1))
     manifest = undo.publish(run_id="run-3", fencing_token=1)
     assert (manifest.generation, manifest.files) == (3, first.files)
     assert manifest.checkpoints == first.checkpoints
     assert contents(open_partition(objects)) == FILES
-    assert read_history(objects, PARTITION, 2).files == {}
-    assert objects.get(history_key(PARTITION, 1))
+    assert generations.read_history(objects, PARTITION, 2).files == {}
+    assert objects.get(generations.history_key(PARTITION, 1))
 
 
 def test_what_a_task_uploaded_is_promoted_by_the_commit(objects, tmp_path: Path):
@@ -321,7 +309,7 @@ def test_what_a_task_uploaded_is_promoted_by_the_commit(objects, tmp_path: Path)
     log = upload_file(objects, PARTITION, "task-1", path, NAME, largest_timestamp=7)
     companions = upload_companions(
         objects,
-        data_key(PARTITION, "task-1", "00000000000000000000.companions"),
+        generations.data_key(PARTITION, "task-1", "00000000000000000000.companions"),
         {"00000000000000000000.index": (b"index", 1), "00000000000000000000.timeindex": (b"", 2)},
     )
     store = open_partition(objects)
@@ -343,13 +331,13 @@ def test_an_upload_that_is_gone_or_another_is_not_promoted(objects, tmp_path: Pa
     path = tmp_path / "cleaned.log"
     path.write_bytes(b"cleaned by a task")
     location = upload_file(objects, PARTITION, "task-1", path, NAME)
-    objects.put(data_key(PARTITION, "task-1", NAME), b"by somebody else")
-    with pytest.raises(StorageError, match="expected version"):
+    objects.put(generations.data_key(PARTITION, "task-1", NAME), b"by somebody else")
+    with pytest.raises(errors.StorageError, match="expected version"):
         open_partition(objects).promote(location, NAME)
-    objects.delete([data_key(PARTITION, "task-1", NAME)])
-    with pytest.raises(StorageError, match="no such object"):
+    objects.delete([generations.data_key(PARTITION, "task-1", NAME)])
+    with pytest.raises(errors.StorageError, match="no such object"):
         open_partition(objects).promote(location, NAME)
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(errors.InvalidNameError):
         open_partition(objects).promote("pylog-object:{}", NAME)
 
 
@@ -371,7 +359,7 @@ def test_an_adopted_object_is_read_where_it_lies(objects, tmp_path: Path):
     etag = mirror.put("topic-0/a.log", b"of the mirror")
     root = LocalObjectStore(tmp_path / "root")
     store = open_partition(root, is_new=True)
-    entry = FileEntry(
+    entry = generations.FileEntry(
         key=f"file://{tmp_path}/mirror/topic-0/a.log",
         start=0,
         size_bytes=13,
@@ -382,9 +370,9 @@ def test_an_adopted_object_is_read_where_it_lies(objects, tmp_path: Path):
     store.publish(run_id="run-1")
     assert contents(open_partition(root)) == {NAME: b"of the mirror"}
     mirror.put("topic-0/a.log", b"another fact!")
-    with pytest.raises(ChangedWhileReadError):
+    with pytest.raises(errors.ChangedWhileReadError):
         contents(open_partition(root))
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(errors.InvalidNameError):
         open_partition(objects, is_new=True).adopt(NAME, entry)
 
 

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.errors import (
-    ChangedWhileReadError,
-    PartitionNotFoundError,
-    ReadOnlyStoreError,
-    StorageError,
-)
+from storage_core import errors
 from storage_core.filenames import COMPANIONS_SUFFIX
 from storage_core.records.reader import scan_windows
 from storage_core.store import ObjectDirectory, object_files, open_store
@@ -142,13 +137,13 @@ def test_a_read_ahead_that_fails_is_told_to_who_needs_it():
     class Failing(NotedReads):
         def read_into(self, key, start, target, *, etag=""):
             if start >= 5 * BLOCK:
-                raise StorageError(key, "503")
+                raise errors.StorageError(key, "503")
             return super().read_into(key, start, target, etag=etag)
 
     reader = open_reader(Failing())
     for position in range(0, 5 * BLOCK, BLOCK):
         read(reader, position, BLOCK)
-    with pytest.raises(StorageError, match="503"):
+    with pytest.raises(errors.StorageError, match="503"):
         read(reader, 5 * BLOCK, BLOCK)
 
 
@@ -182,7 +177,9 @@ def test_an_object_that_ends_within_a_file_of_the_manifest_is_an_error():
     entry = FileEntry(key="key", start=4, size_bytes=6, etag=objects.etag, modified_ms=0)
     assert EntryReader(objects).read("a", entry) == b"456789"
     longer = FileEntry(key="key", start=4, size_bytes=7, etag=objects.etag, modified_ms=0)
-    with pytest.raises(StorageError, match="ends after 10 bytes, but a lies in it up to byte 11"):
+    with pytest.raises(
+        errors.StorageError, match="ends after 10 bytes, but a lies in it up to byte 11"
+    ):
         EntryReader(objects).read("a", longer)
 
 
@@ -302,7 +299,7 @@ def test_a_file_that_changed_since_the_listing_is_not_mixed(objects):
     directory.list_files()
     file = directory.open_file(LOG)
     objects.put(f"topic-0/{LOG}", b"a newer content")
-    with pytest.raises(ChangedWhileReadError, match=LOG):
+    with pytest.raises(errors.ChangedWhileReadError, match=LOG):
         file.read_into(0, np.empty(4, np.uint8))
     fresh = ObjectDirectory(objects, "topic-0").open_file(LOG)
     assert fresh.size_bytes == 15
@@ -319,11 +316,11 @@ def test_a_file_is_opened_in_one_version_or_not_at_all(objects):
 
 
 def test_what_is_missing_is_told(objects):
-    with pytest.raises(PartitionNotFoundError, match="topic-9"):
+    with pytest.raises(errors.PartitionNotFoundError, match="topic-9"):
         ObjectDirectory(objects, "topic-9").list_files()
-    with pytest.raises(StorageError, match=r"none\.log"):
+    with pytest.raises(errors.StorageError, match=r"none\.log"):
         ObjectDirectory(objects, "topic-0").open_file("none.log")
-    with pytest.raises(StorageError, match="longer than the 3 bytes"):
+    with pytest.raises(errors.StorageError, match="longer than the 3 bytes"):
         ObjectDirectory(objects, "topic-0").read_file("leader-epoch-checkpoint", limit_bytes=3)
 
 
@@ -342,6 +339,6 @@ def test_a_mirror_is_never_written(objects):
         lambda: directory.sync_file(LOG),
         directory.sync_directory,
     ):
-        with pytest.raises(ReadOnlyStoreError, match="only read"):
+        with pytest.raises(errors.ReadOnlyStoreError, match="only read"):
             change()
     assert [(info.key, info.etag) for info in objects.list()] == before

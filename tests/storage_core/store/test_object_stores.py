@@ -17,17 +17,9 @@ from storage_core.errors import (
     StorageError,
     UnsafeStoreError,
 )
-from storage_core.store import open_object_store, open_objects
+from storage_core.store import object_store, open_object_store, open_objects
 from storage_core.store.fsspec_objects import FsspecObjectStore
 from storage_core.store.local_objects import TEMPORARY_FOLDER, LocalObjectStore
-from storage_core.store.object_store import (
-    DEFAULT_LIMIT_BYTES,
-    RACES,
-    WRITERS,
-    ObjectInfo,
-    ObjectStore,
-    require_conditional_writes,
-)
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.object_store_contract import KEY, ObjectStoreContract
 
@@ -41,7 +33,7 @@ class TestMemoryObjects(ObjectStoreContract):
 
 class TestLocalObjects(ObjectStoreContract):
     @pytest.fixture
-    def objects(self, tmp_path: Path) -> ObjectStore:
+    def objects(self, tmp_path: Path) -> object_store.ObjectStore:
         return LocalObjectStore(tmp_path / "root")
 
 
@@ -97,7 +89,7 @@ def test_a_filesystem_without_conditional_writes_holds_no_managed_root(
 ):
     of_fsspec.put("something", b"")
     with pytest.raises(UnsafeStoreError, match="no conditional"):
-        require_conditional_writes(of_fsspec)
+        object_store.require_conditional_writes(of_fsspec)
 
 
 class _Careless(MemoryObjectStore):
@@ -132,7 +124,7 @@ class _SameTag(MemoryObjectStore):
 def test_a_store_that_ignores_conditions_is_refused(store: type[MemoryObjectStore], reason: str):
     objects = store("memory://careless")
     with pytest.raises(UnsafeStoreError, match=reason):
-        require_conditional_writes(objects)
+        object_store.require_conditional_writes(objects)
     assert list(objects.list()) == []
 
 
@@ -186,7 +178,7 @@ class _RacingMatch(_Racing):
 
 
 class _RacingAtLast(_Racing):
-    races = (*(False,) * (RACES - 1), True)
+    races = (*(False,) * (object_store.RACES - 1), True)
 
 
 class _RacingMatchAtLast(_RacingMatch, _RacingAtLast):
@@ -212,8 +204,10 @@ def test_a_store_that_lets_two_writers_win_is_refused(store: type[_Racing], cond
         objects.put_if_match("t/1", b"two", "another")
     assert objects.put_if_match("t/1", b"two", etag) != etag
     objects.delete(["t/1"])
-    with pytest.raises(UnsafeStoreError, match=f"2 of {WRITERS} writers .* {condition}.* at once"):
-        require_conditional_writes(objects)
+    with pytest.raises(
+        UnsafeStoreError, match=f"2 of {object_store.WRITERS} writers .* {condition}.* at once"
+    ):
+        object_store.require_conditional_writes(objects)
     assert list(objects.list()) == []
 
 
@@ -263,26 +257,28 @@ class _LastWriteStays(MemoryObjectStore):
 
 
 def test_a_race_needs_a_winner_whose_bytes_stay():
-    with pytest.raises(UnsafeStoreError, match=f"all of {WRITERS} writers .* were refused"):
-        require_conditional_writes(_Shy("memory://shy"))
+    with pytest.raises(
+        UnsafeStoreError, match=f"all of {object_store.WRITERS} writers .* were refused"
+    ):
+        object_store.require_conditional_writes(_Shy("memory://shy"))
     with pytest.raises(UnsafeStoreError, match="after a race"):
-        require_conditional_writes(_LastWriteStays("memory://last"))
+        object_store.require_conditional_writes(_LastWriteStays("memory://last"))
     # A store that fails is not thereby unsafe.
     with pytest.raises(StorageError, match="SlowDown"):
-        require_conditional_writes(_Down("memory://down"))
-    require_conditional_writes(_OneIsBusy("memory://busy"))
+        object_store.require_conditional_writes(_Down("memory://down"))
+    object_store.require_conditional_writes(_OneIsBusy("memory://busy"))
 
 
 class _TwoTags(MemoryObjectStore):
     """A server whose HEAD names a version by another tag than the answer to its PUT."""
 
-    def head(self, key: str) -> ObjectInfo:
+    def head(self, key: str) -> object_store.ObjectInfo:
         return replace(super().head(key), etag="of-a-head")
 
 
 class _TwoTagsOfGet(MemoryObjectStore):
     def get_with_etag(
-        self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
+        self, key: str, *, limit_bytes: int = object_store.DEFAULT_LIMIT_BYTES
     ) -> tuple[bytes, str]:
         return super().get_with_etag(key, limit_bytes=limit_bytes)[0], "of-a-get"
 
@@ -292,7 +288,7 @@ def test_a_store_with_two_tags_for_one_version_is_refused(
     store: type[MemoryObjectStore], request_: str
 ):
     with pytest.raises(UnsafeStoreError, match=f"a {request_} names an object 'of-a-.*'"):
-        require_conditional_writes(store("memory://tags"))
+        object_store.require_conditional_writes(store("memory://tags"))
     forget_memory("memory://tags")
 
 
@@ -346,6 +342,6 @@ def test_a_write_goes_on_where_its_folder_vanishes_while_it_is_made(
 
 def test_a_large_write_whose_answer_was_lost_is_known_by_its_content(tmp_path):
     store = LocalObjectStore(tmp_path)
-    content = bytes(DEFAULT_LIMIT_BYTES + 1)
+    content = bytes(object_store.DEFAULT_LIMIT_BYTES + 1)
     etag = store.put("a/manifest.json", content)
     assert store.put_if_absent("a/manifest.json", content) == etag

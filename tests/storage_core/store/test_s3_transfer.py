@@ -9,19 +9,11 @@ import pytest
 
 from storage_core.errors import ChangedWhileReadError, InvalidNameError, StorageError
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.store import copying
+from storage_core.store import copying, managed_store
 from storage_core.store import s3_objects as s3_transfer
 from storage_core.store.copying import copy_object, is_server_side
 from storage_core.store.generations import FileEntry
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.managed_store import (
-    encode_location,
-    is_log,
-    last_timestamp,
-    object_name,
-    object_stem,
-    parse_location,
-)
 from storage_core.store.s3_objects import cut_into_parts, upload_parts
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 
@@ -69,16 +61,16 @@ def test_an_object_has_no_more_parts_than_it_may(monkeypatch, size_bytes, sizes)
     ],
 )
 def test_a_log_has_its_own_object_and_companions_share_one(name: str, stem: str):
-    assert object_stem(name) == stem
-    assert is_log(name) is stem.endswith(".log")
+    assert managed_store.object_stem(name) == stem
+    assert managed_store.is_log(name) is stem.endswith(".log")
 
 
 def test_names_of_one_attempt_never_repeat():
-    assert [object_name("00000000000000000042.log", number) for number in (0, 1)] == [
+    assert [managed_store.object_name("00000000000000000042.log", number) for number in (0, 1)] == [
         "00000000000000000042.log",
         "00000000000000000042-1.log",
     ]
-    assert [object_name("partition", number) for number in (0, 1)] == [
+    assert [managed_store.object_name("partition", number) for number in (0, 1)] == [
         "partition.companions",
         "partition-1.companions",
     ]
@@ -88,10 +80,10 @@ def test_a_location_says_all_of_an_entry():
     entry = FileEntry(
         key="t-0/data/a/x", start=5, size_bytes=7, etag="e", modified_ms=9, largest_timestamp=11
     )
-    assert parse_location(encode_location(entry)) == entry
+    assert managed_store.parse_location(managed_store.encode_location(entry)) == entry
     for broken in ("pylog-object:", "pylog-object:[]", 'pylog-object:{"key":"x"}', "/a/path"):
         with pytest.raises(InvalidNameError):
-            parse_location(broken)
+            managed_store.parse_location(broken)
 
 
 def time_index(*entries: tuple[int, int]) -> bytes:
@@ -111,7 +103,7 @@ def time_index(*entries: tuple[int, int]) -> bytes:
     ],
 )
 def test_a_time_index_tells_the_largest_timestamp_or_nothing(content: bytes, expected: int | None):
-    assert last_timestamp(content) == expected
+    assert managed_store.last_timestamp(content) == expected
 
 
 CONTENT = bytes(range(256)) * 20

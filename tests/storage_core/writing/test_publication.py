@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import errors
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, parse_leader_epochs
 from storage_core.clock import ManualClock
 from storage_core.config import LogConfig
-from storage_core.errors import (
-    GuardRefusedError,
-    RecordTooLargeError,
-    RecordValidationError,
-    RecoveryRequiredError,
-    StorageError,
-)
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, TopicPartition
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.records.new_records import NewRecords
@@ -160,11 +154,11 @@ def test_nothing_is_decided_once_the_lock_is_lost(directory, monkeypatch):
     staged = stage(run, [records_of(range(50))])
 
     def lost(_: object) -> None:
-        raise GuardRefusedError("LOCK_LOST", "its holder is gone")
+        raise errors.GuardRefusedError("LOCK_LOST", "its holder is gone")
 
     with monkeypatch.context() as patched:
         patched.setattr(NoLock, "validate_held", lost)
-        with pytest.raises(GuardRefusedError, match="holder is gone"):
+        with pytest.raises(errors.GuardRefusedError, match="holder is gone"):
             commit_write(run, staged)
     assert not list(directory.glob("t-*"))
     commit_write(run, staged)
@@ -184,7 +178,7 @@ def test_a_marker_of_a_clean_shutdown_does_not_outlive_a_write(directory):
 
 def stage_on(run):
     """Stage records as a task does that nobody has ended yet."""
-    with suppress(GuardRefusedError, StorageError):
+    with suppress(errors.GuardRefusedError, errors.StorageError):
         while True:
             stage(run, [records_of(range(3))])
 
@@ -219,7 +213,7 @@ def test_a_later_write_takes_the_place_of_one_that_was_killed_and_of_its_tasks(d
         lambda: commit_write(killed, staged),
         lambda: stage_records(killed, [records_of([1])], task_id=1),
     ):
-        with pytest.raises(GuardRefusedError, match="a later write") as caught:
+        with pytest.raises(errors.GuardRefusedError, match="a later write") as caught:
             zombie()
         assert caught.value.code == "WRITE_SUPERSEDED"
     abort_write(killed)
@@ -235,7 +229,7 @@ def test_a_task_that_is_overtaken_in_its_middle_fails_by_name(directory):
         begin(request_of(directory))
         yield records_of(range(5))
 
-    with pytest.raises(GuardRefusedError) as caught:
+    with pytest.raises(errors.GuardRefusedError) as caught:
         stage_records(killed, batches(), task_id=0)
     assert caught.value.code == "WRITE_SUPERSEDED"
 
@@ -270,7 +264,7 @@ def test_two_runs_of_one_transaction_are_one_write(directory):
     first = begin(request_of(directory, transaction=ONCE))
     staged = stage(first, [records_of(range(5))])
     write(request_of(directory, transaction=ONCE), records_of(range(5)))
-    with pytest.raises(GuardRefusedError, match="a later write"):
+    with pytest.raises(errors.GuardRefusedError, match="a later write"):
         commit_write(first, staged)
     assert numbers_of(directory) == list(range(5))
 
@@ -280,7 +274,7 @@ def test_a_log_that_somebody_else_has_written_to_is_left_alone(directory):
     with UnifiedLog.open(directory / "t-0", config=LogConfig()) as log:
         log.append_as_leader(batch(leader_epoch=-1), leader_epoch=4)
     run = begin(request_of(directory, partitions=1))
-    with pytest.raises(GuardRefusedError, match="other leader epochs") as caught:
+    with pytest.raises(errors.GuardRefusedError, match="other leader epochs") as caught:
         commit_write(run, stage(run, [records_of(range(5))]))
     assert caught.value.code == "LOG_CHANGED"
 
@@ -291,11 +285,11 @@ def test_a_decided_write_does_not_go_on_where_a_log_was_changed(directory, monke
     staged = stage(run, [records_of(range(5, 9))])
 
     def fail(*_: object) -> None:
-        raise StorageError("/disk", "is gone")
+        raise errors.StorageError("/disk", "is gone")
 
     with monkeypatch.context() as patched:
         patched.setattr(publication, "_promote", fail)
-        with pytest.raises(StorageError) as caught:
+        with pytest.raises(errors.StorageError) as caught:
             commit_write(run, staged)
     assert "the next write" in caught.value.__notes__[0]
     abort_write(run)  # which Spark calls then: what was decided stays
@@ -304,7 +298,7 @@ def test_a_decided_write_does_not_go_on_where_a_log_was_changed(directory, monke
         log.append_as_leader(batch(leader_epoch=-1), leader_epoch=0)
         log.roll()
         log.append_as_leader(batch(leader_epoch=-1), leader_epoch=0)
-    with pytest.raises(GuardRefusedError) as refused:
+    with pytest.raises(errors.GuardRefusedError) as refused:
         begin(request_of(directory, partitions=1))
     assert refused.value.code == "LOG_CHANGED"
 
@@ -316,7 +310,7 @@ def test_a_log_that_was_not_closed_is_refused_and_nothing_is_done(directory):
     log.write_bytes(log.read_bytes() + b"torn")
     run = begin(request_of(directory, partitions=1))
     before = read_tree(directory)
-    with pytest.raises(RecoveryRequiredError):
+    with pytest.raises(errors.RecoveryRequiredError):
         commit_write(run, stage(run, [records_of(range(5))]))
     assert read_tree(directory) == before
 
@@ -333,7 +327,7 @@ def test_a_damaged_staged_file_is_found_before_anything_is_done(directory):
     with pytest.raises(Exception, match="CRC"):
         commit_write(run, staged)
     path.write_bytes(content[:-1])
-    with pytest.raises(StorageError, match="ends after"):
+    with pytest.raises(errors.StorageError, match="ends after"):
         commit_write(run, staged)
     assert read_tree(directory) == before
 
@@ -343,7 +337,7 @@ def test_too_little_room_is_refused_before_anything_is_done(directory, monkeypat
     staged = stage(run, [records_of(range(5))])
     usage = type("Usage", (), {"free": staged[0].size_bytes - 1})
     monkeypatch.setattr(publication.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(GuardRefusedError) as caught:
+    with pytest.raises(errors.GuardRefusedError) as caught:
         commit_write(run, staged)
     assert caught.value.code == "NO_SPACE"
 
@@ -351,8 +345,8 @@ def test_too_little_room_is_refused_before_anything_is_done(directory, monkeypat
 @pytest.mark.parametrize(
     ("config", "columns", "error"),
     [
-        ({"max.message.bytes": "100"}, {"value": [b"v" * 200]}, RecordTooLargeError),
-        ({"cleanup.policy": "compact"}, {"key": [None]}, RecordValidationError),
+        ({"max.message.bytes": "100"}, {"value": [b"v" * 200]}, errors.RecordTooLargeError),
+        ({"cleanup.policy": "compact"}, {"key": [None]}, errors.RecordValidationError),
     ],
     ids=["too large", "no key in a compacted topic"],
 )
@@ -367,15 +361,15 @@ def test_a_partition_that_somebody_made_meanwhile_is_not_replaced(directory, mon
     staged = stage(run, [records_of(range(5))])
 
     def fail(*_: object) -> None:
-        raise StorageError("/disk", "is gone")
+        raise errors.StorageError("/disk", "is gone")
 
     with monkeypatch.context() as patched:
         patched.setattr(publication, "_move", fail)
-        with pytest.raises(StorageError):
+        with pytest.raises(errors.StorageError):
             commit_write(run, staged)
     (directory / "t-0").mkdir()
     (directory / "t-0" / "mine").write_text("x")
-    with pytest.raises(GuardRefusedError) as refused:
+    with pytest.raises(errors.GuardRefusedError) as refused:
         begin(request_of(directory, partitions=1))
     assert refused.value.code == "LOG_CHANGED"
     (directory / "t-0" / "mine").unlink()
@@ -408,7 +402,7 @@ def test_a_record_of_a_commit_is_not_believed(directory):
     ):
         path = Path(run.staging) / "commit.json"
         path.write_text(json.dumps(record | change))
-        with pytest.raises(StorageError, match=r"commit\.json"):
+        with pytest.raises(errors.StorageError, match=r"commit\.json"):
             begin(request_of(directory))
     assert values_of(directory) == {"t-0": list(range(5))}
 
@@ -418,7 +412,7 @@ def test_what_another_user_may_have_decided_is_not_done(directory):
     killed = begin(request_of(directory))
     home = Path(killed.staging).parent
     os.chown(home, 12345, -1)
-    with pytest.raises(StorageError, match=r"belongs to user 12345 .*expected user 0"):
+    with pytest.raises(errors.StorageError, match=r"belongs to user 12345 .*expected user 0"):
         begin(request_of(directory))
     os.chown(directory, 12345, -1)
     begin(request_of(directory))

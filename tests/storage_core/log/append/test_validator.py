@@ -10,16 +10,9 @@ import zlib
 import numpy as np
 import pytest
 
-from storage_core.errors import (
-    CorruptRecordError,
-    InvalidAppendError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    PylogError,
-    RecordValidationError,
-    UnsupportedForMessageFormatError,
-)
+from storage_core import errors
 from storage_core.formats.batch_v2 import MAX_BATCH_BYTES, Codec, TimestampType
+from storage_core.log.append import validator
 from storage_core.log.append.segment import (
     RollParams,
     SegmentAge,
@@ -28,11 +21,6 @@ from storage_core.log.append.segment import (
     should_roll,
     time_waited_for_roll_ms,
 )
-from storage_core.log.append.validator import (
-    ValidatorSettings,
-    analyze_append,
-    validate_and_assign_offsets,
-)
 from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.batch_builder import BatchSettings, build_all
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch, with_valid_crc
@@ -40,7 +28,7 @@ from tests.kit.decode import decode_segment
 from tests.storage_core.records.new_columns import columns_of
 
 HOUR_MS = 3_600_000
-SETTINGS = ValidatorSettings(
+SETTINGS = validator.ValidatorSettings(
     partition="t-0",
     now_ms=SOME_TIME_MS,
     target_codec=Codec.NONE,
@@ -62,14 +50,14 @@ RECORDS = tuple(
 def validate(data, *, first_offset=100, **changes):
     settings = dataclasses.replace(SETTINGS, **changes)
     own = np.frombuffer(bytearray(data), np.uint8)
-    found = analyze_append(
+    found = validator.analyze_append(
         own,
         partition="t-0",
         origin=settings.origin,
         leader_epoch=7,
         max_message_bytes=MAX_BATCH_BYTES,
     )
-    return validate_and_assign_offsets(
+    return validator.validate_and_assign_offsets(
         own,
         found.batches,
         source_codec=found.source_codec,
@@ -116,7 +104,7 @@ def test_a_batch_in_another_codec_is_built_anew():
     "data", [v2() + v2(), legacy(1, Codec.GZIP) + legacy(1, Codec.GZIP)], ids=["v2", "compressed"]
 )
 def test_an_append_has_one_batch_unless_it_is_plain_and_old(data):
-    with pytest.raises(InvalidRecordError):
+    with pytest.raises(errors.InvalidRecordError):
         validate(data)
     assert validate(legacy(1)).next_offset == 104
 
@@ -125,23 +113,25 @@ def test_an_append_has_one_batch_unless_it_is_plain_and_old(data):
 @pytest.mark.parametrize(
     ("fields", "to_magic", "kind"),
     [
-        pytest.param({"last_offset_delta": -1}, 2, InvalidRecordError, id="negative delta"),
-        pytest.param({"record_count": 0}, 2, InvalidRecordError, id="no records"),
-        pytest.param({"record_count": 3}, 2, InvalidRecordError, id="count and offsets differ"),
-        pytest.param({"is_control": True}, 2, InvalidRecordError, id="control batch"),
+        pytest.param({"last_offset_delta": -1}, 2, errors.InvalidRecordError, id="negative delta"),
+        pytest.param({"record_count": 0}, 2, errors.InvalidRecordError, id="no records"),
         pytest.param(
-            {"producer_id": 1, "producer_epoch": 0}, 2, InvalidRecordError, id="no sequence"
+            {"record_count": 3}, 2, errors.InvalidRecordError, id="count and offsets differ"
+        ),
+        pytest.param({"is_control": True}, 2, errors.InvalidRecordError, id="control batch"),
+        pytest.param(
+            {"producer_id": 1, "producer_epoch": 0}, 2, errors.InvalidRecordError, id="no sequence"
         ),
         pytest.param(
             {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True},
             1,
-            UnsupportedForMessageFormatError,
+            errors.UnsupportedForMessageFormatError,
             id="transaction in an old format",
         ),
         pytest.param(
             {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0},
             0,
-            UnsupportedForMessageFormatError,
+            errors.UnsupportedForMessageFormatError,
             id="producer in an old format",
         ),
     ],
@@ -156,12 +146,12 @@ def test_records_without_a_key_are_named_by_their_index():
     records = tuple(
         dataclasses.replace(record, key=None if i % 2 else b"k") for i, record in enumerate(RECORDS)
     )
-    with pytest.raises(RecordValidationError) as caught:
+    with pytest.raises(errors.RecordValidationError) as caught:
         validate(v2(records=records), is_compacted=True)
     assert caught.value.record_indexes == (1, 3)
     assert validate(v2(records=records)).next_offset == 104
     many = tuple(RecordSpec(key=None) for _ in range(9))
-    with pytest.raises(RecordValidationError, match=r"9 records are refused.*: 0, 1, 2$"):
+    with pytest.raises(errors.RecordValidationError, match=r"9 records are refused.*: 0, 1, 2$"):
         validate(v2(records=many), is_compacted=True)
 
 
@@ -171,13 +161,13 @@ def test_messages_inside_a_compressed_set_have_its_format_and_a_right_crc():
     good = compressed_set(bytes(inner))
     assert validate(good, target_codec=Codec.GZIP, to_magic=1).next_offset == 102
     other = compressed_set(legacy(0, records=RECORDS[:1]) + legacy(0, records=RECORDS[:1]))
-    with pytest.raises(RecordValidationError):
+    with pytest.raises(errors.RecordValidationError):
         validate(other, target_codec=Codec.GZIP, to_magic=1)
     inner[-1] ^= 1
-    with pytest.raises(CorruptRecordError):
+    with pytest.raises(errors.CorruptRecordError):
         validate(compressed_set(bytes(inner)), target_codec=Codec.GZIP, to_magic=1)
     nested = compressed_set(compressed_set(legacy(1)))
-    with pytest.raises(InvalidRecordError):
+    with pytest.raises(errors.InvalidRecordError):
         validate(nested, target_codec=Codec.GZIP, to_magic=1)
 
 
@@ -206,7 +196,7 @@ def test_create_times_lie_within_their_limits(timestamp, is_fine):
         valid = validate(data, timestamp_before_max_ms=50)
         assert valid.max_timestamp == max(SOME_TIME_MS, timestamp)
     else:
-        with pytest.raises(InvalidTimestampError) as caught:
+        with pytest.raises(errors.InvalidTimestampError) as caught:
             validate(data, timestamp_before_max_ms=50)
         assert caught.value.record_indexes == (1,)
 
@@ -219,19 +209,19 @@ def test_append_time_is_stamped_on_the_batch_and_may_not_be_claimed():
     assert batch.header["attributes"] == 8
     assert batch.header["max_timestamp"] == valid.max_timestamp == SOME_TIME_MS + 9
     claimed = v2(timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=SOME_TIME_MS)
-    with pytest.raises(InvalidTimestampError):
+    with pytest.raises(errors.InvalidTimestampError):
         validate(claimed, **append_time)
     [batch] = decode_segment(validate(claimed).data.tobytes())[0]
     assert batch.header["attributes"] == 0, "on a create-time topic the claim is dropped"
     without = v2(timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=-1)
-    with pytest.raises(InvalidTimestampError):
+    with pytest.raises(errors.InvalidTimestampError):
         validate(without)
 
 
 def test_a_compressed_batch_with_gaps_is_refused_as_kafka_cannot_build_it_anew():
     records = (RECORDS[0], dataclasses.replace(RECORDS[1], offset_delta=5))
     data = v2(records=records, codec=Codec.LZ4)
-    with pytest.raises(InvalidAppendError):
+    with pytest.raises(errors.InvalidAppendError):
         validate(data, target_codec=Codec.LZ4, origin=AppendOrigin.COORDINATOR)
 
 
@@ -239,7 +229,7 @@ def test_a_record_that_expands_beyond_its_limit_is_refused():
     records = (RecordSpec(key=b"k", value=b"v" * 500, timestamp=SOME_TIME_MS),)
     packed = v2(records=records, codec=Codec.GZIP)
     assert validate(packed, target_codec=Codec.GZIP, max_record_bytes=600).next_offset == 101
-    with pytest.raises(InvalidRecordError):
+    with pytest.raises(errors.InvalidRecordError):
         validate(packed, target_codec=Codec.GZIP, max_record_bytes=500)
     plain = v2(records=records)
     assert validate(plain, max_record_bytes=500).next_offset == 101
@@ -261,7 +251,7 @@ def test_hostile_records_are_an_error_of_ours():
         for bit in (0x80, 0x01, 0x10):
             bad = bytearray(good)
             bad[position] ^= bit
-            with contextlib.suppress(PylogError):
+            with contextlib.suppress(errors.PylogError):
                 validate(with_valid_crc(bytes(bad)), is_compacted=True)
 
 

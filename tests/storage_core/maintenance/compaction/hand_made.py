@@ -9,14 +9,8 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import snapshot_file
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.plan import CleanRequest
+from tests.kit import directories
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
-from tests.kit.directories import (
-    AbortedTxnSpec,
-    ProducerSpec,
-    SegmentSpec,
-    encode_producer_snapshot,
-    write_partition,
-)
 from tests.kit.golden_cleaning import Cleaning
 from tests.kit.legacy import AnyBatch
 from tests.kit.partition_views import batches_in
@@ -48,8 +42,8 @@ def produced(
 def write_log(
     directory: Path,
     *segments: Sequence[AnyBatch],
-    aborted: Mapping[int, Sequence[AbortedTxnSpec]] | None = None,
-    producers: Sequence[ProducerSpec] = (),
+    aborted: Mapping[int, Sequence[directories.AbortedTxnSpec]] | None = None,
+    producers: Sequence[directories.ProducerSpec] = (),
     **settings: Any,
 ) -> Path:
     """Write closed segments and an empty active one.
@@ -63,7 +57,7 @@ def write_log(
     """
     entries = aborted or {}
     parts = [
-        SegmentSpec(
+        directories.SegmentSpec(
             base_offset=batches[0].base_offset,
             batches=batches,
             aborted=entries.get(number, ()),
@@ -72,8 +66,10 @@ def write_log(
         for number, batches in enumerate(segments)
     ]
     end = segments[-1][-1].next_offset
-    write_partition(directory, [*parts, SegmentSpec(base_offset=end)], **settings)
-    (directory / snapshot_file(end)).write_bytes(encode_producer_snapshot(producers))
+    directories.write_partition(
+        directory, [*parts, directories.SegmentSpec(base_offset=end)], **settings
+    )
+    (directory / snapshot_file(end)).write_bytes(directories.encode_producer_snapshot(producers))
     return directory
 
 

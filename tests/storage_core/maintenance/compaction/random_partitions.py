@@ -11,13 +11,7 @@ from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
 from storage_core.log.producer_snapshot import encode_producer_snapshot
 from storage_core.log.producer_state import ProducerState, events_of_windows
-from tests.kit.builders import (
-    SOME_TIME_MS,
-    BatchSpec,
-    RecordSpec,
-    end_txn_marker,
-    leader_change_batch,
-)
+from tests.kit import builders
 from tests.kit.directories import AbortedTxnSpec, SegmentSpec, write_partition
 from tests.kit.legacy import AnyBatch, LegacyMessage, LegacySet
 from tests.storage_core.log.windows import windows_of
@@ -37,7 +31,7 @@ class RandomLog:
     open_txns: dict[int, int] = field(default_factory=dict)
     sequences: dict[int, int] = field(default_factory=dict)
     next_offset: int = 0
-    timestamp: int = SOME_TIME_MS - 10_000_000
+    timestamp: int = builders.SOME_TIME_MS - 10_000_000
     keys: tuple[bytes | None, ...] = KEYS
     leader_epoch: int = 0
 
@@ -64,7 +58,7 @@ class RandomLog:
                 )
             )
         self.append(
-            end_txn_marker(
+            builders.end_txn_marker(
                 base_offset=offset,
                 producer_id=producer_id,
                 producer_epoch=0,
@@ -105,14 +99,14 @@ class RandomLog:
         return directory
 
 
-def _records(draw: st.DrawFn, log: RandomLog) -> tuple[RecordSpec, ...]:
+def _records(draw: st.DrawFn, log: RandomLog) -> tuple[builders.RecordSpec, ...]:
     delta = -1
     parts = []
     for _ in range(draw(st.integers(1, 5))):
         delta += draw(st.sampled_from([1, 1, 1, 2, 7]))
         log.timestamp += draw(st.integers(-2, 40))
         parts.append(
-            RecordSpec(
+            builders.RecordSpec(
                 key=draw(st.sampled_from(log.keys)),
                 value=draw(st.sampled_from([b"v", b"", b"x" * 90, None])),
                 timestamp=log.timestamp,
@@ -129,7 +123,7 @@ def _data(draw: st.DrawFn, log: RandomLog, codecs: st.SearchStrategy[Codec], **f
     gap = draw(st.sampled_from([0] * 20 + [1000]))
     last_delta = records[-1].offset_delta or 0
     log.append(
-        BatchSpec(
+        builders.BatchSpec(
             records=records,
             base_offset=log.next_offset + gap,
             codec=draw(codecs),
@@ -229,7 +223,7 @@ def random_logs(
             case "leader":
                 log.leader_epoch += 1
                 log.append(
-                    leader_change_batch(
+                    builders.leader_change_batch(
                         base_offset=log.next_offset,
                         leader_epoch=log.leader_epoch,
                         timestamp=log.timestamp,

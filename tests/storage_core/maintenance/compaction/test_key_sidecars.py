@@ -24,18 +24,10 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels.batch_scan import COLUMN_COUNT
 from storage_core.kernels.record_scan import HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.maintenance.compaction import index as kept_hashes
+from storage_core.maintenance.compaction import key_sidecar, pass_one, rewrite
 from storage_core.maintenance.compaction import key_sidecar as known_segment
-from storage_core.maintenance.compaction import pass_one, rewrite
 from storage_core.maintenance.compaction.index import rank_of
 from storage_core.maintenance.compaction.key_exchange import KeyBucket, MessageKind, unpack_columns
-from storage_core.maintenance.compaction.key_sidecar import (
-    HEADER_BYTES,
-    BadSidecarError,
-    KeySidecar,
-    SegmentVersion,
-    SidecarFolder,
-    decode_sidecar,
-)
 from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.pass_one import Choice, HashedBatches
 from storage_core.records.batch_table import BatchTable
@@ -46,6 +38,7 @@ from tests.kit.builders import RecordSpec, segment_bytes
 from tests.kit.compare import compare_partitions, read_tree
 from tests.kit.golden_cleaning import Cleaning, cleaning_of, exactness_of, expected_numbers
 from tests.kit.golden_data import Golden, Side, goldens
+from tests.storage_core.maintenance.compaction import test_against_model
 from tests.storage_core.maintenance.compaction.hand_made import (
     NOW,
     RETENTION_MS,
@@ -57,12 +50,6 @@ from tests.storage_core.maintenance.compaction.hand_made import (
 )
 from tests.storage_core.maintenance.compaction.random_partitions import KEYS, KINDS, random_logs
 from tests.storage_core.maintenance.compaction.states import plan_of, segment
-from tests.storage_core.maintenance.compaction.test_against_model import (
-    RoundPlan,
-    against_model,
-    as_cleaning,
-    rounds,
-)
 from tests.storage_core.records.memory_file import only_window_of
 
 CLEANED = [g for g in goldens("clean-*") if not g.case["expected"].get("nothing_to_clean")]
@@ -113,7 +100,7 @@ def count_uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
 
 def play(  # what a round is like
     log,
-    plans: list[RoundPlan],
+    plans: list[test_against_model.RoundPlan],
     interval: int,
     recompresses: list[bool],
     segment_bytes: int,
@@ -125,11 +112,11 @@ def play(  # what a round is like
         place = Path(scratch)
         ours = log.write(place / "with" / "t-0", index_interval_bytes=interval)
         theirs = log.write(place / "without" / "t-0", index_interval_bytes=interval)
-        folder = SidecarFolder(place / "keys")
+        folder = key_sidecar.SidecarFolder(place / "keys")
         now_ms, cleaned_to = NOW, 0
         for number, plan in enumerate(plans, start=1):
             now_ms += plan.wait_ms
-            round_ = as_cleaning(plan, now_ms, log.next_offset)
+            round_ = test_against_model.as_cleaning(plan, now_ms, log.next_offset)
             round_ = round_.with_cleaner(
                 recompresses_all=recompresses[number - 1], window_bytes=window_bytes
             )
@@ -154,7 +141,7 @@ def play(  # what a round is like
 @pytest.mark.thorough
 @pytest.mark.parametrize("has_old_formats", [False, True])
 def test_random_rounds_leave_the_same_bytes(uses, has_old_formats):
-    @against_model
+    @test_against_model.against_model
     @given(
         log=random_logs(
             st.sampled_from(Codec),
@@ -163,7 +150,7 @@ def test_random_rounds_leave_the_same_bytes(uses, has_old_formats):
             kinds=(*KINDS, "plain", "txn", "roll", "roll", "roll"),
             least=15,
         ),
-        plans=rounds.filter(lambda plans: len(plans) > 1),
+        plans=test_against_model.rounds.filter(lambda plans: len(plans) > 1),
         interval=st.sampled_from([0, 150, 4096]),
         recompresses=st.lists(st.sampled_from([False, False, True]), min_size=4, max_size=4),
         segment_bytes=st.sampled_from([100, 300, 700]),
@@ -178,7 +165,7 @@ def test_random_rounds_leave_the_same_bytes(uses, has_old_formats):
     assert min(uses.known, uses.copied, uses.stayed) > 0
 
 
-def sidecar_of(directory: Path, name: str, secret: bytes) -> KeySidecar:
+def sidecar_of(directory: Path, name: str, secret: bytes) -> key_sidecar.KeySidecar:
     """Return the sidecar of a segment that a round has cleaned, whoever did."""
     tables, flags, lows, highs = [], [], [], []
     with closing(LocalStore(directory).open_file(name)) as reader:
@@ -200,7 +187,7 @@ def sidecar_of(directory: Path, name: str, secret: bytes) -> KeySidecar:
             flags.append(said)
             lows.append(keys.low[: keys.count][chosen])
             highs.append(keys.high[: keys.count][chosen])
-    return KeySidecar(
+    return key_sidecar.KeySidecar(
         batches=BatchTable(
             np.concatenate([np.empty((COLUMN_COUNT, 0), np.int64), *tables], axis=1)
         ),
@@ -210,7 +197,7 @@ def sidecar_of(directory: Path, name: str, secret: bytes) -> KeySidecar:
     )
 
 
-def give_sidecars(directory: Path, round_: Cleaning, folder: SidecarFolder) -> None:
+def give_sidecars(directory: Path, round_: Cleaning, folder: key_sidecar.SidecarFolder) -> None:
     """Write sidecars of all segments below the dirty part that have no keyless records."""
     store = LocalStore(directory)
     log = round_.load(store)
@@ -232,7 +219,7 @@ def give_sidecars(directory: Path, round_: Cleaning, folder: SidecarFolder) -> N
 def test_a_golden_round_with_sidecars_leaves_what_kafka_left(golden: Golden, tmp_path, uses):
     directory = golden.unpack(tmp_path / "before")
     round_ = cleaning_of(golden).with_cleaner(offset_map_hash=OffsetMapHash.SIPHASH)
-    folder = SidecarFolder(tmp_path / "keys")
+    folder = key_sidecar.SidecarFolder(tmp_path / "keys")
     give_sidecars(directory, round_, folder)
     result = round_.clean(directory, sidecars=folder)
     expected = golden.unpack(tmp_path / "after", Side.AFTER)
@@ -264,8 +251,8 @@ def log(tmp_path) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path) -> SidecarFolder:
-    return SidecarFolder(tmp_path / "keys")
+def folder(tmp_path) -> key_sidecar.SidecarFolder:
+    return key_sidecar.SidecarFolder(tmp_path / "keys")
 
 
 ONE_EACH = {"internal.segment.bytes": 6000, "index.interval.bytes": 150}
@@ -433,22 +420,24 @@ def test_every_byte_of_a_sidecar_counts(tmp_path, log, folder, uses, caplog):
     file = sidecar_files(tmp_path)[0]
     content = np.frombuffer(file.read_bytes(), np.uint8)
     with closing(LocalStore(log).open_file(log_file(0))) as reader:
-        of = SegmentVersion(base_offset=0, size_bytes=reader.size_bytes, version=reader.version)
+        of = key_sidecar.SegmentVersion(
+            base_offset=0, size_bytes=reader.size_bytes, version=reader.version
+        )
     secret = (tmp_path / "keys" / "secret").read_bytes()
-    whole = decode_sidecar(content.copy(), of, secret)
+    whole = key_sidecar.decode_sidecar(content.copy(), of, secret)
     for position in range(content.size):
         changed = content.copy()
         changed[position] ^= 0x41
         try:
-            found = decode_sidecar(changed, of, secret)
-        except BadSidecarError:
+            found = key_sidecar.decode_sidecar(changed, of, secret)
+        except key_sidecar.BadSidecarError:
             continue
         # Only what has no meaning can change.
         assert all(np.array_equal(a, b) for a, b in zip(whole.body(), found.body(), strict=True))
-        assert 64 <= position < HEADER_BYTES or whole.flags.size % 8
-    for size in (0, 1, HEADER_BYTES - 1, HEADER_BYTES, content.size - 1):
-        with pytest.raises(BadSidecarError):
-            decode_sidecar(content[:size].copy(), of, secret)
+        assert 64 <= position < key_sidecar.HEADER_BYTES or whole.flags.size % 8
+    for size in (0, 1, key_sidecar.HEADER_BYTES - 1, key_sidecar.HEADER_BYTES, content.size - 1):
+        with pytest.raises(key_sidecar.BadSidecarError):
+            key_sidecar.decode_sidecar(content[:size].copy(), of, secret)
     file.write_bytes(content[:-1].tobytes())
     second_round().clean(log, sidecars=folder)
     assert uses.known == 2
@@ -461,9 +450,11 @@ def test_numbers_that_contradict_each_other_are_refused_even_under_the_right_sec
     first_round().clean(log, sidecars=folder)
     content = np.frombuffer(sidecar_files(tmp_path)[0].read_bytes(), np.uint8)
     with closing(LocalStore(log).open_file(log_file(0))) as reader:
-        of = SegmentVersion(base_offset=0, size_bytes=reader.size_bytes, version=reader.version)
+        of = key_sidecar.SegmentVersion(
+            base_offset=0, size_bytes=reader.size_bytes, version=reader.version
+        )
     secret = (tmp_path / "keys" / "secret").read_bytes()
-    whole = decode_sidecar(content.copy(), of, secret)
+    whole = key_sidecar.decode_sidecar(content.copy(), of, secret)
     dice = np.random.default_rng(3)
     refused = 0
     for column in range(COLUMN_COUNT):
@@ -473,8 +464,8 @@ def test_numbers_that_contradict_each_other_are_refused_even_under_the_right_sec
             liar = replace(whole, batches=BatchTable(columns))
             signed = liar.header(of, secret) + b"".join(part.tobytes() for part in liar.body())
             try:
-                decode_sidecar(np.frombuffer(bytearray(signed), np.uint8), of, secret)
-            except BadSidecarError:
+                key_sidecar.decode_sidecar(np.frombuffer(bytearray(signed), np.uint8), of, secret)
+            except key_sidecar.BadSidecarError:
                 refused += 1
     assert refused > 4 * 7  # positions, sizes, magics, counts
 

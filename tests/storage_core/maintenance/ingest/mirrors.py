@@ -4,13 +4,7 @@ from pathlib import Path
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.filenames import parse_partition_directory
-from storage_core.maintenance.ingest.partition import (
-    Commitment,
-    IngestRules,
-    MirrorPartition,
-    commit_ingest,
-    observe_and_plan,
-)
+from storage_core.maintenance.ingest import partition
 from storage_core.store import ManagedStore, ObjectDirectory
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
@@ -56,10 +50,10 @@ def sync(directory: Path, objects, *, only=None, delete=False) -> None:
             objects.put(f"{directory.name}/{path.name}", path.read_bytes())
 
 
-def mirror_of(objects, name="orders-0", first=None) -> MirrorPartition:
+def mirror_of(objects, name="orders-0", first=None) -> partition.MirrorPartition:
     files = ObjectDirectory(objects, name)
-    mirror = MirrorPartition(objects=objects, directory=name, files=files, first=())
-    return MirrorPartition(
+    mirror = partition.MirrorPartition(objects=objects, directory=name, files=files, first=())
+    return partition.MirrorPartition(
         objects=objects,
         directory=name,
         files=files,
@@ -75,12 +69,12 @@ def target_of(objects, name="orders-0", attempt_id=None) -> ManagedStore:
 
 def ingest(mirror_objects, managed_objects, *, name="orders-0", rules=None, **said):
     """Take what is new; returns the plan and the store as it was used."""
-    rules = rules or IngestRules()
+    rules = rules or partition.IngestRules()
     mirror = mirror_of(mirror_objects, name, said.pop("first", None))
     target = target_of(managed_objects, name, said.pop("attempt_id", None))
-    planned = observe_and_plan(mirror, target, rules, PartitionCheckpoints(**said))
+    planned = partition.observe_and_plan(mirror, target, rules, PartitionCheckpoints(**said))
     if planned.has_work:
-        commit_ingest(
-            planned, mirror, target, rules, commitment=Commitment(run_id="run", result={})
+        partition.commit_ingest(
+            planned, mirror, target, rules, commitment=partition.Commitment(run_id="run", result={})
         )
     return planned, target

@@ -5,22 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import errors
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.errors import (
-    ChangedWhileReadError,
-    CorruptRecordError,
-    GuardRefusedError,
-    InconsistentTopicIdError,
-)
 from storage_core.filenames import TopicPartition, log_file
 from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, Codec
-from storage_core.maintenance.ingest.partition import (
-    Commitment,
-    IngestRules,
-    commit_ingest,
-    has_candidates,
-    observe_and_plan,
-)
+from storage_core.maintenance.ingest import partition
 from storage_core.maintenance.ingest.plan import LeftReason, group_files, read_edges
 from storage_core.maintenance.materialize import materialize_partition, release_partition
 from storage_core.store import ManagedStore
@@ -41,8 +30,8 @@ from tests.storage_core.maintenance.ingest.mirrors import (
 )
 
 TOPIC_ID = "AbCdEfGhIjKlMnOpQrStUg"
-STOPPED = IngestRules(sync_has_stopped=True)
-IN_PLACE = IngestRules(sync_has_stopped=True, in_place=True)
+STOPPED = partition.IngestRules(sync_has_stopped=True)
+IN_PLACE = partition.IngestRules(sync_has_stopped=True, in_place=True)
 
 
 @pytest.fixture
@@ -130,10 +119,10 @@ def test_a_second_ingest_takes_only_what_is_new(objects, tmp_path):
 def test_nothing_new_is_seen_in_the_first_listing_alone(objects, tmp_path):
     mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     listed = mirror_of(mirror).first
-    assert has_candidates(listed, target_of(managed), IngestRules())
+    assert partition.has_candidates(listed, target_of(managed), partition.IngestRules())
     ingest(mirror, managed)
-    assert not has_candidates(listed, target_of(managed), IngestRules())
-    assert has_candidates(listed, target_of(managed), STOPPED)
+    assert not partition.has_candidates(listed, target_of(managed), partition.IngestRules())
+    assert partition.has_candidates(listed, target_of(managed), STOPPED)
 
 
 def test_a_segment_that_changes_between_two_listings_is_not_taken_nor_what_follows(
@@ -198,7 +187,7 @@ def test_a_high_watermark_is_never_guessed(objects, tmp_path):
 def test_segments_that_overlap_are_refused(objects, tmp_path):
     """A sync that does not delete keeps what its broker has compacted into a larger segment."""
     mirror, managed = synced(objects, tmp_path, segment(0, batches=6), segment(6), segment(12))
-    with pytest.raises(GuardRefusedError, match="holds offsets up to 11") as caught:
+    with pytest.raises(errors.GuardRefusedError, match="holds offsets up to 11") as caught:
         ingest(mirror, managed)
     assert caught.value.code == "OVERLAPPING_SEGMENTS"
     assert not list(managed.list())
@@ -208,7 +197,7 @@ def test_segments_of_two_replicas_are_refused(objects, tmp_path):
     mirror, managed = objects
     older, newer = segment(0, leader_epoch=5), segment(6, leader_epoch=3)
     sync(write_files(tmp_path, older, newer, segment(12, leader_epoch=5)), mirror)
-    with pytest.raises(GuardRefusedError, match="begins in leader epoch 3") as caught:
+    with pytest.raises(errors.GuardRefusedError, match="begins in leader epoch 3") as caught:
         ingest(mirror, managed)
     assert caught.value.code == "MIXED_REPLICAS"
 
@@ -218,7 +207,7 @@ def test_a_leader_epoch_file_of_another_replica_is_refused(objects, tmp_path):
     directory = write_files(tmp_path, segment(0, leader_epoch=1), segment(6, leader_epoch=2))
     (directory / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n3 4\n")
     sync(directory, mirror)
-    with pytest.raises(GuardRefusedError, match="leader epoch file of its directory has 3"):
+    with pytest.raises(errors.GuardRefusedError, match="leader epoch file of its directory has 3"):
         ingest(mirror, managed)
 
 
@@ -229,7 +218,7 @@ def test_another_history_than_what_was_taken_before_is_refused(objects, tmp_path
     ingest(mirror, managed)
     other = [segment(0, leader_epoch=4), segment(6, leader_epoch=4), segment(12, leader_epoch=4)]
     sync(write_files(tmp_path, *other), mirror)
-    with pytest.raises(GuardRefusedError, match="what was taken before has 1"):
+    with pytest.raises(errors.GuardRefusedError, match="what was taken before has 1"):
         ingest(mirror, managed)
 
 
@@ -238,7 +227,7 @@ def test_another_topic_of_the_same_name_is_refused(objects, tmp_path):
     ingest(mirror, managed)
     other = write_files(tmp_path, segment(0), segment(6), segment(12), topic_id="Z" * 22)
     sync(other, mirror)
-    with pytest.raises(InconsistentTopicIdError):
+    with pytest.raises(errors.InconsistentTopicIdError):
         ingest(mirror, managed)
 
 
@@ -247,7 +236,7 @@ def test_a_hole_between_what_was_taken_and_what_is_there_is_refused(objects, tmp
     ingest(mirror, managed)
     later = write_files(tmp_path / "later", segment(20), segment(26))
     sync(later, mirror, delete=True)
-    with pytest.raises(GuardRefusedError, match="taken up to offset 6") as caught:
+    with pytest.raises(errors.GuardRefusedError, match="taken up to offset 6") as caught:
         ingest(mirror, managed)
     assert caught.value.code == "MISSING_SEGMENTS"
 
@@ -287,7 +276,7 @@ def test_an_ingest_goes_on_after_the_managed_root_has_removed_and_rewritten_segm
 @pytest.mark.parametrize("torn_tail", [b"\0" * 7, b"x" * 100], ids=["zeros", "garbage"])
 def test_a_closed_segment_that_ends_inside_a_batch_is_refused(objects, tmp_path, torn_tail):
     mirror, managed = synced(objects, tmp_path, segment(0, torn_tail=torn_tail), segment(6))
-    with pytest.raises(CorruptRecordError, match="expected the last batch to end at"):
+    with pytest.raises(errors.CorruptRecordError, match="expected the last batch to end at"):
         ingest(mirror, managed)
 
 
@@ -305,7 +294,7 @@ def test_an_unfinished_swap_is_left_alone(objects, tmp_path):
     directory = write_files(tmp_path, segment(0), segment(6))
     (directory / (log_file(0) + ".swap")).touch()
     sync(directory, mirror)
-    with pytest.raises(GuardRefusedError) as caught:
+    with pytest.raises(errors.GuardRefusedError) as caught:
         ingest(mirror, managed)
     assert caught.value.code == "UNFINISHED_SWAP"
 
@@ -353,8 +342,8 @@ def test_a_root_may_be_adopted_as_its_own_mirror(tmp_path):
 
 
 def test_nothing_is_adopted_before_the_owner_says_that_the_sync_has_stopped():
-    with pytest.raises(GuardRefusedError, match="--sync-stopped") as caught:
-        IngestRules(in_place=True)
+    with pytest.raises(errors.GuardRefusedError, match="--sync-stopped") as caught:
+        partition.IngestRules(in_place=True)
     assert caught.value.code == "SYNC_MAY_WRITE"
 
 
@@ -363,15 +352,17 @@ def test_a_mirror_that_changes_while_it_is_copied_commits_nothing(objects, tmp_p
     directory = write_files(tmp_path, segment(0), segment(6))
     sync(directory, mirror_objects)
     mirror, target = mirror_of(mirror_objects), target_of(managed)
-    planned = observe_and_plan(mirror, target, IngestRules(), PartitionCheckpoints())
+    planned = partition.observe_and_plan(
+        mirror, target, partition.IngestRules(), PartitionCheckpoints()
+    )
     sync(directory, mirror_objects, only=lambda name: name == log_file(0))
-    with pytest.raises(ChangedWhileReadError):
-        commit_ingest(
+    with pytest.raises(errors.ChangedWhileReadError):
+        partition.commit_ingest(
             planned,
             mirror,
             target,
-            IngestRules(),
-            commitment=Commitment(run_id="run", result={}),
+            partition.IngestRules(),
+            commitment=partition.Commitment(run_id="run", result={}),
             threads=4,
         )
     assert not [info.key for info in managed.list() if info.key.endswith("manifest.json")]
@@ -426,7 +417,7 @@ def test_a_brokers_partition_comes_out_of_a_managed_root_as_it_went_in(tmp_path,
     managed = MemoryObjectStore("memory://test-golden/managed")
     try:
         sync(broker / name, mirror)
-        rules = IngestRules(sync_has_stopped=True, in_place=in_place)
+        rules = partition.IngestRules(sync_has_stopped=True, in_place=in_place)
         ingest(mirror, managed, name=name, rules=rules)
         topic, _, number = name.rpartition("-")
         out = tmp_path / "out" / name

@@ -23,13 +23,7 @@ from storage_core.maintenance.materialize import (
 from storage_core.roots.broker import write_checkpoints
 from storage_core.store import ManagedStore
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
-from tests.storage_core.maintenance.ingest.mirrors import (
-    ingest,
-    segment,
-    sync,
-    target_of,
-    write_files,
-)
+from tests.storage_core.maintenance.ingest import mirrors
 
 STOPPED = IngestRules(sync_has_stopped=True)
 TOPIC_ID = "AbCdEfGhIjKlMnOpQrStUg"
@@ -41,9 +35,11 @@ def managed(tmp_path):
     """A managed partition, and the directory that it was taken from."""
     mirror = MemoryObjectStore("memory://test-materialize/mirror")
     objects = MemoryObjectStore(URL)
-    directory = write_files(tmp_path / "broker", segment(0), segment(6), topic_id=TOPIC_ID)
-    sync(directory, mirror)
-    ingest(mirror, objects, rules=STOPPED)
+    directory = mirrors.write_files(
+        tmp_path / "broker", mirrors.segment(0), mirrors.segment(6), topic_id=TOPIC_ID
+    )
+    mirrors.sync(directory, mirror)
+    mirrors.ingest(mirror, objects, rules=STOPPED)
     yield objects, directory
     forget_memory("memory://test-materialize")
 
@@ -70,7 +66,7 @@ def test_a_partition_comes_out_as_it_went_in(managed, tmp_path):
 
 def test_the_topics_id_is_written_where_no_file_has_it(managed, tmp_path):
     objects, _ = managed
-    store = target_of(objects)
+    store = mirrors.target_of(objects)
     store.delete("partition.metadata")
     store.publish(run_id="run")
     directory = tmp_path / "out" / "orders-0"
@@ -85,7 +81,7 @@ def test_a_killed_call_is_finished_by_the_next_with_the_same_generation(managed,
     (directory / log_file(6)).unlink()
     (directory / "pylog-scratch-part-x").write_bytes(b"half")
     (directory / log_file(0)).write_bytes(b"torn")
-    later = target_of(objects)
+    later = mirrors.target_of(objects)
     later.delete(log_file(0))
     later.publish(run_id="other")
 

@@ -5,21 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
+from storage_core import errors, filenames
 from storage_core.commit import SyncDirectory, SyncFile
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import (
-    CheckpointError,
-    CorruptRecordError,
-    IndexFullError,
-    InvalidNameError,
-    UnsupportedFormatError,
-)
-from storage_core.filenames import (
-    LEADER_EPOCH_FILE,
-    PARTITION_METADATA_FILE,
-    log_file,
-    segment_file,
-)
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.store.local import LocalStore
@@ -93,24 +81,24 @@ def test_a_second_recovery_changes_nothing_more(golden, tmp_path):
     found = read_tree(directory)
     if again.log_start_offset == again.log_end_offset:
         # Kafka's own two truncations of the epochs do not agree about a log that is empty.
-        del found[LEADER_EPOCH_FILE], after[LEADER_EPOCH_FILE]
+        del found[filenames.LEADER_EPOCH_FILE], after[filenames.LEADER_EPOCH_FILE]
     assert found == after
 
 
 @pytest.mark.item("REC-15", "REC-31", "FLT-02")
 def test_every_cut_is_told_with_its_place_its_bytes_and_what_could_still_be_read(tmp_path):
     directory = write_log(tmp_path / "t-0", 0, 10, 20, count=4)
-    sizes = {base: (directory / log_file(base)).stat().st_size for base in (0, 10, 20)}
-    position = damage_batch(directory / log_file(10), 1)
+    sizes = {base: (directory / filenames.log_file(base)).stat().st_size for base in (0, 10, 20)}
+    position = damage_batch(directory / filenames.log_file(10), 1)
     store = LocalStore(directory)
     log = plan_recovery(store, **SETTINGS)
     middle, last = log.repairs.cuts
-    assert (middle.file, middle.position) == (log_file(10), position)
+    assert (middle.file, middle.position) == (filenames.log_file(10), position)
     assert middle.size_bytes == sizes[10] - position
     assert middle.first_offset == 15
     assert "CRC" in middle.reason
     assert count_lost_records(store, middle) == 10  # of three batches the first one is damaged
-    assert (last.file, last.is_whole_segment) == (log_file(20), True)
+    assert (last.file, last.is_whole_segment) == (filenames.log_file(20), True)
     assert count_lost_records(store, last) == 20
     assert log.log_end_offset == 15
     assert [segment.base_offset for segment in log.segments] == [0, 10]
@@ -119,8 +107,8 @@ def test_every_cut_is_told_with_its_place_its_bytes_and_what_could_still_be_read
 def test_a_segment_of_which_nothing_is_valid_is_cut_and_an_empty_one_behind_it_removed(tmp_path):
     directory = write_log(tmp_path / "t-0", 0, 10)
     write_partition(directory, [SegmentSpec(base_offset=20, batches=[])])
-    size = (directory / log_file(10)).stat().st_size
-    damage_batch(directory / log_file(10), 0)
+    size = (directory / filenames.log_file(10)).stat().st_size
+    damage_batch(directory / filenames.log_file(10), 0)
     log = plan_recovery(LocalStore(directory), **SETTINGS)
     assert [(s.base_offset, s.size_bytes > 0) for s in log.segments] == [(0, True), (10, False)]
     assert [
@@ -135,12 +123,12 @@ def test_a_segment_of_which_nothing_is_valid_is_cut_and_an_empty_one_behind_it_r
 @pytest.mark.item("REC-16")
 def test_a_segment_with_repeated_batches_is_emptied_and_the_later_ones_go(tmp_path):
     directory = write_log(tmp_path / "t-0", 0, 10, 20)
-    path = directory / log_file(10)
+    path = directory / filenames.log_file(10)
     path.write_bytes(path.read_bytes() * 2)
     config = LogConfig.from_topic_overrides({"index.interval.bytes": "0"})
     log = plan_recovery(LocalStore(directory), **SETTINGS | {"config": config})
     assert [(s.base_offset, s.size_bytes) for s in log.segments] == [
-        (0, (directory / log_file(0)).stat().st_size),
+        (0, (directory / filenames.log_file(0)).stat().st_size),
         (10, 0),
     ]
     assert log.log_end_offset == 10
@@ -155,7 +143,7 @@ def test_a_log_of_a_time_before_its_format_is_refused_and_not_begun_anew(tmp_pat
     directory.mkdir()
     (directory / "00000000000000000000.kafka").write_bytes(b"\0\0\0\x0a")
     before = read_tree(directory)
-    with pytest.raises(UnsupportedFormatError, match=r"0\.7 or older") as caught:
+    with pytest.raises(errors.UnsupportedFormatError, match=r"0\.7 or older") as caught:
         recover_partition(directory, **SETTINGS, clean_shutdown=clean_shutdown)
     assert caught.value.file == "00000000000000000000.kafka"
     assert read_tree(directory) == before
@@ -171,7 +159,7 @@ def test_what_is_none_of_kafkas_stays_where_it_is(tmp_path):
     for name, content in strange.items():
         (directory / name).write_bytes(content)
     (directory / "folder").mkdir()
-    (directory / (segment_file(0, ".log") + ".deleted")).write_bytes(b"")
+    (directory / (filenames.segment_file(0, ".log") + ".deleted")).write_bytes(b"")
     recover_partition(directory, **SETTINGS)
     truncate_partition(directory, **SETTINGS, to=15)
     retain_partition(
@@ -187,7 +175,7 @@ def test_what_is_none_of_kafkas_stays_where_it_is(tmp_path):
 @pytest.mark.item("REC-22")
 def test_a_directory_on_its_way_out_is_loaded_without_a_look_at_its_records(tmp_path):
     directory = write_log(tmp_path / f"t-0.{'0' * 32}-delete", 0, 10)
-    damage_batch(directory / log_file(10), 0)
+    damage_batch(directory / filenames.log_file(10), 0)
     sizes = {path.name: path.stat().st_size for path in directory.glob("*.log")}
     recover_partition(directory, **SETTINGS)
     assert {path.name: path.stat().st_size for path in directory.glob("*.log")} == sizes
@@ -199,7 +187,7 @@ def test_only_segments_from_the_recovery_point_on_are_read(tmp_path):
     log = plan_recovery(LocalStore(directory), **SETTINGS, recovery_point=15)
     assert log.repairs.rebuilt == (10, 20)
     synced = [step.name for step in log.operations if isinstance(step, SyncFile)]
-    assert synced == [log_file(10), log_file(20)]
+    assert synced == [filenames.log_file(10), filenames.log_file(20)]
     assert isinstance(log.operations[-1], SyncDirectory)
 
 
@@ -215,7 +203,7 @@ def test_unfinished_files_of_no_segment_are_refused_as_kafka_refuses_them(tmp_pa
     directory = write_log(tmp_path / "t-0", 0)
     (directory / name).write_bytes(b"")
     before = read_tree(directory)
-    with pytest.raises(InvalidNameError, match=name):
+    with pytest.raises(errors.InvalidNameError, match=name):
         recover_partition(directory, **SETTINGS)
     assert read_tree(directory) == before
 
@@ -223,16 +211,16 @@ def test_unfinished_files_of_no_segment_are_refused_as_kafka_refuses_them(tmp_pa
 @pytest.mark.parametrize("content", [b"", b"version: 0\n", b"version: 0\ntopic_id: x y\n"])
 def test_a_topic_id_that_kafka_does_not_read_is_refused(tmp_path, content):
     directory = write_log(tmp_path / "t-0", 0)
-    (directory / PARTITION_METADATA_FILE).write_bytes(content)
-    with pytest.raises(CheckpointError, match=PARTITION_METADATA_FILE):
+    (directory / filenames.PARTITION_METADATA_FILE).write_bytes(content)
+    with pytest.raises(errors.CheckpointError, match=filenames.PARTITION_METADATA_FILE):
         recover_partition(directory, **SETTINGS)
 
 
 def test_an_active_index_larger_than_the_topic_allows_is_refused(tmp_path):
     directory = write_log(tmp_path / "t-0", 0)
-    (directory / segment_file(0, ".index")).write_bytes(bytes(64))
+    (directory / filenames.segment_file(0, ".index")).write_bytes(bytes(64))
     config = LogConfig.from_topic_overrides({"segment.index.bytes": "36"})
-    with pytest.raises(IndexFullError, match=r"64 bytes, segment\.index\.bytes allows 32"):
+    with pytest.raises(errors.IndexFullError, match=r"64 bytes, segment\.index\.bytes allows 32"):
         recover_partition(directory, **SETTINGS | {"config": config}, clean_shutdown=True)
 
 
@@ -246,11 +234,11 @@ def test_a_batch_that_begins_below_the_first_offset_there_is_is_refused(tmp_path
     )
     directory = tmp_path / "t-0"
     write_partition(directory, [SegmentSpec(base_offset=0, batches=[spec])])
-    (directory / LEADER_EPOCH_FILE).unlink(missing_ok=True)
+    (directory / filenames.LEADER_EPOCH_FILE).unlink(missing_ok=True)
     before = read_tree(directory)
-    with pytest.raises(CorruptRecordError, match="found epoch 0 at offset -1") as caught:
+    with pytest.raises(errors.CorruptRecordError, match="found epoch 0 at offset -1") as caught:
         recover_partition(directory, **SETTINGS)
-    assert caught.value.file == log_file(0)
+    assert caught.value.file == filenames.log_file(0)
     assert read_tree(directory) == before
 
 
@@ -270,10 +258,10 @@ def test_an_empty_directory_becomes_a_log_at_its_start_offset(tmp_path):
     }
     # No snapshot: no producer was seen. An epoch file without a line is what Kafka leaves, too.
     assert read_tree(directory) == {
-        log_file(500): b"",
-        segment_file(500, ".index"): b"",
-        segment_file(500, ".timeindex"): b"",
-        LEADER_EPOCH_FILE: b"",
+        filenames.log_file(500): b"",
+        filenames.segment_file(500, ".index"): b"",
+        filenames.segment_file(500, ".timeindex"): b"",
+        filenames.LEADER_EPOCH_FILE: b"",
     }
 
 
@@ -285,8 +273,8 @@ def test_a_split_keeps_every_batch_and_the_time_of_the_file(tmp_path):
     write_partition(directory, [SegmentSpec(base_offset=0, batches=batches)])
     for path in directory.glob("*.index"):
         path.unlink()
-    whole = (directory / log_file(0)).read_bytes()
-    time_ns = (directory / log_file(0)).stat().st_mtime_ns // 1_000_000 * 1_000_000
+    whole = (directory / filenames.log_file(0)).read_bytes()
+    time_ns = (directory / filenames.log_file(0)).stat().st_mtime_ns // 1_000_000 * 1_000_000
     result = recover_partition(directory, **SETTINGS)
     assert result.segments == 3
     parts = sorted(directory.glob("*.log"))
@@ -301,10 +289,10 @@ def test_a_segment_that_cannot_be_split_is_left_as_it_is(tmp_path):
     record = RecordSpec(key=b"k", value=b"v")
     batches = [BatchSpec(records=(record,), base_offset=offset) for offset in (0, 2**31)]
     write_partition(directory, [SegmentSpec(base_offset=0, batches=batches)])
-    with (directory / log_file(0)).open("ab") as file:
+    with (directory / filenames.log_file(0)).open("ab") as file:
         file.write(b"half a batch")
     before = read_tree(directory)
-    with pytest.raises(CorruptRecordError, match="whole batches"):
+    with pytest.raises(errors.CorruptRecordError, match="whole batches"):
         recover_partition(directory, **SETTINGS)
     assert read_tree(directory) == before
     shutil.rmtree(directory)

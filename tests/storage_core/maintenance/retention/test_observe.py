@@ -7,24 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import errors
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import (
-    CheckpointError,
-    ContradictedAgeError,
-    CorruptRecordError,
-    PartitionNotFoundError,
-    PylogError,
-    RecoveryRequiredError,
-    RollError,
-)
 from storage_core.filenames import segment_file
 from storage_core.log.log_loader import find_clean_end
-from storage_core.maintenance.retention.partition import (
-    Sweep,
-    newest_record_ms,
-    newest_timestamp,
-    plan_retain,
-)
+from storage_core.maintenance.retention import partition
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
@@ -84,7 +71,7 @@ def write_log(directory: Path, *, active: bool = True) -> Path:
     return write_partition(directory, specs)
 
 
-def sweep(store: LocalStore, *, now_ms: int = NOW, **changes) -> Sweep:
+def sweep(store: LocalStore, *, now_ms: int = NOW, **changes) -> partition.Sweep:
     settings = {"retention.ms": str(changes.pop("retention_ms", -1))}
     settings["retention.bytes"] = str(changes.pop("retention_bytes", -1))
     return sweep_at_rest(
@@ -158,7 +145,7 @@ def test_a_time_index_that_the_records_contradict_deletes_nothing(tmp_path, cont
     (directory / segment_file(10, ".timeindex")).write_bytes(content)
     # The segment before it stays, and nobody asks this one.
     assert not sweep(LocalStore(directory), retention_ms=10 * DAY).is_due
-    with pytest.raises(ContradictedAgeError, match=r"0010\.timeindex"):
+    with pytest.raises(errors.ContradictedAgeError, match=r"0010\.timeindex"):
         sweep(LocalStore(directory), retention_ms=9 * DAY - 1)
 
 
@@ -168,7 +155,7 @@ def test_the_active_segment_of_a_copy_is_not_closed(tmp_path):
         file.write(bytes(24))
     copy = sweep(LocalStore(directory), retention_ms=DAY, is_closed=False)
     assert copy.decision.roll_offset == 51
-    with pytest.raises(ContradictedAgeError, match=r"0050\.timeindex"):
+    with pytest.raises(errors.ContradictedAgeError, match=r"0050\.timeindex"):
         sweep(LocalStore(directory), retention_ms=DAY)
 
 
@@ -176,12 +163,12 @@ def test_an_old_time_of_a_file_without_entries_deletes_no_young_record(tmp_path)
     directory = write_log(tmp_path / "t-0")
     (directory / segment_file(0, ".timeindex")).write_bytes(b"")
     os.utime(directory / segment_file(0, ".log"), (0, 0))
-    with pytest.raises(ContradictedAgeError, match="no entry, and a file of 0 ms"):
+    with pytest.raises(errors.ContradictedAgeError, match="no entry, and a file of 0 ms"):
         sweep(LocalStore(directory), retention_ms=10 * DAY)
     # The records are too old as well.
     assert sweep(LocalStore(directory), retention_ms=10 * DAY - 1).is_due
-    with pytest.raises(ContradictedAgeError, match="no entry, and a file of 0 ms"):
-        plan_retain(
+    with pytest.raises(errors.ContradictedAgeError, match="no entry, and a file of 0 ms"):
+        partition.plan_retain(
             LocalStore(directory),
             config=LogConfig.from_topic_overrides({"retention.ms": str(10 * DAY)}),
             cleaner=CleanerConfig(),
@@ -245,21 +232,21 @@ def test_a_log_that_its_loader_would_repair_first_is_refused(tmp_path, damage, t
         (directory / damage).unlink()
     else:
         (directory / damage).write_bytes(b"")
-    with pytest.raises(RecoveryRequiredError, match=text):
+    with pytest.raises(errors.RecoveryRequiredError, match=text):
         sweep(LocalStore(directory), retention_ms=0)
 
 
 def test_a_directory_without_segments_or_none_at_all_is_refused(tmp_path):
     (tmp_path / "t-0").mkdir()
-    with pytest.raises(RecoveryRequiredError, match="no segment"):
+    with pytest.raises(errors.RecoveryRequiredError, match="no segment"):
         sweep(LocalStore(tmp_path / "t-0"))
-    with pytest.raises(PartitionNotFoundError):
+    with pytest.raises(errors.PartitionNotFoundError):
         sweep(LocalStore(tmp_path / "t-1"))
 
 
 def test_a_log_start_beyond_the_log_end_is_refused_before_anything_goes(tmp_path):
     directory = write_log(tmp_path / "t-0")
-    with pytest.raises(RecoveryRequiredError, match="below its log start offset 99"):
+    with pytest.raises(errors.RecoveryRequiredError, match="below its log start offset 99"):
         sweep(LocalStore(directory), log_start_checkpoint=99)
 
 
@@ -269,10 +256,10 @@ def test_damage_on_the_way_is_an_error_that_names_the_file(tmp_path):
     data = bytearray(log.read_bytes())
     data[8:12] = b"\xff\xff\xff\xff"
     log.write_bytes(data)
-    with pytest.raises(CorruptRecordError, match="0050"):
+    with pytest.raises(errors.CorruptRecordError, match="0050"):
         sweep(LocalStore(directory), retention_bytes=0)
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n-1 -1\n")
-    with pytest.raises(CheckpointError, match="leader-epoch-checkpoint"):
+    with pytest.raises(errors.CheckpointError, match="leader-epoch-checkpoint"):
         sweep(LocalStore(directory), retention_bytes=400)
 
 
@@ -284,9 +271,9 @@ def test_nothing_goes_from_a_log_that_kafka_does_not_load(tmp_path, golden):
     asked = {"log_start_checkpoint": loading["log_start_offset"], **settings_of(golden)}
     try:
         end = find_clean_end(store, **asked)
-    except RecoveryRequiredError:
+    except errors.RecoveryRequiredError:
         end = None  # Kafka repairs it first, or fails to
-    except PylogError:
+    except errors.PylogError:
         assert "error" in expected
         end = None
     assert end is None or end == expected.get("leo")
@@ -295,7 +282,7 @@ def test_nothing_goes_from_a_log_that_kafka_does_not_load(tmp_path, golden):
     sizes = [file.size_bytes for file in store.list_files() if file.name.endswith(".log")]
     # Nothing but the oldest segment would go.
     config = replace(asked.pop("config"), retention_bytes=sum(sizes[1:]))
-    with pytest.raises(PylogError):
+    with pytest.raises(errors.PylogError):
         sweep_at_rest(store, config=config, **asked)
 
 
@@ -305,7 +292,7 @@ def test_the_zeros_of_a_copy_count_for_nothing(tmp_path):
     size = sum(path.stat().st_size for path in directory.glob("*.log"))
     os.truncate(directory / name, 1 << 30)
     limit = {"retention_bytes": size}
-    with pytest.raises(CorruptRecordError, match="0050"):
+    with pytest.raises(errors.CorruptRecordError, match="0050"):
         sweep(LocalStore(directory), **limit)
     copy = sweep(LocalStore(directory), is_closed=False, **limit)
     assert not copy.is_due
@@ -317,10 +304,10 @@ def test_the_zeros_of_a_copy_count_for_nothing(tmp_path):
 def test_the_newest_timestamp_is_that_of_the_last_segment_with_records(tmp_path):
     store = LocalStore(write_log(tmp_path / "t-0"))
     found = sweep(store, retention_ms=9 * DAY)
-    assert newest_timestamp(store, found.state) == SOME_TIME_MS + 5 * DAY
+    assert partition.newest_timestamp(store, found.state) == SOME_TIME_MS + 5 * DAY
     empty = write_partition(tmp_path / "t-1", [SegmentSpec(base_offset=0)])
     state = sweep(LocalStore(empty)).state
-    assert newest_timestamp(LocalStore(empty), state) is None
+    assert partition.newest_timestamp(LocalStore(empty), state) is None
 
 
 def test_the_newest_record_is_found_in_a_log_of_any_state_for_twelve_bytes(tmp_path):
@@ -330,15 +317,15 @@ def test_the_newest_record_is_found_in_a_log_of_any_state_for_twelve_bytes(tmp_p
         (directory / name).write_bytes(b"x")
     min(directory.glob("*.index")).unlink()
     store = CountingStore(directory)
-    assert newest_record_ms(store) == newest
+    assert partition.newest_record_ms(store) == newest
     assert len(store.reads) <= 1
-    assert newest_record_ms(LocalStore(directory), {0: 1}) == newest
+    assert partition.newest_record_ms(LocalStore(directory), {0: 1}) == newest
     last = max(path for path in directory.glob("0*.log") if path.stat().st_size)
     last.with_suffix(".timeindex").unlink()
     os.utime(last, (SOME_TIME_MS / 1000, SOME_TIME_MS / 1000))
-    assert newest_record_ms(LocalStore(directory)) == SOME_TIME_MS
+    assert partition.newest_record_ms(LocalStore(directory)) == SOME_TIME_MS
     empty = write_partition(tmp_path / "t-1", [SegmentSpec(base_offset=0)])
-    assert newest_record_ms(LocalStore(empty)) is None
+    assert partition.newest_record_ms(LocalStore(empty)) is None
 
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 5, 64])
@@ -355,5 +342,5 @@ def test_of_a_log_that_was_copied_while_it_was_open_the_zeros_are_no_entries(tmp
     assert block.timestamp == SOME_TIME_MS + max(entries - 1, 0)
     assert len(store.reads) <= 10
     # Of a log that was closed they are what they say, as for Kafka: of 1970, so it would go.
-    with pytest.raises(RollError):
+    with pytest.raises(errors.RollError):
         sweep(LocalStore(directory), **limits)

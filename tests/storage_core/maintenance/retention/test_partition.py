@@ -5,14 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import errors
 from storage_core.commit import WriteFile, commit
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import (
-    ConfigError,
-    OffsetOutOfRangeError,
-    PartitionNotFoundError,
-    RollError,
-)
 from storage_core.filenames import log_file, snapshot_file
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.retention.partition import plan_retain, plan_steps
@@ -45,7 +40,7 @@ def test_below_a_raised_log_start_nothing_can_be_read_though_it_is_on_the_disk(t
     # After a restart too, by the checkpoint that says so.
     log = load_log(store, **settings_of(MID), log_start_checkpoint=start)
     reader = LogReader(store, log)
-    with pytest.raises(OffsetOutOfRangeError) as caught:
+    with pytest.raises(errors.OffsetOutOfRangeError) as caught:
         reader.read(start - 1, max_bytes=1 << 20)
     assert caught.value.kafka_code == 1
     assert reader.read(start, max_bytes=1 << 20).size_bytes > 0
@@ -55,7 +50,7 @@ def test_below_a_raised_log_start_nothing_can_be_read_though_it_is_on_the_disk(t
 def test_a_log_start_rises_to_the_high_watermark_and_no_further(tmp_path):
     store = LocalStore(MID.unpack(tmp_path))
     before = read_tree(store.directory)
-    with pytest.raises(OffsetOutOfRangeError):
+    with pytest.raises(errors.OffsetOutOfRangeError):
         plan_retain(store, **settings_of(MID), high_watermark=100, log_start_offset=101)
     _, log = plan_retain(store, **settings_of(MID), high_watermark=100, log_start_offset=100)
     assert (log.log_start_offset, log.high_watermark) == (100, 100)
@@ -68,13 +63,13 @@ def test_a_log_start_rises_to_the_high_watermark_and_no_further(tmp_path):
 def test_a_tiered_topic_is_refused_before_anything_is_read(tmp_path):
     config = LogConfig.from_topic_overrides({"remote.storage.enable": "true"})
     for refuse in (sweep_at_rest, plan_retain):
-        with pytest.raises(ConfigError, match=r"remote\.storage\.enable"):
+        with pytest.raises(errors.ConfigError, match=r"remote\.storage\.enable"):
             refuse(LocalStore(tmp_path / "t-0"), config=config, cleaner=CleanerConfig(), now_ms=NOW)
 
 
 @pytest.mark.item("ERR-03")
 def test_a_directory_that_is_not_there_is_an_unknown_partition(tmp_path):
-    with pytest.raises(PartitionNotFoundError) as caught:
+    with pytest.raises(errors.PartitionNotFoundError) as caught:
         retain_partition(tmp_path / "t-0", config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW)
     assert caught.value.kafka_code == 3
 
@@ -116,7 +111,7 @@ def test_a_segment_whose_bytes_are_no_records_is_not_rolled_over():
     """Kafka throws there too: the new segment would have the name of the old one."""
     state = log_of(segment(0), log_end=0)
     plan = plan_retention(state, rules(retention_bytes=0), now_ms=NOW)
-    with pytest.raises(RollError):
+    with pytest.raises(errors.RollError):
         plan_steps(state, plan)
 
 

@@ -6,34 +6,12 @@ import shutil
 import struct
 from collections.abc import Callable
 
-from storage_core.filenames import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_FILE,
-    LEADER_EPOCH_FILE,
-    LOG_START_FILE,
-    META_PROPERTIES_FILE,
-    PARTITION_METADATA_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-)
+from storage_core import filenames
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT, MAGIC_AT
 from storage_core.formats.control import ControlType
 from storage_core.maintenance.verification.findings import Code
+from tests.kit import damage, directories
 from tests.kit.builders import RecordSpec, encode_batch
-from tests.kit.damage import (
-    BadRecord,
-    bad_record,
-    with_codec,
-    with_lying_count,
-    with_lying_length,
-)
-from tests.kit.directories import (
-    AbortedTxnSpec,
-    ProducerSpec,
-    SegmentSpec,
-    encode_producer_snapshot,
-    encode_txn_index,
-)
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,
     COMMITS,
@@ -56,7 +34,7 @@ def crc(root: LogRoot) -> None:
 
 def length(root: LogRoot) -> None:
     data = encode_batch(batch(5))
-    root.write_batches(batch(0), with_lying_length(data, 3), batch(10))
+    root.write_batches(batch(0), damage.with_lying_length(data, 3), batch(10))
 
 
 def torn_tail(root: LogRoot) -> None:
@@ -91,15 +69,17 @@ def control_record(root: LogRoot) -> None:
 
 
 def record_count(root: LogRoot) -> None:
-    root.write_batches(batch(0), with_lying_count(encode_batch(batch(5)), -1))
+    root.write_batches(batch(0), damage.with_lying_count(encode_batch(batch(5)), -1))
 
 
 def records(root: LogRoot) -> None:
-    root.write_batches(batch(0), bad_record(BadRecord.LENGTH_PAST_THE_END, batch(5)), batch(6))
+    root.write_batches(
+        batch(0), damage.bad_record(damage.BadRecord.LENGTH_PAST_THE_END, batch(5)), batch(6)
+    )
 
 
 def codec(root: LogRoot) -> None:
-    root.write_batches(batch(0), with_codec(encode_batch(batch(5)), 6), batch(10))
+    root.write_batches(batch(0), damage.with_codec(encode_batch(batch(5)), 6), batch(10))
 
 
 def record_offset(root: LogRoot) -> None:
@@ -131,7 +111,7 @@ def overflow(root: LogRoot) -> None:
 
 def overlap(root: LogRoot) -> None:
     specs = segments()
-    specs[2] = SegmentSpec(
+    specs[2] = directories.SegmentSpec(
         base_offset=20, batches=(batch(20, leader_epoch=3), batch(28, leader_epoch=3))
     )
     root.write_segments(specs)
@@ -199,7 +179,7 @@ def time_index(root: LogRoot) -> None:
 
 def time_index_unfinished(root: LogRoot) -> None:
     specs = [
-        SegmentSpec(base_offset=0, batches=[batch(n) for n in (0, 5, 10, 15)]),
+        directories.SegmentSpec(base_offset=0, batches=[batch(n) for n in (0, 5, 10, 15)]),
         *segments()[2:],
     ]
     root.write_segments(specs)
@@ -210,7 +190,7 @@ def time_index_unfinished(root: LogRoot) -> None:
 def txn_index(*entries: tuple[int, int, int]) -> Accident:
     def write(root: LogRoot) -> None:
         specs = [
-            AbortedTxnSpec(
+            directories.AbortedTxnSpec(
                 producer_id=producer_id,
                 first_offset=first,
                 last_offset=last,
@@ -218,7 +198,7 @@ def txn_index(*entries: tuple[int, int, int]) -> Accident:
             )
             for producer_id, first, last in entries
         ]
-        root.file(10, ".txnindex").write_bytes(encode_txn_index(specs))
+        root.file(10, ".txnindex").write_bytes(directories.encode_txn_index(specs))
 
     return write
 
@@ -241,8 +221,10 @@ def snapshot_stray(root: LogRoot) -> None:
 
 
 def snapshot_wrong(root: LogRoot) -> None:
-    entry = ProducerSpec(producer_id=IDEMPOTENT, last_sequence=3, last_offset=9, offset_delta=4)
-    root.file(10, ".snapshot").write_bytes(encode_producer_snapshot([entry]))
+    entry = directories.ProducerSpec(
+        producer_id=IDEMPOTENT, last_sequence=3, last_offset=9, offset_delta=4
+    )
+    root.file(10, ".snapshot").write_bytes(directories.encode_producer_snapshot([entry]))
 
 
 def open_transaction(root: LogRoot) -> None:
@@ -288,7 +270,7 @@ def metadata_directory(name: str) -> Accident:
 def another_topic(root: LogRoot) -> None:
     shutil.copytree(root.partition, root.path / "t-1")
     other = "version: 0\ntopic_id: 4CCfqQbWRHy_3kC4SIuLMw"
-    (root.path / "t-1" / PARTITION_METADATA_FILE).write_text(other)
+    (root.path / "t-1" / filenames.PARTITION_METADATA_FILE).write_text(other)
 
 
 def checkpoint(name: str, offset: int) -> Accident:
@@ -307,7 +289,7 @@ def in_root(name: str, text: str | None) -> Accident:
 
 def unreadable(root: LogRoot) -> None:
     # Longer than any such file may be.
-    (root.partition / PARTITION_METADATA_FILE).write_bytes(b"x" * (1 << 17))
+    (root.partition / filenames.PARTITION_METADATA_FILE).write_bytes(b"x" * (1 << 17))
 
 
 ACCIDENTS: dict[Code, Accident] = {
@@ -333,11 +315,11 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.SEGMENT_TOO_LARGE: too_large,
     Code.EPOCH_GOES_BACK: epoch_back,
     Code.EPOCH_DOUBTFUL: epoch_doubtful,
-    Code.EPOCH_FILE_MISSING: gone(LEADER_EPOCH_FILE),
-    Code.EPOCH_FILE_BROKEN: written(LEADER_EPOCH_FILE, "0\n1\nx 0\n"),
-    Code.EPOCH_FILE_SHORT: written(LEADER_EPOCH_FILE, "0\n2\n0 8\n3 15\n"),
-    Code.EPOCH_FILE_NOT_RISING: written(LEADER_EPOCH_FILE, "0\n3\n5 0\n0 0\n3 15\n"),
-    Code.EPOCH_FILE_WRONG: written(LEADER_EPOCH_FILE, "0\n2\n0 0\n3 20\n"),
+    Code.EPOCH_FILE_MISSING: gone(filenames.LEADER_EPOCH_FILE),
+    Code.EPOCH_FILE_BROKEN: written(filenames.LEADER_EPOCH_FILE, "0\n1\nx 0\n"),
+    Code.EPOCH_FILE_SHORT: written(filenames.LEADER_EPOCH_FILE, "0\n2\n0 8\n3 15\n"),
+    Code.EPOCH_FILE_NOT_RISING: written(filenames.LEADER_EPOCH_FILE, "0\n3\n5 0\n0 0\n3 15\n"),
+    Code.EPOCH_FILE_WRONG: written(filenames.LEADER_EPOCH_FILE, "0\n2\n0 0\n3 20\n"),
     Code.OFFSET_INDEX_MISSING: gone("00000000000000000020.index"),
     Code.TIME_INDEX_MISSING: gone("00000000000000000020.timeindex"),
     Code.TIME_INDEX_EMPTY: written("00000000000000000020.timeindex", ""),
@@ -372,25 +354,25 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.FILE_UNREADABLE: unreadable,
     Code.FILE_IS_FOLDER: lambda root: (root.partition / "00000000000000000020.txnindex").mkdir(),
     Code.CHANGED_WHILE_READ: lambda root: root.file(20).rename(root.partition / "moving"),
-    Code.PARTITION_METADATA_MISSING: gone(PARTITION_METADATA_FILE),
-    Code.PARTITION_METADATA_BROKEN: written(PARTITION_METADATA_FILE, "version: 0\n"),
-    Code.PARTITION_METADATA_EMPTY: written(PARTITION_METADATA_FILE, ""),
+    Code.PARTITION_METADATA_MISSING: gone(filenames.PARTITION_METADATA_FILE),
+    Code.PARTITION_METADATA_BROKEN: written(filenames.PARTITION_METADATA_FILE, "version: 0\n"),
+    Code.PARTITION_METADATA_EMPTY: written(filenames.PARTITION_METADATA_FILE, ""),
     Code.TOPIC_ID_INCONSISTENT: another_topic,
-    Code.CHECKPOINT_BROKEN: in_root(RECOVERY_POINT_FILE, "0\n1\nt 0\n"),
-    Code.CHECKPOINT_PARTITION_UNKNOWN: in_root(CLEANER_FILE, "0\n1\ngone 3 7\n"),
-    Code.HIGH_WATERMARKS_UNKNOWN: in_root(REPLICATION_FILE, ""),
-    Code.RECOVERY_POINT_BEYOND_END: checkpoint(RECOVERY_POINT_FILE, END_OFFSET + 1),
-    Code.LOG_START_BEYOND_END: checkpoint(LOG_START_FILE, END_OFFSET + 1),
-    Code.HIGH_WATERMARK_BEYOND_END: checkpoint(REPLICATION_FILE, END_OFFSET + 1),
-    Code.CLEANER_POINT_OUTSIDE_LOG: checkpoint(CLEANER_FILE, END_OFFSET + 1),
-    Code.UNCLEAN_SHUTDOWN: in_root(CLEAN_SHUTDOWN_FILE, None),
+    Code.CHECKPOINT_BROKEN: in_root(filenames.RECOVERY_POINT_FILE, "0\n1\nt 0\n"),
+    Code.CHECKPOINT_PARTITION_UNKNOWN: in_root(filenames.CLEANER_FILE, "0\n1\ngone 3 7\n"),
+    Code.HIGH_WATERMARKS_UNKNOWN: in_root(filenames.REPLICATION_FILE, ""),
+    Code.RECOVERY_POINT_BEYOND_END: checkpoint(filenames.RECOVERY_POINT_FILE, END_OFFSET + 1),
+    Code.LOG_START_BEYOND_END: checkpoint(filenames.LOG_START_FILE, END_OFFSET + 1),
+    Code.HIGH_WATERMARK_BEYOND_END: checkpoint(filenames.REPLICATION_FILE, END_OFFSET + 1),
+    Code.CLEANER_POINT_OUTSIDE_LOG: checkpoint(filenames.CLEANER_FILE, END_OFFSET + 1),
+    Code.UNCLEAN_SHUTDOWN: in_root(filenames.CLEAN_SHUTDOWN_FILE, None),
     Code.DIRECTORY_FOREIGN: lambda root: (root.path / "lost+found").mkdir(),
     Code.DIRECTORY_DELETED: metadata_directory(f"t-5.{HEX}-delete"),
     Code.DIRECTORY_STRAY: metadata_directory(f"t-5.{HEX}-stray"),
     Code.DIRECTORY_FUTURE: metadata_directory(f"t-5.{HEX}-future"),
-    Code.META_PROPERTIES_MISSING: in_root(META_PROPERTIES_FILE, None),
-    Code.META_PROPERTIES_BROKEN: in_root(META_PROPERTIES_FILE, "version=1\n"),
-    Code.META_PROPERTIES_INCOMPLETE: in_root(META_PROPERTIES_FILE, ""),
+    Code.META_PROPERTIES_MISSING: in_root(filenames.META_PROPERTIES_FILE, None),
+    Code.META_PROPERTIES_BROKEN: in_root(filenames.META_PROPERTIES_FILE, "version=1\n"),
+    Code.META_PROPERTIES_INCOMPLETE: in_root(filenames.META_PROPERTIES_FILE, ""),
 }
 # What follows from the same bytes: batches that were put in as they stand are in no index.
 _NOT_INDEXED = {Code.OFFSET_INDEX_WRONG, Code.TIME_INDEX_UNFINISHED}

@@ -11,31 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
+from storage_core import filenames
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, encode_offset_checkpoint
-from storage_core.filenames import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_FILE,
-    LOG_START_FILE,
-    META_PROPERTIES_FILE,
-    PARTITION_METADATA_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-    TopicPartition,
-    segment_file,
-)
 from storage_core.formats.control import ControlType
+from storage_core.maintenance.verification import log_directories
 from storage_core.maintenance.verification.findings import Code, Finding, Severity, VerifyOptions
-from storage_core.maintenance.verification.log_directories import (
-    VERIFIED_KINDS,
-    verify_log_directories,
-)
 from storage_core.store import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch, end_txn_marker
 from tests.kit.directories import AbortedTxnSpec, ProducerSpec, SegmentSpec, write_partition
 from tests.kit.one_partition import verify_partition
 
-PARTITION = TopicPartition("t", 0)
+PARTITION = filenames.TopicPartition("t", 0)
 NOW_MS = SOME_TIME_MS + 60_000
 END_OFFSET = 40
 IDEMPOTENT, COMMITS, ABORTS = 7, 8, 9
@@ -135,7 +122,7 @@ class LogRoot:
         return self.path / str(PARTITION)
 
     def file(self, base_offset: int, suffix: str = ".log") -> Path:
-        return self.partition / segment_file(base_offset, suffix)
+        return self.partition / filenames.segment_file(base_offset, suffix)
 
     def log_bytes(self) -> int:
         """Return the bytes of all segments."""
@@ -144,7 +131,7 @@ class LogRoot:
     def write_segments(self, specs: Sequence[SegmentSpec]) -> None:
         """Replace the segments by others."""
         for path in self.partition.iterdir():
-            if path.name != PARTITION_METADATA_FILE:
+            if path.name != filenames.PARTITION_METADATA_FILE:
                 path.unlink()
         write_partition(self.partition, specs, index_interval_bytes=INTERVAL_BYTES)
 
@@ -173,10 +160,10 @@ class LogRoot:
 
     def findings(self, **options) -> list[Finding]:
         chosen = dataclasses.replace(VerifyOptions(now_ms=NOW_MS), **options)
-        observed, placed = verify_log_directories([(str(self.path), self.role)])
+        observed, placed = log_directories.verify_log_directories([(str(self.path), self.role)])
         found = [entry.finding for entry in placed]
         for entry in observed[0].entries:
-            if entry.kind in VERIFIED_KINDS:
+            if entry.kind in log_directories.VERIFIED_KINDS:
                 _, more = verify_partition(
                     LocalStore(Path(entry.path)),
                     observed[0].context_of(entry),
@@ -197,15 +184,15 @@ def log_root(path: Path) -> LogRoot:
     root = LogRoot(path=path)
     write_partition(root.partition, segments(), index_interval_bytes=INTERVAL_BYTES)
     metadata = "version: 0\ntopic_id: 3BBfqQbWRHy_3kC4SIuLMw"
-    (root.partition / PARTITION_METADATA_FILE).write_text(metadata)
-    (path / META_PROPERTIES_FILE).write_text(
+    (root.partition / filenames.PARTITION_METADATA_FILE).write_text(metadata)
+    (path / filenames.META_PROPERTIES_FILE).write_text(
         "version=1\nnode.id=1\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n"
     )
-    (path / CLEAN_SHUTDOWN_FILE).write_text('{"version":0,"brokerEpoch":11}')
-    for name in (RECOVERY_POINT_FILE, REPLICATION_FILE):
+    (path / filenames.CLEAN_SHUTDOWN_FILE).write_text('{"version":0,"brokerEpoch":11}')
+    for name in (filenames.RECOVERY_POINT_FILE, filenames.REPLICATION_FILE):
         root.write_checkpoint(name, END_OFFSET)
-    root.write_checkpoint(CLEANER_FILE, 10)
-    root.write_checkpoint(LOG_START_FILE, 5)
+    root.write_checkpoint(filenames.CLEANER_FILE, 10)
+    root.write_checkpoint(filenames.LOG_START_FILE, 5)
     return root
 
 

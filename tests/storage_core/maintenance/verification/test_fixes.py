@@ -10,20 +10,15 @@ from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.verification.finding_kinds import KINDS, command_of, describe_fix
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from tests.kit.one_partition import recover_partition
+from tests.storage_core.maintenance.verification import log_root
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS
-from tests.storage_core.maintenance.verification.log_root import (
-    INTERVAL_BYTES,
-    NOW_MS,
-    LogRoot,
-    log_root,
-)
 
 REBUILT = sorted(code for code in Code if "pylog partition recover" in KINDS[code].command)
 
 
 @pytest.fixture
-def root(tmp_path) -> LogRoot:
-    return log_root(tmp_path / "log")
+def root(tmp_path) -> log_root.LogRoot:
+    return log_root.log_root(tmp_path / "log")
 
 
 @pytest.mark.parametrize("code", REBUILT)
@@ -44,9 +39,9 @@ def test_what_can_be_rebuilt_is_whole_after_the_command(root, code):
     before = root.file(20).read_bytes()
     result = recover_partition(
         root.partition,
-        config=LogConfig(index_interval_bytes=INTERVAL_BYTES),
+        config=LogConfig(index_interval_bytes=log_root.INTERVAL_BYTES),
         cleaner=CleanerConfig(),
-        now_ms=NOW_MS,
+        now_ms=log_root.NOW_MS,
         log_start_offset=5,
     )
     assert result.truncated_bytes == 0

@@ -12,13 +12,7 @@ from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.metadata_image import ResourceType
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.maintenance.verification import one_broker
-from storage_core.maintenance.verification.findings import (
-    Code,
-    DirectoryContext,
-    Severity,
-    VerifyOptions,
-)
+from storage_core.maintenance.verification import findings, one_broker
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
 from storage_core.store.local import LocalStore
@@ -37,11 +31,11 @@ from tests.kit.start_accidents import (
 
 ARCHIVE = GOLDEN / "two-disks" / "before.tar.gz"
 META_CODES = {
-    Code.META_PROPERTIES_MISSING,
-    Code.META_PROPERTIES_BROKEN,
-    Code.META_PROPERTIES_INCOMPLETE,
+    findings.Code.META_PROPERTIES_MISSING,
+    findings.Code.META_PROPERTIES_BROKEN,
+    findings.Code.META_PROPERTIES_INCOMPLETE,
 }
-LEAST = Severity.WARN.rank
+LEAST = findings.Severity.WARN.rank
 
 
 @pytest.fixture
@@ -92,8 +86,8 @@ def test_the_partitions_of_a_directory_that_was_not_named_may_be_made_anew(disks
 def test_a_topic_config_that_a_broker_refuses_stops_it(disks, accident, found):
     ACCIDENTS[accident](disks)
     _, placed = verify_log_directories([(str(root), Role.BROKER) for root in disks.roots])
-    [finding] = [e.finding for e in placed if e.finding.code is Code.TOPIC_CONFIG_REFUSED]
-    assert (finding.severity, finding.message) == (Severity.FATAL, found)
+    [finding] = [e.finding for e in placed if e.finding.code is findings.Code.TOPIC_CONFIG_REFUSED]
+    assert (finding.severity, finding.message) == (findings.Severity.FATAL, found)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +134,12 @@ def test_dynamic_configs_that_a_broker_ignores_are_found(disks, accident, expect
     last = disks.last
     ACCIDENTS[accident](disks)
     _, placed = verify_log_directories([(str(root), Role.BROKER) for root in disks.roots])
-    found = [e.finding for e in placed if e.finding.code is Code.BROKER_CONFIG_IGNORED]
+    found = [e.finding for e in placed if e.finding.code is findings.Code.BROKER_CONFIG_IGNORED]
     texts = [(severity, text.format(last=last)) for severity, text in expected]
     assert [(each.severity, each.message) for each in found] == texts
 
 
-def of_release(disks: Disks, release: str, *codes: Code) -> list[str]:
+def of_release(disks: Disks, release: str, *codes: findings.Code) -> list[str]:
     """Return what is found for a release of Kafka that is to start."""
     roots = [(str(root), Role.BROKER) for root in disks.roots]
     _, placed = verify_log_directories(roots, release=release)
@@ -160,23 +154,23 @@ def test_a_release_refuses_what_it_does_not_take_itself(disks, release, least, s
         config_record(ResourceType.TOPIC, "orders", "segment.bytes", str(size)),
     )
     refused = f"topic orders: segment.bytes={size}: must be at least {least}"
-    found = of_release(disks, release, Code.TOPIC_CONFIG_REFUSED)
+    found = of_release(disks, release, findings.Code.TOPIC_CONFIG_REFUSED)
     assert found == ([refused] if size < least else [])
 
 
 def test_a_release_ignores_a_brokers_key_that_came_later(disks):
     ACCIDENTS["cordoned"](disks)
     for release, keys in (("4.2", ["cordoned.log.dirs"]), ("4.3", [])):
-        found = of_release(disks, release, Code.BROKER_CONFIG_IGNORED)
+        found = of_release(disks, release, findings.Code.BROKER_CONFIG_IGNORED)
         assert [each.partition("=")[0] for each in found] == keys
         assert all(f"Kafka {release} does not know this key" in each for each in found)
 
 
 def test_a_release_before_that_of_the_metadata_does_not_start(disks):
-    found = of_release(disks, "4.1", Code.FEATURE_LEVEL_UNKNOWN)
+    found = of_release(disks, "4.1", findings.Code.FEATURE_LEVEL_UNKNOWN)
     assert "metadata.version is at level 33, Kafka 4.1 knows 7 to 27" in found
     assert "streams.version is at level 1, Kafka 4.1 knows 0 to 0" in found
-    assert of_release(disks, "4.4", Code.FEATURE_LEVEL_UNKNOWN) == []
+    assert of_release(disks, "4.4", findings.Code.FEATURE_LEVEL_UNKNOWN) == []
 
 
 def test_a_controller_alone_applies_no_config(disks):
@@ -309,15 +303,15 @@ def test_metadata_behind_a_link_are_not_missed(disks):
 )
 def test_a_folder_in_the_place_of_a_file_stops_who_opens_it(disks, accident, severities):
     ACCIDENTS[accident](disks)
-    options = VerifyOptions(now_ms=0)
-    context = DirectoryContext(role=Role.BROKER, is_clean=True)
+    options = findings.VerifyOptions(now_ms=0)
+    context = findings.DirectoryContext(role=Role.BROKER, is_clean=True)
     found = [
         finding.severity.value
         for path in sorted(disks.base.glob("d[0-9]/*-[0-9]"))
         for finding in verify_partition(LocalStore(path), context, options, PartitionCheckpoints())[
             1
         ]
-        if finding.code is Code.FILE_IS_FOLDER
+        if finding.code is findings.Code.FILE_IS_FOLDER
     ]
     assert found == severities
 
@@ -389,8 +383,10 @@ def test_metadata_of_a_version_that_no_broker_starts_with_is_fatal(
 
     monkeypatch.setattr(one_broker, "read_cluster_metadata", read_other)
     _, placed = verify_log_directories([(str(root), Role.BROKER) for root in disks.roots])
-    [found] = [entry.finding for entry in placed if entry.finding.severity is Severity.FATAL]
-    assert found.code is Code.FEATURE_LEVEL_UNKNOWN
+    [found] = [
+        entry.finding for entry in placed if entry.finding.severity is findings.Severity.FATAL
+    ]
+    assert found.code is findings.Code.FEATURE_LEVEL_UNKNOWN
     assert message in found.message
 
 

@@ -11,17 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_core import filenames
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import InvalidNameError, UnsupportedFormatError
-from storage_core.filenames import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_FILE,
-    LEADER_EPOCH_FILE,
-    LOG_START_FILE,
-    REPLICATION_FILE,
-)
 from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.verification.files import sort_files
@@ -98,7 +92,7 @@ def test_bytes_behind_the_last_batch_are_as_bad_as_what_happens_next(
 ):
     root = dataclasses.replace(root, role=role)
     if not is_clean:
-        (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+        (root.path / filenames.CLEAN_SHUTDOWN_FILE).unlink()
     add_to_last(root, encode_batch(batch(40))[:-1])
     assert severities(root, Code.TORN_TAIL) == {torn}
     size = root.file(30).stat().st_size
@@ -108,15 +102,15 @@ def test_bytes_behind_the_last_batch_are_as_bad_as_what_happens_next(
 
 
 def test_a_live_log_may_end_inside_of_a_batch_and_ahead_of_its_checkpoints(root):
-    (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+    (root.path / filenames.CLEAN_SHUTDOWN_FILE).unlink()
     add_to_last(root, encode_batch(batch(40))[:-1])
-    root.write_checkpoint(REPLICATION_FILE, 1000)
+    root.write_checkpoint(filenames.REPLICATION_FILE, 1000)
     assert root.codes(Severity.WARN, is_live=True) == set()
     assert root.codes(Severity.WARN) == {Code.TORN_TAIL, Code.HIGH_WATERMARK_BEYOND_END}
 
 
 def test_a_checkpoint_ahead_of_its_log_is_less_bad_in_a_copy(root):
-    root.write_checkpoint(REPLICATION_FILE, END_OFFSET + 1)
+    root.write_checkpoint(filenames.REPLICATION_FILE, END_OFFSET + 1)
     assert severities(root, Code.HIGH_WATERMARK_BEYOND_END) == {Severity.ERROR}
     copy = dataclasses.replace(root, role=Role.MIRROR)
     assert severities(copy, Code.HIGH_WATERMARK_BEYOND_END) == {Severity.WARN}
@@ -125,12 +119,12 @@ def test_a_checkpoint_ahead_of_its_log_is_less_bad_in_a_copy(root):
 @pytest.mark.item("CKP-07")
 def test_a_high_watermark_up_to_the_end_is_no_finding(root):
     for offset in (0, 7, END_OFFSET):
-        root.write_checkpoint(REPLICATION_FILE, offset)
+        root.write_checkpoint(filenames.REPLICATION_FILE, offset)
         assert root.codes() == set()
 
 
 def test_deletion_may_overtake_the_cleaner(root):
-    root.write_checkpoint(CLEANER_FILE, 0)
+    root.write_checkpoint(filenames.CLEANER_FILE, 0)
     assert severities(root, Code.CLEANER_POINT_OUTSIDE_LOG) == {Severity.INFO}
 
 
@@ -291,7 +285,7 @@ def test_a_snapshot_knows_the_epoch_of_a_marker_that_compaction_emptied(root, ep
     ],
 )
 def test_the_epoch_file_has_to_name_the_epoch_of_every_batch(root, text, is_right):
-    (root.partition / LEADER_EPOCH_FILE).write_text(text)
+    (root.partition / filenames.LEADER_EPOCH_FILE).write_text(text)
     found = root.codes(Severity.WARN)
     assert (found == set()) == is_right
     assert is_right or found <= {Code.EPOCH_FILE_WRONG, Code.EPOCH_FILE_NOT_RISING}
@@ -309,7 +303,7 @@ def test_of_many_findings_of_a_kind_in_a_file_five_are_told_and_the_rest_counted
 def test_facts_survive_their_way_between_tasks_and_stretches_give_what_the_whole_gives(root):
     """Segments verified apart, in any grouping, and put together: nothing gained, nothing lost."""
     root.change(root.file(20), -1, b"\x55")
-    (root.partition / LEADER_EPOCH_FILE).write_text("0\n1\n0 0\n")
+    (root.partition / filenames.LEADER_EPOCH_FILE).write_text("0\n1\n0 0\n")
     root.file(10, ".txnindex").unlink()
     store = LocalStore(root.partition)
     said = PartitionCheckpoints(high_watermark=99)
@@ -435,7 +429,7 @@ def test_what_the_loader_refuses_for_its_age_is_what_is_found_to_be_an_error(roo
 @pytest.mark.item("SEG-02")
 @pytest.mark.parametrize("suffix", [".cleaned", ".swap"])
 def test_a_file_of_a_cleaning_without_an_offset_is_what_stops_a_broker(root, suffix):
-    name = LEADER_EPOCH_FILE + suffix
+    name = filenames.LEADER_EPOCH_FILE + suffix
     (root.partition / name).write_text("0\n0\n")
     found = {
         (finding.code, finding.severity) for finding in root.findings() if finding.file == name
@@ -506,12 +500,12 @@ def test_a_gap_that_compaction_or_the_log_start_explains_is_none(root):
     mirror = dataclasses.replace(root, role=Role.MIRROR)
     [gap] = [f for f in mirror.findings() if f.code is Code.OFFSETS_MISSING]
     assert gap.severity is Severity.INFO
-    root.write_checkpoint(CLEANER_FILE, 29)
+    root.write_checkpoint(filenames.CLEANER_FILE, 29)
     assert root.codes() == {Code.OFFSETS_MISSING}
-    root.write_checkpoint(CLEANER_FILE, 30)
+    root.write_checkpoint(filenames.CLEANER_FILE, 30)
     assert root.codes() == set()
-    root.write_checkpoint(CLEANER_FILE, 10)
-    root.write_checkpoint(LOG_START_FILE, 30)
+    root.write_checkpoint(filenames.CLEANER_FILE, 10)
+    root.write_checkpoint(filenames.LOG_START_FILE, 30)
     assert root.codes() <= {Code.CLEANER_POINT_OUTSIDE_LOG, Code.SNAPSHOT_STRAY}
 
 
@@ -558,7 +552,7 @@ def test_of_a_log_deleted_up_to_its_end_no_producer_is_forgotten(root):
     for path in root.partition.glob("*.snapshot"):
         path.unlink()
     assert Code.SNAPSHOT_MISSING in root.codes()
-    root.write_checkpoint(LOG_START_FILE, END_OFFSET)
+    root.write_checkpoint(filenames.LOG_START_FILE, END_OFFSET)
     assert Code.SNAPSHOT_MISSING not in root.codes()
 
 
@@ -570,7 +564,7 @@ def test_a_segment_of_another_name_is_missed_unless_it_lies_below_the_log_start(
     assert [(f.file, f.severity, f.offset) for f in missed] == [
         (renamed.name, Severity.ERROR, 10),
     ]
-    root.write_checkpoint(LOG_START_FILE, 20)
+    root.write_checkpoint(filenames.LOG_START_FILE, 20)
     (known,) = (f for f in root.findings() if f.code is Code.SEGMENT_RENAMED)
     assert known.severity is Severity.INFO
     shutil.copy(renamed, path)
