@@ -9,6 +9,7 @@
 
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,6 +118,11 @@ AnyBatch = BatchSpec | LegacyEntry
 def encode_any(batch: AnyBatch) -> bytes:
     """Encode a batch of any format."""
     return encode_batch(batch) if isinstance(batch, BatchSpec) else encode_entry(batch)
+
+
+def encoded(batches: Iterable[AnyBatch]) -> bytes:
+    """Return a segment of these batches, of any formats."""
+    return b"".join(map(encode_any, batches))
 
 
 def encode_entry(entry: LegacyEntry) -> bytes:

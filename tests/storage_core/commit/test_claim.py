@@ -8,39 +8,7 @@ from storage_core import commit
 from storage_core.commit.claim import create_claim, hold_claim, revoke_claim
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.store import LocalStore
-
-CHANGES = (
-    "write_file",
-    "create_empty",
-    "promote",
-    "rename",
-    "delete",
-    "truncate",
-    "copy_range",
-    "sync_file",
-    "sync_directory",
-)
-
-
-class FailingStore(LocalStore):
-    """Dies before or after the change number `at`, as a killed attempt does."""
-
-    def __init__(self, directory: Path, *, at: int, after: bool) -> None:
-        super().__init__(directory)
-        self.left, self.after = at, after
-        for name in CHANGES:
-            setattr(self, name, self._counted(name, getattr(LocalStore(directory), name)))
-
-    def _counted(self, name, change):
-        def counted(*arguments, **named):
-            self.left -= 1
-            if self.left == -1 and not self.after:
-                raise StorageError(name, "killed before")
-            change(*arguments, **named)
-            if self.left == -1:
-                raise StorageError(name, "killed after")
-
-        return counted
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
 
 
 @pytest.fixture
@@ -80,21 +48,24 @@ FINAL = {"0.log": b"new", "0.index": b"", "epochs": b"\x00"}
 
 
 @pytest.mark.item("FLT-14")
-@pytest.mark.parametrize("after", [False, True], ids=["before the step", "after the step"])
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER], ids=lambda moment: moment.value)
 @pytest.mark.parametrize("at", range(7))
-def test_a_second_attempt_finishes_what_a_killed_one_began(partition, at, after):
+def test_a_second_attempt_finishes_what_a_killed_one_began(partition, at, moment):
     claim_path = partition.parent / "claim"
-    plan = plan_for(partition)
-    with hold_claim(claim_path) as claim:
-        claim.begin(plan, {"next_offset": 7})
-        with pytest.raises(StorageError, match="killed"):
-            claim.finish(FailingStore(partition, at=at, after=after))
-
+    kill(claim_path, partition, at=at, moment=moment)
     with hold_claim(claim_path) as claim:
         assert claim.is_begun
         assert claim.finish(LocalStore(partition)) == {"next_offset": 7}
-
     assert tree(partition) == FINAL
+
+
+def kill(claim_path: Path, partition: Path, *, at: int, moment: Moment) -> None:
+    """Begin a commit, and die at one of its changes."""
+    store = FaultyStore(LocalStore(partition), stop_at=at, moment=moment)
+    with hold_claim(claim_path) as claim:
+        claim.begin(plan_for(partition), {"next_offset": 7})
+        with pytest.raises(SimulatedCrash):
+            claim.finish(store)
 
 
 def test_a_finished_commit_is_not_done_again(partition):
@@ -103,7 +74,7 @@ def test_a_finished_commit_is_not_done_again(partition):
         claim.begin(plan_for(partition), {"next_offset": 7})
         claim.finish(LocalStore(partition))
     with hold_claim(claim_path) as claim:
-        store = FailingStore(partition, at=0, after=False)
+        store = FaultyStore(LocalStore(partition), stop_at=0, moment=Moment.BEFORE)
         assert claim.finish(store) == {"next_offset": 7}
 
 
@@ -127,10 +98,7 @@ def test_a_line_is_written_for_steps_that_can_be_told_from_each_other_by_their_f
 
 def test_a_line_that_was_cut_off_is_ignored(partition):
     claim_path = partition.parent / "claim"
-    with hold_claim(claim_path) as claim:
-        claim.begin(plan_for(partition), {})
-        with pytest.raises(StorageError, match="killed"):
-            claim.finish(FailingStore(partition, at=4, after=True))
+    kill(claim_path, partition, at=4, moment=Moment.AFTER)
     with claim_path.open("ab") as file:
         file.write(b'{"done":')
     with hold_claim(claim_path) as claim:

@@ -183,8 +183,3 @@ def test_the_crc_covers_everything_after_itself():
 def test_an_entry_is_its_numbers_end_to_end(entry, form, values):
     assert entry.itemsize == struct.calcsize(form)
     assert np.array([values, values], entry).tobytes() == struct.pack(form, *values) * 2
-
-
-def test_entries_have_8_12_and_34_bytes():
-    sizes = [kind.itemsize for kind in (OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY)]
-    assert sizes == [8, 12, 34]

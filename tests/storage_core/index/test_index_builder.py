@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage_core.errors import CorruptIndexError, IndexFullError, OffsetOverflowError
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.segment_indexes import IndexBuilder, TimeIndex
+from storage_core.index.segment_indexes import IndexBuilder
 from tests.kit.decode import decode_segment
 from tests.kit.directories import index_files
 from tests.kit.golden_data import Golden, Side, goldens
@@ -96,14 +96,6 @@ def test_files_are_kafkas_byte_for_byte(golden: Golden, tmp_path: Path):
         )
 
 
-@pytest.mark.item("IDX-07")
-@given(batches=BATCHES.filter(bool))
-def test_the_last_time_entry_is_the_largest_timestamp_of_the_segment(batches):
-    _, data = added(builder_of(), batches).finish()
-    largest = max(timestamp for _, timestamp, _ in batches)
-    assert TimeIndex.parse(BASE, data).last_timestamp == largest
-
-
 def steady(count: int, *, timestamp: int | None = None) -> Batches:
     return [(BASE + i, i if timestamp is None else timestamp, 100) for i in range(count)]
 
@@ -145,10 +137,6 @@ def test_an_offset_outside_of_the_segments_31_bits_is_refused(offset):
 def test_offsets_that_do_not_rise_are_refused():
     with pytest.raises(CorruptIndexError, match=f"offset {BASE} does not rise"):
         added(builder_of(interval=0), [(BASE, 5, 100), (BASE + 1, 5, 100), (BASE, 5, 100)])
-
-
-def test_a_segment_without_batches_has_empty_indexes():
-    assert builder_of().finish() == (b"", b"")
 
 
 @pytest.mark.item("IDX-09")

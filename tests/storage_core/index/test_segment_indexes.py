@@ -51,13 +51,6 @@ def test_the_entry_with_the_largest_offset_up_to_the_target_is_found(offsets, ta
     assert index_of(offsets).look_up(target) == linear(offsets, target)
 
 
-@pytest.mark.item("IDX-11")
-def test_without_a_lower_entry_the_segment_is_read_from_its_start():
-    assert index_of([]).look_up(BASE + 7) == 0
-    assert index_of([BASE + 7]).look_up(BASE + 6) == 0
-    assert index_of([BASE + 7]).look_up(BASE + 7) == 70
-
-
 @pytest.mark.item("IDX-14")
 @pytest.mark.parametrize(
     "count",

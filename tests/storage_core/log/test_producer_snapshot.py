@@ -125,31 +125,6 @@ def test_entries_stand_by_bucket_and_in_a_bucket_as_the_log_met_them(ids):
     assert ids_in(data) == expected
 
 
-@pytest.mark.item("PRD-13")
-@pytest.mark.parametrize(
-    ("count", "order"),
-    [
-        # 12 entries leave 16 buckets, the 13th makes 32: 16 no longer shares one with 0.
-        pytest.param(12, [0, 16, 32, *range(1, 10)], id="three quarters of 16 buckets"),
-        pytest.param(13, [0, 32, *range(1, 11), 16], id="one more"),
-    ],
-)
-def test_the_map_doubles_above_three_quarters(count, order):
-    ids = [0, 16, 32, *range(1, 20)][:count]
-    assert ids_in(encode_producer_snapshot([ProducerEntry(producer_id=i) for i in ids])) == order
-
-
-@pytest.mark.item("PRD-13")
-def test_the_upper_half_of_an_id_counts():
-    # Low and high half cancel each other out: bucket 0. 1 << 16 folds down to bucket 1.
-    ids = [2, 1 << 16, 5 << 32 | 5]
-    assert ids_in(encode_producer_snapshot([ProducerEntry(producer_id=i) for i in ids])) == [
-        5 << 32 | 5,
-        1 << 16,
-        2,
-    ]
-
-
 GOOD = encode_producer_snapshot([ProducerEntry(producer_id=7, last_offset=9)])
 
 

@@ -17,7 +17,8 @@ from tests.kit.builders import (
     end_txn_marker,
     leader_change_batch,
 )
-from tests.storage_core.log.windows import windows_of
+from tests.kit.legacy import encoded
+from tests.storage_core.records.memory_file import windows_of
 
 P, Q = 1000, 2000
 DAY_MS = 86_400_000
@@ -46,7 +47,7 @@ def marker(base_offset: int, *, producer_id: int = P, **fields: Any) -> BatchSpe
 
 def replayed(*batches: BatchSpec, state: ProducerState | None = None) -> ProducerState:
     state = state or ProducerState()
-    state.replay(log_file(0), events_of_windows(windows_of(batches)))
+    state.replay(log_file(0), events_of_windows(windows_of(encoded(batches))))
     return state
 
 
@@ -267,6 +268,8 @@ def test_the_size_of_windows_does_not_matter(window_bytes):
     ]
     whole = replayed(*batches)
     state = ProducerState()
-    state.replay(log_file(0), events_of_windows(windows_of(batches, window_bytes=window_bytes)))
+    state.replay(
+        log_file(0), events_of_windows(windows_of(encoded(batches), window_bytes=window_bytes))
+    )
     assert state.producers == whole.producers
     assert state.transactions.first_unstable_offset == whole.transactions.first_unstable_offset == 0

@@ -21,8 +21,8 @@ from tests.kit.builders import (
 )
 from tests.kit.golden_data import goldens
 from tests.kit.golden_loading import loading_of, plan_golden
-from tests.kit.legacy import encode_any
-from tests.storage_core.log.windows import BytesReader
+from tests.kit.legacy import encode_any, encoded
+from tests.storage_core.records.memory_file import MemoryFile
 
 GOLDENS = [
     golden
@@ -33,11 +33,7 @@ GOLDENS = [
 
 def scan_of(data, base_offset=0, **settings):
     defaults = {"index_interval_bytes": 100, "max_index_bytes": 1 << 20}
-    return scan_segment(BytesReader(data), base_offset, **defaults | settings)
-
-
-def encode(batches):
-    return b"".join(map(encode_any, batches))
+    return scan_segment(MemoryFile(data), base_offset, **defaults | settings)
 
 
 def same(one, other):
@@ -48,7 +44,7 @@ def same(one, other):
 
 
 def test_a_whole_segment_is_valid_to_its_end():
-    data = encode(some_batches(count=4, records=5, base_offset=0))
+    data = encoded(some_batches(count=4, records=5, base_offset=0))
     scan = scan_of(data)
     assert scan.stop is ScanStop.END
     assert (scan.valid_bytes, scan.next_offset, scan.batches, scan.records) == (
@@ -61,8 +57,8 @@ def test_a_whole_segment_is_valid_to_its_end():
 
 @pytest.mark.item("REC-13")
 def test_the_valid_part_ends_before_the_batch_that_is_cut_anywhere():
-    whole = encode(some_batches(count=3, records=2, base_offset=0))
-    last = len(encode(some_batches(count=2, records=2, base_offset=0)))
+    whole = encoded(some_batches(count=3, records=2, base_offset=0))
+    last = len(encoded(some_batches(count=2, records=2, base_offset=0)))
     for end in range(last, len(whole)):
         scan = scan_of(whole[:end])
         assert (scan.valid_bytes, scan.next_offset) == (last, 4)
@@ -72,7 +68,7 @@ def test_the_valid_part_ends_before_the_batch_that_is_cut_anywhere():
 @pytest.mark.item("REC-16")
 def test_index_entries_that_do_not_rise_stop_a_scan():
     batches = some_batches(count=3, records=2, base_offset=0)
-    scan = scan_of(encode([*batches, *batches]), index_interval_bytes=0)
+    scan = scan_of(encoded([*batches, *batches]), index_interval_bytes=0)
     assert scan.stop is ScanStop.INDEX_ORDER
     assert "does not rise" in scan.reason
 
@@ -82,13 +78,13 @@ def test_an_offset_that_does_not_fit_stops_a_scan(offset):
     base = 5
     near = BatchSpec(records=(RecordSpec(key=b"k", value=b"v"),), base_offset=base)
     far = dataclasses.replace(near, base_offset=base + offset)
-    scan = scan_of(encode([near, far]), base_offset=base)
+    scan = scan_of(encoded([near, far]), base_offset=base)
     assert scan.stop is ScanStop.OVERFLOW
     assert scan.batches == 1
 
 
 def test_an_index_without_room_stops_a_scan():
-    data = encode(some_batches(count=5, records=5, base_offset=0))
+    data = encoded(some_batches(count=5, records=5, base_offset=0))
     scan = scan_of(data, index_interval_bytes=0, max_index_bytes=12)
     assert scan.stop is ScanStop.INDEX_FULL
 
@@ -101,7 +97,7 @@ def test_new_leader_epochs_are_noted_with_their_first_offsets():
         for offset, epoch in enumerate([2, 2, 5, 3, 5, 7])
     ]
     for window_bytes in (1, 1 << 20):
-        scan = scan_of(encode(batches), window_bytes=window_bytes)
+        scan = scan_of(encoded(batches), window_bytes=window_bytes)
         assert scan.epochs.tolist() == [[2, 0], [5, 2], [7, 5]]
 
 

@@ -25,10 +25,11 @@ from storage_core.log.producer_snapshot import ProducerEntry
 from tests.kit import builders
 from tests.kit.decode import DecodedBatch, decode_segment
 from tests.kit.golden_data import goldens
+from tests.kit.legacy import encoded
 from tests.kit.one_partition import load_partition
 from tests.reference.compaction import AbortedTxn as ReferenceAbortedTxn
 from tests.reference.compaction import Transactions, is_control
-from tests.storage_core.log.windows import windows_of
+from tests.storage_core.records.memory_file import windows_of
 
 PRODUCERS = [7, 8, 2**62]
 
@@ -102,7 +103,7 @@ def by_the_model(
 
 
 def rows_of(batches: list[builders.BatchSpec]) -> TransactionRows:
-    parts = [TransactionRows.select(window.batches)[1] for window in windows_of(batches)]
+    parts = [TransactionRows.select(window.batches)[1] for window in windows_of(encoded(batches))]
     return TransactionRows.concatenate(parts)
 
 
@@ -116,33 +117,22 @@ def test_the_tracker_decides_as_the_model_does(history):
     assert (discard.tolist(), [asdict(entry) for entry in ended]) == by_the_model(decoded, entries)
 
 
+@pytest.mark.parametrize(
+    "comes_late", [False, True], ids=["known before", "just before its batches"]
+)
 @given(histories())
-def test_a_tracker_that_was_saved_goes_on_as_if_it_had_not_been(history):
+def test_a_tracker_that_was_saved_goes_on_as_if_it_had_not_been(comes_late, history):
     batches, entries, cuts = history
-    whole = TransactionTracker()
+    whole, tracker = TransactionTracker(), TransactionTracker()
     whole.add_aborted(entries)
     expected, expected_ended = whole.decide(rows_of(batches))
-    tracker = TransactionTracker()
-    tracker.add_aborted(entries)
+    if not comes_late:
+        tracker.add_aborted(entries)
     discard, ended = [], []
     for start, end in zip([0, *cuts], [*cuts, len(batches)], strict=True):
         tracker = TransactionTracker.from_state(json.loads(json.dumps(tracker.state())))
-        some_discard, some_ended = tracker.decide(rows_of(batches[start:end]))
-        discard += some_discard.tolist()
-        ended += some_ended
-    assert (discard, ended) == (expected.tolist(), expected_ended)
-
-
-@given(histories())
-def test_entries_may_come_just_before_the_batches_that_need_them(history):
-    batches, entries, cuts = history
-    whole = TransactionTracker()
-    whole.add_aborted(entries)
-    expected, expected_ended = whole.decide(rows_of(batches))
-    tracker = TransactionTracker()
-    discard, ended = [], []
-    for start, end in zip([0, *cuts], [*cuts, len(batches)], strict=True):
-        tracker.add_aborted(entry for entry in entries if start <= entry.first_offset < end)
+        if comes_late:
+            tracker.add_aborted(entry for entry in entries if start <= entry.first_offset < end)
         some_discard, some_ended = tracker.decide(rows_of(batches[start:end]))
         discard += some_discard.tolist()
         ended += some_ended
@@ -156,7 +146,7 @@ def test_only_transactional_and_control_batches_matter():
         Step(7, "plain").batch(2),
         Step(7, "COMMIT").batch(3),
     ]
-    (window,) = windows_of(batches)
+    (window,) = windows_of(encoded(batches))
     rows, selected = TransactionRows.select(window.batches)
     assert rows.tolist() == [1, 3]
     assert selected.columns.tolist() == [[7, 7], [1, 3], [DATA, ControlType.COMMIT]]
@@ -217,7 +207,7 @@ def visible_offsets(entries: list[AbortedTxn], first: int = 0, window_bytes: int
     view = TransactionTracker(entries)
     return [
         int(offset)
-        for window in windows_of(LOG[first:], window_bytes=window_bytes)
+        for window in windows_of(encoded(LOG[first:]), window_bytes=window_bytes)
         for offset in window.batches.base_offset[view.visible(window.batches)]
     ]
 

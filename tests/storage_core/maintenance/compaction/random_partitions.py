@@ -13,8 +13,8 @@ from storage_core.log.producer_snapshot import encode_producer_snapshot
 from storage_core.log.producer_state import ProducerState, events_of_windows
 from tests.kit import builders
 from tests.kit.directories import AbortedTxnSpec, SegmentSpec, write_partition
-from tests.kit.legacy import AnyBatch, LegacyMessage, LegacySet
-from tests.storage_core.log.windows import windows_of
+from tests.kit.legacy import AnyBatch, LegacyMessage, LegacySet, encoded
+from tests.storage_core.records.memory_file import windows_of
 
 PRODUCERS = (1000, 2000, 3000)
 KEYS = (b"a", b"b", b"c", b"d", b"", b"k" * 70, None)
@@ -91,7 +91,7 @@ class RandomLog:
         state.replay(
             "segment",
             events_of_windows(
-                windows_of([batch for batches in self.segments for batch in batches])
+                windows_of(encoded(batch for batches in self.segments for batch in batches))
             ),
         )
         snapshot = encode_producer_snapshot(state.producers.values())

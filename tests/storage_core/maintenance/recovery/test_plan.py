@@ -191,13 +191,6 @@ def test_only_segments_from_the_recovery_point_on_are_read(tmp_path):
     assert isinstance(log.operations[-1], SyncDirectory)
 
 
-def test_what_is_not_kafkas_is_left_alone(tmp_path):
-    directory = write_log(tmp_path / "t-0", 0)
-    (directory / "foo.txt").write_bytes(b"mine")
-    recover_partition(directory, **SETTINGS)
-    assert (directory / "foo.txt").read_bytes() == b"mine"
-
-
 @pytest.mark.parametrize("name", ["notes.cleaned", "leader-epoch-checkpoint.swap"])
 def test_unfinished_files_of_no_segment_are_refused_as_kafka_refuses_them(tmp_path, name):
     directory = write_log(tmp_path / "t-0", 0)

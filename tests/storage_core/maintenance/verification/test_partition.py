@@ -368,10 +368,6 @@ def _findings_of(name: str, tmp_path: Path, *, is_deep: bool) -> list:
     return root.findings(is_deep=is_deep, now_ms=case["clock_ms"] + 3_600_000)
 
 
-def test_segments_of_the_sample_are_what_other_tests_take_them_for():
-    assert [spec.base_offset for spec in segments()] == [0, 10, 20, 30]
-
-
 @pytest.mark.item("IDX-16")
 @pytest.mark.parametrize(
     ("suffix", "content", "code"),
