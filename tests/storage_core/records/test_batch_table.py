@@ -1,17 +1,36 @@
-"""What the headers of batches say, column by column."""
+"""Batches and records as columns: what headers say, and what records do."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from storage_core.formats.batch_v2 import NO_TIMESTAMP, TimestampType
+from storage_core.errors import InvalidRecordError
+from storage_core.formats.batch_v2 import NO_TIMESTAMP, Codec, TimestampType
 from storage_core.kernels import batch_scan
+from storage_core.records import payload as payload_module
 from storage_core.records.batch_table import BatchTable
-from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
+from storage_core.records.payload import Limits, RecordColumns, decode_header_key, decode_records
+from storage_core.records.reader import Window
+from tests.kit import damage
+from tests.kit.builders import (
+    SOME_TIME_MS,
+    BatchSpec,
+    RecordSpec,
+    encode_batch,
+    encode_record,
+    encode_varint,
+    segment_bytes,
+    some_batches,
+)
+from tests.kit.decode import decode_segment
+from tests.kit.golden_data import Golden, goldens
 from tests.kit.strategies import segments
-from tests.storage_core.records.memory_file import only_window_of
+from tests.storage_core.records.memory_file import FILE, only_window_of
 
 
 def table_of(specs: list[BatchSpec]) -> BatchTable:
@@ -109,3 +128,237 @@ def test_rows_are_a_view():
     part = table.rows(1, 3)
     assert part.size.tolist() == [2, 3]
     assert part.columns.base is table.columns
+
+
+LIMITS = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=2**24)
+GOOD = encode_batch(some_batches(count=1, records=2)[0])
+Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def columns_of(
+    window: Window, *, wanted: list[bool] | None = None, limits: Limits = LIMITS
+) -> list[RecordColumns]:
+    chosen = np.ones(len(window.batches), bool) if wanted is None else np.array(wanted)
+    return list(decode_records(window, chosen, limits))
+
+
+def rows_of(columns: RecordColumns) -> list[Row]:
+    headers = [
+        [(header["key"], header["value"]) for header in of_record]
+        for of_record in columns.headers().to_pylist()
+    ]
+    return list(
+        zip(
+            columns.offset.tolist(),
+            columns.timestamp.tolist(),
+            columns.keys().to_pylist(),
+            columns.values().to_pylist(),
+            headers,
+            strict=True,
+        )
+    )
+
+
+def expected_rows(segment: bytes) -> list[Row]:
+    return [
+        (
+            record.offset,
+            record.timestamp,
+            record.key,
+            record.value,
+            [(name.decode("utf-8", "replace"), value) for name, value in record.headers],
+        )
+        for batch in decode_segment(segment)[0]
+        for record in batch.records
+    ]
+
+
+@pytest.mark.thorough
+@pytest.mark.item("FMT-04", "FMT-05", "FMT-09")
+@given(specs=segments(max_batches=4).filter(bool))
+def test_columns_are_what_the_obvious_decoder_finds(specs):
+    segment = segment_bytes(specs)
+    (columns,) = columns_of(only_window_of(segment))
+    assert rows_of(columns) == expected_rows(segment)
+    assert len(columns) == sum(len(spec.records) for spec in specs)
+    numbers = [row for row, spec in enumerate(specs) for _ in spec.records]
+    assert columns.batch.tolist() == numbers
+    for array in (columns.keys(), columns.values(), columns.headers()):
+        array.validate(full=True)
+
+
+@pytest.mark.parametrize("golden", goldens("dump-*"), ids=lambda golden: golden.name)
+def test_columns_of_kafkas_segments_are_what_the_obvious_decoder_finds(
+    golden: Golden, tmp_path: Path
+):
+    for log in sorted(golden.unpack(tmp_path).glob("*.log")):
+        segment = log.read_bytes()
+        found = [row for part in columns_of(only_window_of(segment)) for row in rows_of(part)]
+        assert found == expected_rows(segment)
+
+
+@pytest.mark.thorough
+@given(specs=segments(max_batches=6).filter(bool), budget=st.sampled_from([0, 1, 60, 300]))
+def test_a_small_arena_gives_the_same_records(specs, budget):
+    segment = segment_bytes(specs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payload_module, "ARENA_BUDGET_BYTES", budget)
+        parts = columns_of(only_window_of(segment))
+    assert [row for part in parts for row in rows_of(part)] == expected_rows(segment)
+    if budget == 0:
+        compressed = sum(spec.codec is not Codec.NONE for spec in specs)
+        assert len(parts) in {compressed, compressed + 1}
+
+
+def test_only_the_wanted_batches_are_decoded():
+    specs = some_batches(count=4, records=2)
+    window = only_window_of(segment_bytes(specs))
+    (columns,) = columns_of(window, wanted=[False, True, False, True])
+    assert columns.offset.tolist() == [2, 3, 6, 7]
+    assert columns.batch.tolist() == [1, 1, 3, 3]
+    assert columns.keys().to_pylist() == [b"key-2", b"key-3", b"key-6", b"key-7"]
+    (nothing,) = columns_of(window, wanted=[False] * 4)
+    assert (len(nothing), nothing.headers().to_pylist()) == (0, [])
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4], ids=["none", "lz4"])
+def test_chosen_records_are_selected(codec):
+    headers = (("h", b"1"),)
+    records = tuple(RecordSpec(key=b"%d" % i, headers=headers * i) for i in range(4))
+    (columns,) = columns_of(only_window_of(encode_batch(BatchSpec(records=records, codec=codec))))
+    chosen = columns.select(columns.offset % 2 == 1)
+    assert chosen.keys().to_pylist() == [b"1", b"3"]
+    assert [len(of_record) for of_record in chosen.headers().to_pylist()] == [1, 3]
+
+
+@pytest.mark.item("FMT-05")
+def test_timestamps_may_fall_and_the_brokers_replace_them():
+    times = [SOME_TIME_MS + 5, SOME_TIME_MS - 7, -1, 2**45]
+    created = BatchSpec(records=tuple(RecordSpec(timestamp=time) for time in times))
+    stamped = dataclasses.replace(
+        created,
+        base_offset=4,
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        max_timestamp=SOME_TIME_MS + 99,
+    )
+    (columns,) = columns_of(only_window_of(segment_bytes([created, stamped])))
+    assert columns.timestamp.tolist() == times + [SOME_TIME_MS + 99] * 4
+
+
+@pytest.mark.item("FMT-06")
+@pytest.mark.parametrize("horizon", [0, SOME_TIME_MS + 86_400_000, 2**45])
+def test_a_delete_horizon_changes_no_timestamp(horizon):
+    times = [SOME_TIME_MS + 5, SOME_TIME_MS - 7, 2**44]
+    spec = BatchSpec(
+        records=tuple(RecordSpec(timestamp=time) for time in times), delete_horizon_ms=horizon
+    )
+    (columns,) = columns_of(only_window_of(encode_batch(spec)))
+    assert columns.timestamp.tolist() == times
+
+
+@pytest.mark.item("FMT-07")
+def test_sequences_of_records_wrap_from_the_largest_to_zero():
+    idempotent = BatchSpec(
+        records=(RecordSpec(),) * 6, producer_id=1, producer_epoch=0, base_sequence=2147483645
+    )
+    plain = BatchSpec(records=(RecordSpec(),), base_offset=6)
+    gaps = dataclasses.replace(
+        idempotent,
+        records=(RecordSpec(offset_delta=1), RecordSpec(offset_delta=4)),
+        base_offset=7,
+        base_sequence=2147483646,
+    )
+    # Anything below zero is none, for a record.
+    odd = dataclasses.replace(plain, base_offset=12, base_sequence=-5)
+    (columns,) = columns_of(only_window_of(segment_bytes([idempotent, plain, gaps, odd])))
+    assert columns.sequence.tolist() == [
+        *(2147483645, 2147483646, 2147483647, 0, 1, 2),
+        -1,
+        *(2147483647, 2),
+        -1,
+    ]
+
+
+@pytest.mark.item("FMT-09")
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=["none", "zstd"])
+def test_headers_keep_their_order_repeats_nulls_and_empty_names(codec):
+    headers = (("b", b"1"), ("a", None), ("b", b"1"), ("", b""), ("ä€𝄞", b"\xff"))
+    spec = BatchSpec(records=(RecordSpec(), RecordSpec(headers=headers)), codec=codec)
+    (columns,) = columns_of(only_window_of(encode_batch(spec)))
+    assert columns.headers().type == pa.list_(
+        pa.struct([("key", pa.string()), ("value", pa.binary())])
+    )
+    assert [rows[4] for rows in rows_of(columns)] == [[], list(headers)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (b"\xff", "\ufffd"),
+        (b"a\xfe\xffb", "a\ufffd\ufffdb"),
+        (b"\xc3", "\ufffd"),
+        (b"\xc3\xa4\xc3", "ä\ufffd"),
+        (b"\xe2\x82", "\ufffd"),
+        (b"\xf0\x9d\x84x", "\ufffdx"),
+        (b"\xc0\x80", "\ufffd\ufffd"),
+        # Encoded surrogates: one for each, unlike in Python.
+        (b"\xed\xa0\x80", "\ufffd"),
+        (b"\xed\xa0\x80\xed\xbf\xbf", "\ufffd\ufffd"),
+        (b"\xed\xa0x", "\ufffdx"),
+        (b"\xed\x9f\xbf", "\ud7ff"),
+    ],
+)
+def test_names_that_are_no_utf_8_are_read_as_java_reads_them(name, text):
+    assert decode_header_key(name) == text
+    body = b"\0\0\0\1\1\2" + encode_varint(len(name)) + name + encode_varint(-1)
+    named = encode_varint(len(body)) + body
+    plain = encode_record(RecordSpec(headers=(("ok", b"v"),)), timestamp_delta=0, offset_delta=1)
+    spec = BatchSpec(record_count=2, last_offset_delta=1)
+    (columns,) = columns_of(only_window_of(damage.with_payload(spec, named + plain)))
+    assert columns.headers().to_pylist() == [
+        [{"key": text, "value": None}],
+        [{"key": "ok", "value": b"v"}],
+    ]
+
+
+@pytest.mark.item("FMT-10", "FMT-11")
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP], ids=["none", "gzip"])
+@pytest.mark.parametrize("bad", damage.BadRecord, ids=lambda bad: bad.value)
+def test_a_malformed_record_is_told_with_its_place(bad, codec):
+    window = only_window_of(
+        GOOD + damage.bad_record(bad, BatchSpec(base_offset=2, codec=codec)) + GOOD
+    )
+    with pytest.raises(InvalidRecordError, match="batch at offset 2, a record whose") as caught:
+        columns_of(window)
+    assert (caught.value.file, caught.value.position) == (FILE, len(GOOD))
+    assert len(columns_of(window, wanted=[True, False, True])[0]) == 4
+
+
+@pytest.mark.item("FMT-11")
+@pytest.mark.parametrize("count", [1, 3], ids=["too few", "too many"])
+def test_a_lying_count_is_told_with_its_place(count):
+    window = only_window_of(GOOD + damage.with_lying_count(GOOD, count))
+    with pytest.raises(InvalidRecordError, match="batch at offset 0") as caught:
+        columns_of(window)
+    assert (caught.value.file, caught.value.position) == (FILE, len(GOOD))
+
+
+@pytest.mark.item("FMT-11")
+def test_bytes_after_the_last_record_are_told_with_their_place():
+    (spec,) = some_batches(count=1, records=2)
+    window = only_window_of(GOOD + damage.with_trailing_bytes(spec, b"12345"))
+    with pytest.raises(InvalidRecordError, match="bytes after the last record") as caught:
+        columns_of(window)
+    assert caught.value.position == len(GOOD)
+
+
+@pytest.mark.item("FMT-29")
+def test_a_decompressed_record_above_the_limit_is_told_with_its_place():
+    limits = Limits(max_record_bytes=64 * 1024, max_batch_bytes=2**24)
+    bomb = BatchSpec(records=(RecordSpec(value=bytes(2**20)),), codec=Codec.GZIP)
+    window = only_window_of(GOOD + encode_batch(bomb))
+    with pytest.raises(InvalidRecordError, match=r"max\.decompressed\.message\.bytes") as caught:
+        columns_of(window, limits=limits)
+    assert (caught.value.file, caught.value.position) == (FILE, len(GOOD))
+    plain = encode_batch(dataclasses.replace(bomb, codec=Codec.NONE))
+    assert len(columns_of(only_window_of(plain), limits=limits)[0]) == 1

@@ -1,20 +1,26 @@
+"""A broker's log directory: its marker, checkpoints, lock and the commits of its tasks."""
+
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage_core import local_files
 from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
-from storage_core.commit import CommitPlan, WriteFile
-from storage_core.commit.claim import hold_claim, set_aside_claim
+from storage_core.commit import CommitPlan, DeleteFile, WriteFile, scratch
+from storage_core.commit import claim as commit_claim
+from storage_core.commit.claim import create_claim, hold_claim, revoke_claim, set_aside_claim
 from storage_core.commit.scratch import claim_path, scratch_folder, scratch_home, sweep_scratch
-from storage_core.commit.trash import read_raised
+from storage_core.commit.trash import list_commits, read_commit, read_raised
 from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -26,13 +32,15 @@ from storage_core.filenames import (
     log_file,
 )
 from storage_core.roots import broker
-from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
+from storage_core.roots.broker import BrokerAccess, BrokerRoot, HeldBrokerRoot
 from storage_core.roots.killed_runs import changed_partitions, observe_partitions
+from storage_core.roots.root import Prepare, Prepared, root_of
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import MARKER_OF_OURS
+from tests.pylog_spark.tasks.pipeline import proof_of
 
 MARKER = b'{"version":0,"brokerEpoch":11}'
 OURS, FOREIGN = TopicPartition("ours", 0), TopicPartition("foreign", 3)
@@ -687,3 +695,182 @@ def test_a_directory_that_a_broker_holds_is_refused(directory):
         assert read_tree(directory) == before
     finally:
         holder.communicate()
+
+
+RESULT = {"next_offset": 7}
+
+
+@pytest.mark.parametrize(
+    ("location", "root"),
+    [
+        ("/var/lib/kafka/t-0", "/var/lib/kafka"),
+        ("/disks/#1/kafka/t-0", "/disks/#1/kafka"),
+        ("managed+/disks/#1/m/t-0#generation=12", "/disks/#1/m"),
+        ("managed+s3://bucket/m/t-0#generation=12", "s3://bucket/m"),
+        ("managed+s3://bucket/m/t-0", "s3://bucket/m"),
+    ],
+)
+def test_the_root_of_a_partition_is_what_lies_above_it(location, root):
+    assert root_of(location) == root
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> BrokerAccess:
+    """The log directory of a partition whose commit is allowed."""
+    (tmp_path / "t-0").mkdir()
+    access = BrokerAccess(run_id="run", lock=proof_of(tmp_path), shared=str(tmp_path))
+    create_claim(claim_of(access))
+    return access
+
+
+@pytest.fixture
+def claimed(access: BrokerAccess) -> Path:
+    return claim_of(access)
+
+
+def claim_of(access: BrokerAccess) -> Path:
+    return scratch.claim_path(access.shared, Path(access.shared or "", "t-0"), access.run_id)
+
+
+def plan_for(path: Path) -> CommitPlan:
+    steps = (DeleteFile(name="a", reason="r"), DeleteFile(name="b", reason="r"))
+    return CommitPlan(location=str(path.parent / "t-0"), operations=steps)
+
+
+def begin(path: Path) -> None:
+    """Leave what an attempt leaves that is killed when it has written down what it will do."""
+    with hold_claim(path) as claim:
+        claim.begin(plan_for(path), RESULT)
+
+
+def commit(access: BrokerAccess, prepare: Prepare | None = None) -> dict[str, Any]:
+    plan = plan_for(claim_of(access))
+    ready = Prepared(plan=plan, result=RESULT)
+    return access.commit(plan.location, "compact", prepare or (lambda _: ready))
+
+
+def lose_lock(_: object) -> None:
+    raise GuardRefusedError("LOCK_LOST", "the lock file cannot be looked at")
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.item("FLT-10")
+def test_a_commit_that_fails_may_have_touched_files(access, claimed):
+    (claimed.parent / "t-0" / "b").mkdir()
+    row = commit(access)
+    assert (row["error_class"], row["touched"]) == ("StorageError", True)
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+@pytest.mark.parametrize("call", ["open", "fstat", "pread"])
+def test_a_claim_that_the_disk_does_not_give_back_may_have_been_begun(
+    access, claimed, monkeypatch, call
+):
+    begin(claimed)
+    monkeypatch.setattr(commit_claim.os, call, fail)
+    row = commit(access)
+    monkeypatch.undo()
+    assert (row["error_class"], row["touched"]) == ("StorageError", True)
+    assert row["error"] == f"{claimed}: Input/output error"
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_a_claim_that_cannot_be_locked_may_have_been_begun(access, claimed, monkeypatch):
+    begin(claimed)
+    monkeypatch.setattr(commit_claim.fcntl, "flock", fail)
+    row = commit(access)
+    assert (row["error_class"], row["touched"]) == ("StorageError", True)
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_a_claim_that_cannot_be_shortened_is_begun(access, claimed, monkeypatch):
+    begin(claimed)
+    with claimed.open("ab") as file:
+        file.write(b'{"done":')
+    monkeypatch.setattr(commit_claim.os, "ftruncate", fail)
+    row = commit(access)
+    assert (row["error_class"], row["touched"]) == ("StorageError", True)
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_a_claim_that_cannot_be_understood_may_have_been_begun(access, claimed):
+    claimed.write_bytes(b"nonsense\n")
+    row = commit(access)
+    assert (row["error_class"], row["touched"]) == ("ManifestError", True)
+
+
+@pytest.mark.item("FLT-14")
+def test_what_one_attempt_began_the_next_one_finishes_and_does_not_plan_again(access, claimed):
+    begin(claimed)
+    (claimed.parent / "t-0" / "a").touch()
+    assert commit(access, fail) == RESULT
+    assert not (claimed.parent / "t-0" / "a").exists()
+
+
+def test_what_a_commit_takes_away_is_in_the_trash_of_its_run(access, tmp_path):
+    directory = tmp_path / "t-0"
+    (directory / "a").write_bytes(b"kept")
+    run_folder = tmp_path / "trash" / "run"
+    assert commit(replace(access, trash=run_folder)) == RESULT
+    (folder,) = list_commits(run_folder)
+    trashed = read_commit(folder)
+    assert (trashed.run_id, trashed.action, trashed.directory) == ("run", "compact", directory)
+    assert trashed.kept_path("a").read_bytes() == b"kept"
+    assert not (directory / "a").exists()
+
+
+@pytest.mark.item("FLT-10", "CMP-40")
+def test_an_attempt_that_comes_when_the_run_is_over_has_touched_nothing(access, claimed):
+    revoke_claim(claimed)
+    row = commit(access)
+    assert (row["error_class"], row["touched"]) == ("GuardRefusedError", False)
+    assert "RUN_IS_OVER" in row["error"]
+
+
+@pytest.mark.item("FLT-10", "CMP-40")
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_an_attempt_without_the_lock_says_whether_another_one_may_have_begun(
+    access, claimed, monkeypatch, is_begun
+):
+    if is_begun:
+        begin(claimed)
+    monkeypatch.setattr(broker, "share_lock", lose_lock)
+    row = commit(access)
+    assert (row["error_class"], row["touched"]) == ("GuardRefusedError", is_begun)
+    assert "LOCK_LOST" in row["error"]
+
+
+def test_who_only_looks_at_a_claim_leaves_the_line_that_was_cut_off(access, claimed):
+    begin(claimed)
+    with claimed.open("ab") as file:
+        file.write(b'{"done":')
+    content = claimed.read_bytes()
+    with hold_claim(claimed) as claim:
+        assert claim.is_begun
+    assert claimed.read_bytes() == content
+
+
+@pytest.mark.item("FLT-14")
+def test_attempts_that_write_nothing_down_work_one_after_the_other(access, claimed):
+    location = str(claimed.parent / "t-0")
+    with access.alone(location) as store:
+        assert store.location == location
+        with claimed.open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with access.alone(location):
+        pass
+    assert claimed.read_bytes() == b""
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_an_attempt_that_comes_when_the_run_is_over_does_not_begin(access, claimed, monkeypatch):
+    location = str(claimed.parent / "t-0")
+    revoke_claim(claimed)
+    with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), access.alone(location):
+        raise AssertionError
+    monkeypatch.setattr(broker, "share_lock", lose_lock)
+    with pytest.raises(GuardRefusedError, match="LOCK_LOST"), access.alone(location):
+        raise AssertionError
