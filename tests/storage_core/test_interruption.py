@@ -34,7 +34,6 @@ def run(code: str, *numbers: int, cwd: Path | None = None) -> tuple[int, str, st
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         try:
             for number in numbers:
                 assert process.stdout.readline() == "ready\n"
@@ -232,7 +231,6 @@ threading.Event().wait()
     with subprocess.Popen(
         [*ignoring, sys.executable, "-c", BEGIN + code], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         try:
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGTERM)

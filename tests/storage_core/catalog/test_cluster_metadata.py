@@ -33,9 +33,7 @@ def names(metadata: ClusterMetadata) -> set[str]:
 
 
 @pytest.mark.parametrize("name", BROKERS)
-def test_a_brokers_topics_partitions_ids_and_configs_are_what_its_admin_said(
-    name: str, tmp_path: Path
-):
+def test_a_brokers_topics_partitions_ids_and_configs_are_what_its_admin_said(name, tmp_path):
     golden = Golden(name)
     root = golden.unpack(tmp_path)
     metadata = read_cluster_metadata(root / CLUSTER_METADATA_DIRECTORY)

@@ -96,9 +96,7 @@ def test_a_brokers_own_directory_is_read(tmp_path: Path):
     names = {Path(entry.path).name for entry in state.of_kind(DirectoryKind.PARTITION)}
     assert names == set(golden.case["expected"]) - {"__cluster_metadata-0"}
     assert len(state.of_kind(DirectoryKind.METADATA)) == 1
-    assert state.meta_properties is not None
     assert state.meta_properties.directory_id == "ohZNig90xgRlmLmr-NUttg"
-    assert state.clean_shutdown is not None
     assert state.clean_shutdown.broker_epoch == 11
     assert all(entry.topic_id and not entry.problem for entry in state.entries)
 
@@ -194,7 +192,6 @@ def test_an_unreadable_marker_is_a_marker_all_the_same(tmp_path: Path):
     for content in ("", "x" * 100_000):
         (root / ".kafka_cleanshutdown").write_text(content)
         marker = observe_log_directory(root).clean_shutdown
-        assert marker is not None
         assert marker.broker_epoch == -1
 
 

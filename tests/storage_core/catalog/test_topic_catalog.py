@@ -67,14 +67,11 @@ def test_what_the_cluster_knows_counts_with_its_id():
         metadata=cluster({"t": {"cleanup.policy": "compact"}, "plain": {}, "odd": {}})
     )
     entry = catalog.find("t")
-    assert entry is not None
     assert (entry.topic_id, entry.source) == (TOPIC_ID, TopicConfigSource.CLUSTER_METADATA)
     config = catalog.config_for("t")
-    assert config is not None
     assert config.is_compacted
     assert catalog.config_for("plain") == LogConfig()
     odd = catalog.find("odd")
-    assert odd is not None
     assert odd.ignored_keys == ("confluent.tier.enable",)
 
 
@@ -82,7 +79,6 @@ def test_an_internal_topic_of_the_cluster_has_what_the_cluster_says_and_nothing_
     entry = build_topic_catalog(metadata=cluster({"__consumer_offsets": {}})).find(
         "__consumer_offsets"
     )
-    assert entry is not None
     assert entry.source is TopicConfigSource.CLUSTER_METADATA
     assert entry.config_overrides == {}
 
@@ -97,10 +93,8 @@ def test_names_count_after_globs_and_later_globs_after_earlier_ones():
         }
     )
     config = catalog.config_for("orders")
-    assert config is not None
     assert (config.retention_ms, config.segment_ms, config.flush_ms) == (3, 2, 1)
     entry = catalog.find("orders")
-    assert entry is not None
     assert (entry.source, entry.topic_id) == (TopicConfigSource.EXPLICIT, None)
     assert catalog.find("Order") is None
 
@@ -119,14 +113,11 @@ def test_an_export_counts_for_topics_that_the_metadata_does_not_know():
         explicit={"only-*": {"flush.ms": "2"}},
     )
     known, there = catalog.find("t"), catalog.find("only-there")
-    assert known is not None
-    assert there is not None
     assert known.source is TopicConfigSource.CLUSTER_METADATA
     assert known.config_overrides == {"retention.ms": "1"}
     assert there.source is TopicConfigSource.IMPORTED_DUMP
     assert (there.topic_id, there.ignored_keys) == (None, ("confluent.tier.enable",))
     config = catalog.config_for("only-there")
-    assert config is not None
     assert (config.retention_ms, config.flush_ms, config.segment_ms) == (8, 2, 5)
     assert pickle.loads(pickle.dumps(catalog)) == catalog
 
@@ -138,20 +129,16 @@ def test_what_is_said_overrides_the_cluster_key_by_key():
         settings={"flush.ms": "3"},
     )
     config = catalog.config_for("t")
-    assert config is not None
     assert (config.retention_ms, config.segment_ms, config.flush_ms) == (1, 2, 3)
     entry = catalog.find("t")
-    assert entry is not None
     assert (entry.source, entry.topic_id) == (TopicConfigSource.CLUSTER_METADATA, TOPIC_ID)
 
 
 def test_defaults_are_assumed_only_where_it_was_allowed():
     catalog = build_topic_catalog(assume_defaults=["log-*"], settings={"flush.ms": "3"})
     entry = catalog.find("log-a")
-    assert entry is not None
     assert entry.source is TopicConfigSource.ASSUMED
     config = catalog.config_for("log-a")
-    assert config is not None
     assert (config.flush_ms, CleanupPolicy.DELETE in config.cleanup_policy) == (3, True)
     assert catalog.config_for("a") is None
 
@@ -169,7 +156,6 @@ def test_broker_wide_settings_stand_behind_every_topic_in_kafkas_order():
     def retention(topic: str, **sources: object) -> tuple[int, int, int]:
         catalog = build_topic_catalog(metadata=metadata, **sources)  # type: ignore[arg-type]
         config = catalog.config_for(topic)
-        assert config is not None
         return config.retention_ms, config.segment_bytes, config.segment_ms
 
     week = 604_800_000
@@ -261,7 +247,6 @@ def test_what_is_said_of_many_topics_lets_no_record_of_an_internal_topic_go(sour
     catalog = build_topic_catalog(**sources)
     for topic in INTERNAL_TOPICS:
         config = catalog.config_for(topic)
-        assert config is not None
         assert config == LogConfig.from_topic_overrides(INTERNAL_TOPICS[topic])
         assert config.is_compacted or config.retention_ms == config.retention_bytes == -1
 
@@ -274,7 +259,6 @@ def test_an_internal_topic_has_what_its_own_name_says():
         }
     )
     config = catalog.config_for("__consumer_offsets")
-    assert config is not None
     assert (config.is_compacted, CleanupPolicy.DELETE in config.cleanup_policy) == (True, True)
     assert (config.retention_ms, config.segment_ms) == (7, 5)
     assert config.segment_bytes == 104_857_600
@@ -482,5 +466,4 @@ def test_what_kafka_keeps_is_nobody_elses():
 )
 def test_one_entry_that_only_another_system_has_is_enough(entry, product):
     found = find_foreign_format([*KAFKAS, entry])
-    assert found is not None
     assert (found.product, found.evidence) == (product, entry)

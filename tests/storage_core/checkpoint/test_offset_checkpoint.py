@@ -235,9 +235,7 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_or_the_new_file(
         pytest.param(b"\n" * 1_200_000, "expected a number", id="nothing"),
     ],
 )
-def test_a_file_of_any_content_takes_no_multiple_of_its_size(
-    content: bytes, reason: str, monkeypatch
-):
+def test_a_file_of_any_content_takes_no_multiple_of_its_size(content, reason, monkeypatch):
     monkeypatch.setattr("storage_core.checkpoint.checkpoints.MAX_ENTRIES", 1000)
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=reason):

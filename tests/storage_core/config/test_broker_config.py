@@ -45,9 +45,7 @@ NUMBERS = [
     ("key", "default", "lowest", "highest"), NUMBERS, ids=[row[0] for row in NUMBERS]
 )
 @pytest.mark.item("CFG-32", "CFG-34", "CFG-35", "CFG-36")
-def test_a_broker_number_has_kafkas_default_and_bounds(
-    key: str, default: int, lowest: int, highest: int
-):
+def test_a_broker_number_has_kafkas_default_and_bounds(key, default, lowest, highest):
     field = key.replace(".", "_")
     assert getattr(BrokerConfig(), field) == default
     for value in (lowest, highest):
@@ -74,9 +72,7 @@ def test_every_broker_key_is_tested_here():
         pytest.param({"log.dirs": "/a , /b,/a", "log.dir": "/c"}, ("/a", "/b"), id="repeats fold"),
     ],
 )
-def test_log_directories_come_from_the_list_or_the_old_key(
-    settings: dict[str, str], directories: tuple[str, ...]
-):
+def test_log_directories_come_from_the_list_or_the_old_key(settings, directories):
     assert BrokerConfig.from_settings(settings).directories == directories
 
 
@@ -213,9 +209,7 @@ ROWS = [
     ("key", "field", "default", "accepted", "refused"), ROWS, ids=[row[0] for row in ROWS]
 )
 @pytest.mark.item("CFG-25", "CFG-26", "CFG-27", "CFG-28", "CFG-29", "CFG-30", "CFG-33")
-def test_a_cleaner_key_has_its_default_and_bounds(
-    key: str, field: str, default: object, accepted: dict[str, object], refused: list[str]
-):
+def test_a_cleaner_key_has_its_default_and_bounds(key, field, default, accepted, refused):
     assert getattr(CleanerConfig(), field) == default
     assert CleanerConfig.from_settings({}) == CleanerConfig()
     for text, value in accepted.items():

@@ -152,9 +152,7 @@ def value_of(config: LogConfig, key: str) -> object:
 @pytest.mark.item("CFG-01", "CFG-02", "CFG-03", "CFG-04", "CFG-05", "CFG-06", "CFG-07", "CFG-08")
 @pytest.mark.item("CFG-09", "CFG-10", "CFG-11", "CFG-12", "CFG-13", "CFG-14", "CFG-15", "CFG-16")
 @pytest.mark.item("CFG-17", "CFG-18", "CFG-19", "CFG-20", "CFG-21", "CFG-22", "CFG-23", "CFG-24")
-def test_a_topic_key_has_kafkas_default_and_bounds(
-    key: str, default: object, accepted: dict[str, object], refused: list[str], item: str
-):
+def test_a_topic_key_has_kafkas_default_and_bounds(key, default, accepted, refused, item):
     assert value_of(LogConfig(), key) == default
     assert value_of(LogConfig.from_topic_overrides({}), key) == default
     # The largest lag goes with any smallest one.
@@ -174,9 +172,7 @@ def test_every_topic_key_has_a_row_here():
 
 @pytest.mark.parametrize(("broker_key", "text", "key", "value"), BROKER_ROWS)
 @pytest.mark.item("CFG-37")
-def test_a_broker_key_is_the_default_of_its_topic_key(
-    broker_key: str, text: str, key: str, value: object
-):
+def test_a_broker_key_is_the_default_of_its_topic_key(broker_key, text, key, value):
     assert value_of(LogConfig.from_topic_overrides({}, broker={broker_key: text}), key) == value
 
 

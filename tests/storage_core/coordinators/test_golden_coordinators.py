@@ -34,9 +34,7 @@ def events_of(root: Path, topic: str) -> list[ReplayedRecord | TransactionEnd]:
 
 @pytest.mark.item("REP-16", "REP-17")
 @pytest.mark.parametrize("name", ["broker-dir", "broker-dir-unclean"])
-def test_the_offsets_that_are_committed_are_those_that_the_broker_answered(
-    name: str, tmp_path: Path
-):
+def test_the_offsets_that_are_committed_are_those_that_the_broker_answered(name, tmp_path):
     golden = Golden(name)
     image = GroupImage()
     for event in events_of(golden.unpack(tmp_path), "__consumer_offsets"):
@@ -117,9 +115,7 @@ def observe(directory: Path) -> ObservedLog:
 
 @pytest.mark.item("REP-18")
 @pytest.mark.parametrize("golden", goldens("clean-txn-*"), ids=lambda golden: golden.name)
-def test_a_copy_without_producer_snapshots_has_the_same_open_transactions(
-    golden: Golden, tmp_path: Path
-):
+def test_a_copy_without_producer_snapshots_has_the_same_open_transactions(golden, tmp_path):
     directory = golden.unpack(tmp_path)
     whole = observe(directory)
     for path in directory.glob(f"*{SNAPSHOT_SUFFIX}"):

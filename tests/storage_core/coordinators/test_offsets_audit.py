@@ -40,9 +40,7 @@ def audit(
         pytest.param(21, 0, 0, (CommitFinding.BEYOND_LOG_END,), id="beyond the log end"),
     ],
 )
-def test_a_commit_has_its_lag_and_its_place(
-    offset: int, lag: int, high_watermark_lag: int, findings: tuple[CommitFinding, ...]
-):
+def test_a_commit_has_its_lag_and_its_place(offset, lag, high_watermark_lag, findings):
     (place,) = audit(commit(0, offset))
     assert (place.lag, place.high_watermark_lag) == (lag, high_watermark_lag)
     assert place.findings == findings

@@ -148,18 +148,14 @@ LOOKS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("batches", [0, BATCHES], ids=["empty", "with records"])
-def test_a_look_does_not_read_the_hole_of_an_index(
-    look: str, batches: int, tmp_path: Path, bytes_read: Counter[str]
-):
+def test_a_look_does_not_read_the_hole_of_an_index(look, batches, tmp_path, bytes_read):
     LOOKS[look](preallocate(partition(tmp_path, batches)))
     read = sum(count for name, count in bytes_read.items() if "index" in name)
     assert read <= MOST_READ
 
 
 @pytest.mark.parametrize("look", sorted(LOOKS.keys() - {"verify"}))
-def test_zeros_that_were_written_are_searched_through(
-    look: str, tmp_path: Path, bytes_read: Counter[str]
-):
+def test_zeros_that_were_written_are_searched_through(look, tmp_path, bytes_read):
     LOOKS[look](preallocate(partition(tmp_path, BATCHES), with_holes=False))
     read = sum(count for name, count in bytes_read.items() if "index" in name)
     assert read <= 4 * MOST_READ
@@ -183,9 +179,7 @@ def test_holes_written_zeros_and_no_zeros_give_one_answer(look: str, tmp_path: P
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_an_inspection_takes_the_last_entry_before_the_zeros(
-    tmp_path: Path, bytes_read: Counter[str]
-):
+def test_an_inspection_takes_the_last_entry_before_the_zeros(tmp_path, bytes_read):
     directory = preallocate(partition(tmp_path, BATCHES))
     row = inspected(directory)
     assert row["log_end_offset"] == BATCHES
@@ -232,9 +226,7 @@ def test_a_search_page_by_page_answers_as_in_the_whole_file(
     hole=st.integers(0, 40_000),
     piece_bytes=st.integers(1, 90),
 )
-def test_what_is_used_is_all_but_the_zeros_at_the_end(
-    data: bytes, hole: int, piece_bytes: int, tmp_path_factory: Any
-):
+def test_what_is_used_is_all_but_the_zeros_at_the_end(data, hole, piece_bytes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("used")
     (folder / LONG_INDEX).write_bytes(data)
     os.truncate(folder / LONG_INDEX, len(data) + hole)

@@ -279,9 +279,7 @@ def test_the_first_wrong_crc_is_named_and_every_one_is_marked(check_crcs):
 @pytest.mark.item("FMT-01", "FMT-02")
 @in_both_ways(write_header=batch_write.write_header)
 @pytest.mark.parametrize("golden", goldens("dump-*"), ids=lambda golden: golden.name)
-def test_every_header_that_kafka_wrote_is_parsed_and_written_again(
-    write_header, golden: Golden, tmp_path: Path
-):
+def test_every_header_that_kafka_wrote_is_parsed_and_written_again(write_header, golden, tmp_path):
     seen = 0
     for log in sorted(golden.unpack(tmp_path).glob("*.log")):
         segment = log.read_bytes()

@@ -250,7 +250,6 @@ def test_a_folder_that_others_can_replace_is_refused(tmp_path, monkeypatch):
     # With the sticky bit only its owner renames a folder, as in /tmp.
     shared.chmod(0o1777)
     folder = cache_folder.__wrapped__()
-    assert folder is not None
     assert folder.parent == shared / "ours"
 
 

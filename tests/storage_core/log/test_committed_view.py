@@ -59,9 +59,7 @@ def test_between_two_offsets_stand_the_transactions_that_reach_in(log: Transacti
 
 
 @pytest.mark.parametrize("is_index_there", [True, False])
-def test_the_markers_tell_what_aborted_whatever_became_of_the_indexes(
-    tmp_path: Path, is_index_there: bool
-):
+def test_the_markers_tell_what_aborted_whatever_became_of_the_indexes(tmp_path, is_index_there):
     directory = Golden("broker-dir").unpack(tmp_path) / "payments.txn-0"
     store = LocalStore(directory)
     expected = load_committed_view(store, now_ms=NOW_MS)

@@ -158,17 +158,14 @@ def test_a_look_reads_the_oldest_age_and_the_topic_id_and_follows_no_link(tmp_pa
     (directory / segment_file(0, ".timeindex")).write_bytes(bytes(12) + entry + b"torn")
     (directory / PARTITION_METADATA_FILE).write_bytes(b"version: 0")
     look = look_at(directory, needs_age=True, needs_topic_id=True)
-    assert look is not None
     assert (look.oldest_entry, look.metadata, look.are_files) == (entry, b"version: 0", True)
     assert [size for size, _ in look.logs.values()] == [5, 5]
     assert Listings.of_looks([look]).oldest_timestamps.tolist() == [7]
     plain = look_at(directory, needs_age=False, needs_topic_id=False)
-    assert plain is not None
     assert (plain.oldest_entry, plain.metadata) == (None, None)
     assert not plain.has_deleted
     (directory / "x.deleted").symlink_to(directory / LEADER_EPOCH_FILE)
     linked = look_at(directory, needs_age=False, needs_topic_id=False)
-    assert linked is not None
     assert (linked.are_files, linked.has_deleted) == (False, True)
     (tmp_path / "link-0").symlink_to(directory)
     assert look_at(tmp_path / "link-0", needs_age=False, needs_topic_id=False) is None
@@ -448,11 +445,9 @@ def test_a_survey_leaves_open_how_long_records_have_waited_and_where_the_log_end
     config = compacted({"max.compaction.lag.ms": 1, "min.cleanable.dirty.ratio": 1})
     assert config.max_compaction_lag_ms < LONG_MAX
     found = survey_partition(state_of(), config, request(cleaner_offset=500)).cleanable
-    assert found is not None
     assert (found.first_dirty_offset, found.checkpoint_is_invalid) == (500, False)
     assert found.not_due is NotDue.NOTHING_TO_CLEAN
     dirty = survey_partition(state_of(), config, request()).cleanable
-    assert dirty is not None
     assert (dirty.cleanable_bytes, dirty.max_compaction_delay_ms) == (210, 0)
     assert dirty.not_due is NotDue.RATIO_BELOW_MINIMUM
 

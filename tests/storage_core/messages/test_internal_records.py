@@ -1,7 +1,6 @@
 """Fields of messages; records of internal topics that are not what they should be."""
 
 import struct
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -45,7 +44,6 @@ def test_each_version_of_a_commit_has_its_own_fields_behind_either_type_of_key(t
         value = struct.pack(">hq", version, 42) + struct.pack(">i", 5) * has_epoch
         value += b"\x00\x00" + struct.pack(">q", 1_000) + struct.pack(">q", 2_000) * expiry
         fields = decode_internal_record(OFFSETS, key, value).value
-        assert fields is not None
         assert fields.get("leader_epoch", -1) == (5 if has_epoch else -1)
         assert fields.get("expire_timestamp", -1) == (2_000 if expiry else -1)
         assert (fields["offset"], fields["commit_timestamp"]) == (42, 1_000)
@@ -140,9 +138,7 @@ def test_bytes_behind_the_fields_are_ignored_as_by_kafka():
         ),
     ],
 )
-def test_what_cannot_be_decoded_says_why_and_where(
-    key: bytes | None, value: bytes, expected: DecodedRecord
-):
+def test_what_cannot_be_decoded_says_why_and_where(key, value, expected):
     assert decode_internal_record(OFFSETS, key, value) == expected
 
 
@@ -175,9 +171,7 @@ def test_there_is_no_reading_of_a_version_that_is_not_declared():
     st.integers(-1, 5),
     st.binary(max_size=60),
 )
-def test_no_bytes_do_anything_but_decode_or_say_why_not(
-    topic: str, type_id: int, key: bytes, version: int, value: bytes
-):
+def test_no_bytes_do_anything_but_decode_or_say_why_not(topic, type_id, key, version, value):
     if topic == "__cluster_metadata":
         decoded = decode_internal_record(topic, key, md.frame(max(type_id, 0), value))
     else:
@@ -289,9 +283,7 @@ def test_tagged_fields_are_readers_of_their_own_bytes():
         pytest.param(b"\x01", FieldReader.require_end, 0, id="bytes after the end"),
     ],
 )
-def test_a_lie_in_the_bytes_is_an_error_with_its_position(
-    data: bytes, read: Callable[[FieldReader], object], position: int
-):
+def test_a_lie_in_the_bytes_is_an_error_with_its_position(data, read, position):
     with pytest.raises(MalformedMessageError) as raised:
         read(FieldReader(data))
     assert raised.value.position == position

@@ -1,7 +1,6 @@
 """Batches and records as columns: what headers say, and what records do."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ from tests.kit.builders import (
     some_batches,
 )
 from tests.kit.decode import decode_segment
-from tests.kit.golden_data import Golden, goldens
+from tests.kit.golden_data import goldens
 from tests.kit.strategies import segments
 from tests.storage_core.records.memory_file import FILE, only_window_of
 
@@ -188,9 +187,7 @@ def test_columns_are_what_the_obvious_decoder_finds(specs):
 
 
 @pytest.mark.parametrize("golden", goldens("dump-*"), ids=lambda golden: golden.name)
-def test_columns_of_kafkas_segments_are_what_the_obvious_decoder_finds(
-    golden: Golden, tmp_path: Path
-):
+def test_columns_of_kafkas_segments_are_what_the_obvious_decoder_finds(golden, tmp_path):
     for log in sorted(golden.unpack(tmp_path).glob("*.log")):
         segment = log.read_bytes()
         found = [row for part in columns_of(only_window_of(segment)) for row in rows_of(part)]

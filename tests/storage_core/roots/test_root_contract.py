@@ -32,9 +32,7 @@ class TestBrokerRoot(root_contract.HeldRootContract):
             set_aside=partial(deleted.write_bytes, b"123"),
         )
 
-    def test_an_undo_of_a_run_that_kept_nothing_of_it_is_refused(
-        self, home: root_contract.RootHome
-    ) -> None:
+    def test_an_undo_of_a_run_that_kept_nothing_of_it_is_refused(self, home) -> None:
         assert home.trash is not None
         home.hold()
         other = BrokerRoot(Path(home.root.location).parent)

@@ -84,9 +84,7 @@ def test_any_filesystem_of_fsspec_can_be_read(of_fsspec: FsspecObjectStore):
     assert of_fsspec.head("t-0/b.log").modified_ms > 1_600_000_000_000
 
 
-def test_a_filesystem_without_conditional_writes_holds_no_managed_root(
-    of_fsspec: FsspecObjectStore,
-):
+def test_a_filesystem_without_conditional_writes_holds_no_managed_root(of_fsspec):
     of_fsspec.put("something", b"")
     with pytest.raises(UnsafeStoreError, match="no conditional"):
         object_store.require_conditional_writes(of_fsspec)
@@ -284,17 +282,13 @@ class _TwoTagsOfGet(MemoryObjectStore):
 
 
 @pytest.mark.parametrize(("store", "request_"), [(_TwoTags, "HEAD"), (_TwoTagsOfGet, "GET")])
-def test_a_store_with_two_tags_for_one_version_is_refused(
-    store: type[MemoryObjectStore], request_: str
-):
+def test_a_store_with_two_tags_for_one_version_is_refused(store, request_):
     with pytest.raises(UnsafeStoreError, match=f"a {request_} names an object 'of-a-.*'"):
         object_store.require_conditional_writes(store("memory://tags"))
     forget_memory("memory://tags")
 
 
-def test_a_local_write_is_on_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_local_write_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     steps: list[str] = []
     sync, replace, link = os.fsync, os.replace, os.link
     monkeypatch.setattr(os, "fsync", lambda fd: (steps.append("sync"), sync(fd)))
@@ -321,9 +315,7 @@ def test_deleting_leaves_no_empty_folders(tmp_path: Path):
     assert list((tmp_path / "root").iterdir()) == []
 
 
-def test_a_write_goes_on_where_its_folder_vanishes_while_it_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_write_goes_on_where_its_folder_vanishes_while_it_is_made(tmp_path, monkeypatch):
     """Another writer's last temporary file goes, and the folder of them with it."""
     make = Path.mkdir
     errors = [FileExistsError(errno.EEXIST, "made by another writer, and gone again")]

@@ -102,9 +102,7 @@ def test_a_round_spread_over_its_segments_leaves_and_answers_the_same(
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize("way", Way)
 @pytest.mark.parametrize("golden", UNLIMITED[::4], ids=lambda golden: golden.name)
-def test_keys_that_are_handed_on_in_small_chunks_leave_the_same(
-    golden: Golden, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_keys_that_are_handed_on_in_small_chunks_leave_the_same(golden, way, tmp_path, monkeypatch):
     for module in (partial, key_exchange):
         monkeypatch.setattr(module, "CHUNK_KEYS", 3)
     directory = golden.unpack(tmp_path / "before")

@@ -519,7 +519,6 @@ def test_a_window_that_was_kept_is_taken_with_its_records():
     assert kept.put(opened(only_window_of(data)))
     window = only_window_of(data)
     payload = taken(kept, window)
-    assert payload is not None
     assert payload.window is window
     assert (payload.first_row, payload.end_row) == (0, 4)
     starts, ends = payload.notes.records_start, payload.notes.records_end
