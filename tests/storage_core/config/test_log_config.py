@@ -149,9 +149,32 @@ def value_of(config: LogConfig, key: str) -> object:
 @pytest.mark.parametrize(
     ("key", "default", "accepted", "refused", "item"), ROWS, ids=[str(row[0]) for row in ROWS]
 )
-@pytest.mark.item("CFG-01", "CFG-02", "CFG-03", "CFG-04", "CFG-05", "CFG-06", "CFG-07", "CFG-08")
-@pytest.mark.item("CFG-09", "CFG-10", "CFG-11", "CFG-12", "CFG-13", "CFG-14", "CFG-15", "CFG-16")
-@pytest.mark.item("CFG-17", "CFG-18", "CFG-19", "CFG-20", "CFG-21", "CFG-22", "CFG-23", "CFG-24")
+@pytest.mark.item(
+    "CFG-01",
+    "CFG-02",
+    "CFG-03",
+    "CFG-04",
+    "CFG-05",
+    "CFG-06",
+    "CFG-07",
+    "CFG-08",
+    "CFG-09",
+    "CFG-10",
+    "CFG-11",
+    "CFG-12",
+    "CFG-13",
+    "CFG-14",
+    "CFG-15",
+    "CFG-16",
+    "CFG-17",
+    "CFG-18",
+    "CFG-19",
+    "CFG-20",
+    "CFG-21",
+    "CFG-22",
+    "CFG-23",
+    "CFG-24",
+)
 def test_a_topic_key_has_kafkas_default_and_bounds(key, default, accepted, refused, item):
     assert value_of(LogConfig(), key) == default
     assert value_of(LogConfig.from_topic_overrides({}), key) == default

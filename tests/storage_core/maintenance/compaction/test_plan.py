@@ -48,8 +48,7 @@ def groups(plan: CompactionPlan, end_offset: int | None = None) -> list[list[int
 # --- how many keys a map holds
 
 
-@pytest.mark.item("CMP-09")
-@pytest.mark.item("CMP-10")
+@pytest.mark.item("CMP-09", "CMP-10")
 @pytest.mark.parametrize(
     ("settings", "keys"),
     [
@@ -316,8 +315,7 @@ def test_the_active_segment_is_left_alone():
     assert span(chosen()) == (0, 30)
 
 
-@pytest.mark.item("CMP-03")
-@pytest.mark.item("CMP-04")
+@pytest.mark.item("CMP-03", "CMP-04")
 @pytest.mark.parametrize(
     ("last_stable_offset", "end"),
     [

@@ -110,8 +110,7 @@ def test_a_clean_record_beyond_what_the_header_says_is_judged_by_its_own_offset(
     assert offsets_in(directory) == [40, 3]
 
 
-@pytest.mark.item("CMP-18")
-@pytest.mark.item("CMP-19")
+@pytest.mark.item("CMP-18", "CMP-19")
 def test_records_above_the_end_of_a_full_map_stay_those_without_a_key_too(tmp_path):
     records = [record(b"a"), record(None), record(b"a"), record(b"b"), record(None), record(b"a")]
     directory = write_log(tmp_path / "t-0", [batch(0, *records)])
@@ -171,8 +170,7 @@ def test_what_stays_keeps_timestamp_key_value_and_headers(tmp_path):
 # --- tombstones
 
 
-@pytest.mark.item("CMP-20")
-@pytest.mark.item("CMP-22")
+@pytest.mark.item("CMP-20", "CMP-22")
 def test_a_tombstone_gets_a_horizon_once_and_goes_when_that_has_come(tmp_path):
     directory = write_log(tmp_path / "t-0", [batch(0, record(b"a"), record(b"a", None))])
     clean(directory)
@@ -259,9 +257,7 @@ def test_a_rebuilt_batch_keeps_its_identity(tmp_path, codec, timestamp_type):
     assert offsets_in(directory)[:2] == [11, 12]
 
 
-@pytest.mark.item("CMP-23")
-@pytest.mark.item("CMP-24")
-@pytest.mark.item("CMP-32")
+@pytest.mark.item("CMP-23", "CMP-24", "CMP-32")
 def test_the_last_batch_of_a_live_producer_stays_as_a_bare_header(tmp_path):
     lost = produced(0, record(b"a"), record(b"b"), codec=Codec.GZIP, leader_epoch=4)
     log = [lost, batch(2, record(b"a"), record(b"b"))]

@@ -59,7 +59,7 @@ def test_every_log_of_a_broker_ends_by_its_checkpoints_as_kafka_left_it(name, tm
 
 
 @pytest.mark.sampled(23)
-@pytest.mark.item("REC-13")
+@pytest.mark.item("FLT-01", "REC-13")
 @pytest.mark.parametrize(
     "golden", [*goldens("recover-torn*"), *goldens("recover-tail*")], ids=name_of
 )
@@ -92,14 +92,14 @@ def test_damage_below_the_recovery_point_stays_and_above_it_ends_the_log(golden,
 
 
 @pytest.mark.sampled(23)
-@pytest.mark.item("REC-06")
+@pytest.mark.item("REC-02", "REC-03", "REC-04", "REC-05", "REC-06")
 @pytest.mark.parametrize("golden", goldens("leftover-*"), ids=name_of)
 def test_a_swap_that_was_interrupted_ends_as_the_old_or_the_new_log(golden, tmp_path):
     assert problems_of(golden, tmp_path) == []
 
 
 @pytest.mark.sampled(33)
-@pytest.mark.item("REC-08", "IDX-17")
+@pytest.mark.item("REC-07", "REC-08", "REC-09", "IDX-17")
 @pytest.mark.parametrize(
     "golden",
     [
@@ -137,6 +137,7 @@ def test_a_segment_whose_offsets_do_not_fit_is_split(golden, tmp_path):
 
 
 @pytest.mark.sampled(34)
+@pytest.mark.item("CKP-12", "CKP-13", "PRD-12", "REC-23", "REC-27", "REC-28")
 @pytest.mark.parametrize(
     "golden",
     [

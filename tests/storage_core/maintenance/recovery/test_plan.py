@@ -1,7 +1,6 @@
 """What a recovery says before it does anything, and what it leaves to be done again: nothing."""
 
 import shutil
-from dataclasses import asdict
 
 import pytest
 
@@ -191,16 +190,6 @@ def test_only_segments_from_the_recovery_point_on_are_read(tmp_path):
     assert isinstance(log.operations[-1], SyncDirectory)
 
 
-@pytest.mark.parametrize("name", ["notes.cleaned", "leader-epoch-checkpoint.swap"])
-def test_unfinished_files_of_no_segment_are_refused_as_kafka_refuses_them(tmp_path, name):
-    directory = write_log(tmp_path / "t-0", 0)
-    (directory / name).write_bytes(b"")
-    before = read_tree(directory)
-    with pytest.raises(errors.InvalidNameError, match=name):
-        recover_partition(directory, **SETTINGS)
-    assert read_tree(directory) == before
-
-
 @pytest.mark.parametrize("content", [b"", b"version: 0\n", b"version: 0\ntopic_id: x y\n"])
 def test_a_topic_id_that_kafka_does_not_read_is_refused(tmp_path, content):
     directory = write_log(tmp_path / "t-0", 0)
@@ -233,29 +222,6 @@ def test_a_batch_that_begins_below_the_first_offset_there_is_is_refused(tmp_path
         recover_partition(directory, **SETTINGS)
     assert caught.value.file == filenames.log_file(0)
     assert read_tree(directory) == before
-
-
-@pytest.mark.item("REC-20")
-def test_an_empty_directory_becomes_a_log_at_its_start_offset(tmp_path):
-    directory = tmp_path / "t-0"
-    directory.mkdir()
-    result = recover_partition(directory, **SETTINGS, log_start_offset=500)
-    assert asdict(result) == {
-        "log_end_offset": 500,
-        "log_start_offset": 500,
-        "recovery_point": 500,
-        "segments": 1,
-        "truncated_bytes": 0,
-        "deleted_segments": 0,
-        "rebuilt_indexes": 0,
-    }
-    # No snapshot: no producer was seen. An epoch file without a line is what Kafka leaves, too.
-    assert read_tree(directory) == {
-        filenames.log_file(500): b"",
-        filenames.segment_file(500, ".index"): b"",
-        filenames.segment_file(500, ".timeindex"): b"",
-        filenames.LEADER_EPOCH_FILE: b"",
-    }
 
 
 @pytest.mark.item("REC-25")

@@ -423,9 +423,8 @@ def test_what_the_loader_refuses_for_its_age_is_what_is_found_to_be_an_error(roo
 
 
 @pytest.mark.item("SEG-02")
-@pytest.mark.parametrize("suffix", [".cleaned", ".swap"])
-def test_a_file_of_a_cleaning_without_an_offset_is_what_stops_a_broker(root, suffix):
-    name = filenames.LEADER_EPOCH_FILE + suffix
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint.cleaned", "notes.swap"])
+def test_a_file_of_a_cleaning_without_an_offset_is_what_stops_a_broker(root, name):
     (root.partition / name).write_text("0\n0\n")
     found = {
         (finding.code, finding.severity) for finding in root.findings() if finding.file == name
