@@ -194,7 +194,7 @@ def _command(command: Command, words: str, shared: Collection[tuple[str, ...]]) 
 
 def _option_rows(command: Command) -> list[tuple[str, ...]]:
     return [
-        (_code(_flag(option)), option.help or option.doc, _default(option), _code(_in_file(option)))
+        (_code(_flag(option)), option.help, _default(option), _code(_in_file(option)))
         for option in command.options
         if not option.is_hidden
     ]

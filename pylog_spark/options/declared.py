@@ -74,9 +74,8 @@ ROLE: Final = Option[Role | None](
     kind=choice(Role),
     default=None,
     panel=CHOICE,
-    help="Role of the roots. Commands that write require it.",
+    help="Role of the log directories: broker, mirror or managed. Commands that write require it.",
     is_in_files=True,
-    doc="the role of the log directories: broker, mirror or managed; jobs that write require it",
 )
 TOPICS: Final = Option[tuple[str, ...]](
     name="include",
@@ -85,9 +84,8 @@ TOPICS: Final = Option[tuple[str, ...]](
     default=(),
     panel=CHOICE,
     metavar="GLOB",
-    help="Only these topics.",
+    help="Only these topics. Default: all.",
     is_in_files=True,
-    doc="globs of topics to work on; empty: all topics",
 )
 EXCLUDE: Final = Option[tuple[str, ...]](
     name="exclude",
@@ -98,7 +96,6 @@ EXCLUDE: Final = Option[tuple[str, ...]](
     metavar="GLOB",
     help="Not these topics.",
     is_in_files=True,
-    doc="globs of topics to leave out",
 )
 ASSUME_DEFAULTS: Final = Option[tuple[str, ...]](
     name="assume_defaults",
@@ -109,7 +106,6 @@ ASSUME_DEFAULTS: Final = Option[tuple[str, ...]](
     metavar="GLOB",
     help="Assume Kafka's default config for these topics if theirs is unknown.",
     is_in_files=True,
-    doc="globs of topics for which a job assumes Kafka's defaults if their config is unknown",
 )
 HIGH_WATERMARK: Final = Option[HighWatermarkSource](
     name="high_watermark",
@@ -117,9 +113,8 @@ HIGH_WATERMARK: Final = Option[HighWatermarkSource](
     kind=choice(HighWatermarkSource),
     default=HighWatermarkSource.CHECKPOINT,
     panel=CONFIG,
-    help="Take high watermarks from the checkpoint (default), or from the end of each log.",
+    help="Source of high watermarks: checkpoint (default), or log-end, the end of each log.",
     is_in_files=True,
-    doc="where high watermarks come from: checkpoint or log-end",
 )
 LEDGER: Final = Option[str | None](
     name="ledger",
@@ -130,7 +125,6 @@ LEDGER: Final = Option[str | None](
     metavar="URI",
     help="Record the run in Delta tables at this path or URL.",
     is_in_files=True,
-    doc="path or URL of the ledger; empty: no ledger",
 )
 MARK_CLEAN: Final = Option[bool](
     name="mark_clean",
@@ -138,9 +132,8 @@ MARK_CLEAN: Final = Option[bool](
     kind=SWITCH,
     says=False,
     default=True,
-    help="Do not write the clean-shutdown marker at the end.",
+    help="Clean-shutdown marker at the end: write it again (default), or not (--no-mark-clean).",
     is_in_files=True,
-    doc="mark a broker's directory as cleanly shut down again, if it was before",
 )
 ENGINE: Final = Option[EngineChoice](
     name="engine",
@@ -148,12 +141,9 @@ ENGINE: Final = Option[EngineChoice](
     kind=choice(EngineChoice),
     default=EngineChoice.AUTO,
     panel=OUTPUT_AND_PLACE,
-    help="Run tasks in Spark, or in processes of this machine (one a processor, or as many as "
-    "--master local[N] says). Default: Spark for more than 10,000 partitions, more than 100 GiB, "
-    "URLs, or if there is a Spark session or master; else this machine. Without pyspark: this "
-    "machine.",
+    help="Where tasks run. Default: Spark for a session or master, URLs, over 10,000 partitions or "
+    "100 GiB.",
     is_in_files=True,
-    doc="where tasks run: spark, local (processes of this machine), or auto (by the command)",
 )
 MASTER: Final = Option[str | None](
     name="master",
@@ -162,9 +152,9 @@ MASTER: Final = Option[str | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="URL",
-    help="Spark master. Default: the session's, or local[*].",
+    help="Spark master. Default: the session's, or local[*]. With --engine local, local[N] is N "
+    "processes.",
     is_in_files=True,
-    doc="Spark master; empty: the session's own, or local[*]",
 )
 MAX_BYTES: Final = Option[int | None](
     name="max_bytes",
@@ -173,9 +163,8 @@ MAX_BYTES: Final = Option[int | None](
     default=None,
     panel=CHOICE,
     metavar="AMOUNT",
-    help="Start no more partitions after reading this much: 64GiB.",
+    help="Start no more partitions after reading this much, such as 64GiB.",
     is_in_files=True,
-    doc="a job starts no more partitions after reading this much; empty: no limit",
 )
 MAX_DURATION: Final = Option[int | None](
     name="max_duration",
@@ -184,9 +173,8 @@ MAX_DURATION: Final = Option[int | None](
     default=None,
     panel=CHOICE,
     metavar="TIME",
-    help="Start no more partitions after this time: 90m.",
+    help="Start no more partitions after this time, such as 90m.",
     is_in_files=True,
-    doc="a job starts no more partitions after this time; empty: no limit",
 )
 MIN_FREE: Final = Option[int](
     name="min_free",
@@ -195,9 +183,8 @@ MIN_FREE: Final = Option[int](
     default=0,
     panel=GUARDS,
     metavar="AMOUNT",
-    help="Free space to leave on each disk: 20GiB.",
+    help="Free space to leave on each disk, such as 20GiB.",
     is_in_files=True,
-    doc="free space to leave on each disk",
 )
 MAX_DELETE_RATIO: Final = Option[float](
     name="max_delete_ratio",
@@ -209,7 +196,6 @@ MAX_DELETE_RATIO: Final = Option[float](
     help="Refuse retention that deletes more than this share of a run, topic or partition. "
     "Default: 0.5.",
     is_in_files=True,
-    doc="the largest share of a run, a topic or a partition that retention may delete",
 )
 TRASH: Final = Option[str | None](
     name="trash",
@@ -220,7 +206,6 @@ TRASH: Final = Option[str | None](
     metavar="DIR",
     help="Keep replaced and removed files in this folder, for `pylog undo`.",
     is_in_files=True,
-    doc="folder that keeps replaced and removed files of local directories, for undo; empty: none",
 )
 # Three days: an accident of the weekend can still be undone on Monday.
 PURGE_AFTER: Final = Option[int](
@@ -231,7 +216,6 @@ PURGE_AFTER: Final = Option[int](
     metavar="TIME",
     help="How long trash and superseded generations are kept. Default: 72h.",
     is_in_files=True,
-    doc="how long trash and superseded generations are kept",
 )
 ORDER: Final = Option[Order](
     name="order",
@@ -239,9 +223,8 @@ ORDER: Final = Option[Order](
     kind=choice(Order),
     default=Order.URGENCY,
     panel=CHOICE,
-    help="Order of partitions. Default: urgency.",
+    help="Order of partitions: urgency (default), largest, smallest or name.",
     is_in_files=True,
-    doc="order of partitions: urgency, largest, smallest or name",
 )
 PER_DISK: Final = Option[int | None](
     name="per_disk",
@@ -252,7 +235,6 @@ PER_DISK: Final = Option[int | None](
     metavar="N",
     help="Maximum number of tasks that use one local disk.",
     is_in_files=True,
-    doc="maximum number of tasks that use one local disk at once; empty: no limit",
 )
 STATE: Final = Option[Path | None](
     name="state",
@@ -421,14 +403,13 @@ TOPIC_DUMP: Final = Option[TopicDump | None](
     metavar="FILE",
     help="Exported configs of topics: output of kafka-configs.sh --describe --all, or JSON.",
     is_in_files=True,
-    doc="file with configs of topics, exported from their cluster",
 )
 TOPIC_DUMP_MAX_AGE: Final = Option[int](
     name="topic_dump_max_age",
     kind=DURATION,
     default=7 * 24 * 3_600_000,
     is_in_files=True,
-    doc="a job warns if the exported configs are older than this",
+    help="A job warns if the exported configs are older than this.",
 )
 SERVER_PROPERTIES: Final = Option[Path | None](
     name="server_properties",
@@ -439,7 +420,6 @@ SERVER_PROPERTIES: Final = Option[Path | None](
     metavar="FILE",
     help="The broker's own server.properties, for the defaults of its topics.",
     is_in_files=True,
-    doc="a broker's own server.properties, for the defaults of its topics",
 )
 SETTINGS_OF_RUN: Final = Option[tuple[str, ...]](
     name="settings",
@@ -450,21 +430,20 @@ SETTINGS_OF_RUN: Final = Option[tuple[str, ...]](
     metavar="KEY=VALUE",
     help="Override a key; `pylog config show` lists all keys.",
     is_in_files=True,
-    doc="keys of Kafka and of pylog for all topics; they override every other source",
 )
 TOPIC_CONFIGS: Final = Option[dict[str, Any]](
     name="topics",
     kind=ENTRIES_BY_NAME,
     default={},
     is_in_files=True,
-    doc="settings of topics, by name or glob",
+    help="Settings of topics, by name or glob.",
 )
 SPARK: Final = Option[dict[str, str]](
     name="spark",
     kind=ENTRIES,
     default={},
     is_in_files=True,
-    doc="settings of the Spark session, if pylog starts one",
+    help="Settings of the Spark session, if pylog starts one.",
 )
 
 # --- What each run sets for itself ---------------------------------------------------------------
@@ -477,7 +456,6 @@ CONFIG_FILES: Final = Option[tuple[Path, ...]](
     panel=CONFIG,
     metavar="FILE",
     help="YAML file with options. A later file overrides an earlier one.",
-    doc="files with options, the weakest first",
 )
 NOW_MS: Final = Option[int](
     name="now_ms",
@@ -486,7 +464,6 @@ NOW_MS: Final = Option[int](
     panel=CONFIG,
     metavar="MS",
     help="Use this time as the present, epoch milliseconds. Default: now.",
-    doc="the time that the whole run takes for the present, epoch milliseconds",
 )
 DRY_RUN: Final = Option[bool](
     name="dry_run",
@@ -494,7 +471,6 @@ DRY_RUN: Final = Option[bool](
     kind=SWITCH,
     default=False,
     help="Show the plan; write nothing.",
-    doc="show the plan; write nothing",
 )
 # The program turns --dry-run=exact into these two: --dry-run --exact.
 EXACT: Final = Option[bool](
@@ -503,7 +479,6 @@ EXACT: Final = Option[bool](
     kind=SWITCH,
     default=False,
     is_hidden=True,
-    doc="whether a dry run also reads the segments to clean, for exact figures",
 )
 UNTIL_CLEAN: Final = Option[bool](
     name="until_clean",
@@ -511,7 +486,6 @@ UNTIL_CLEAN: Final = Option[bool](
     kind=SWITCH,
     default=False,
     help="Repeat the round if a bounded offset map was full.",
-    doc="repeat the round of a partition whose offset map was full",
 )
 STRATEGY: Final = Option[str](
     name="strategy",
@@ -521,7 +495,6 @@ STRATEGY: Final = Option[str](
     shown=Strategy.AUTO,
     help="How tasks share an offset map. The result is the same. Default: depends on the map's "
     "size; files means the same.",
-    doc="how the tasks of one partition share its offset map",
 )
 RECOMPRESS: Final = Option[str | None](
     name="recompress",
@@ -553,11 +526,10 @@ KEEP_DELETED: Final = Option[bool](
     kind=SWITCH,
     default=False,
     help="Rename removed files to .deleted; the broker's next start or `pylog purge` deletes them.",
-    doc="rename removed segments to .deleted",
 )
 
 
-def consent(name: str, *, text: str, doc: str = "") -> Option[bool]:
+def consent(name: str, *, text: str) -> Option[bool]:
     """Return an option with which the user allows a loss of records that may be acknowledged.
 
     Args:
@@ -570,14 +542,12 @@ def consent(name: str, *, text: str, doc: str = "") -> Option[bool]:
         default=False,
         panel=GUARDS,
         help=text,
-        doc=doc,
     )
 
 
 ALLOW_TRUNCATE: Final = consent(
     "allow_truncate",
     text="Also cut records that were or may have been acknowledged, and whole logs.",
-    doc="whether recovery may cut records that were or may have been acknowledged, and whole logs",
 )
 FROM_START: Final = Option[bool](
     name="from_start",
@@ -586,8 +556,6 @@ FROM_START: Final = Option[bool](
     default=False,
     panel=CHOICE,
     help="Read every log from its start; ignore the marker and the recovery points.",
-    doc="whether recovery reads every log from its start and ignores the marker and recovery "
-    "points",
 )
 # A power cut takes less than this from one partition.
 MAX_TRUNCATE_BYTES: Final = Option[int](
@@ -598,7 +566,6 @@ MAX_TRUNCATE_BYTES: Final = Option[int](
     panel=GUARDS,
     metavar="N",
     help="Skip a partition that would lose more bytes than this. Default: 64 MiB.",
-    doc="maximum number of bytes that recovery may cut from one partition",
 )
 LEADER: Final = Option[int | None](
     name="leader",
@@ -616,7 +583,6 @@ SALVAGE: Final = Option[str | None](
     panel=GUARDS,
     metavar="DIR",
     help="Copy cut records to this folder first, as segments that open.",
-    doc="folder for records that recovery cuts; None: do not keep them",
 )
 PLAN_OUT: Final = Option[str | None](
     name="plan_out",
@@ -626,7 +592,6 @@ PLAN_OUT: Final = Option[str | None](
     panel=OUTPUT_AND_PLACE,
     metavar="FILE",
     help="Save the plan for `pylog apply`, as .json or .parquet.",
-    doc="file for the plan, JSON or Parquet by its name; None for none",
 )
 METRICS_FILE: Final = Option[str | None](
     name="metrics_file",
@@ -636,7 +601,6 @@ METRICS_FILE: Final = Option[str | None](
     panel=OUTPUT_AND_PLACE,
     metavar="FILE.prom",
     help="Write the run's numbers for Prometheus to this file at its end.",
-    doc="file for the run's numbers in Prometheus' text format; None for none",
 )
 METRICS_PUSH: Final = Option[str | None](
     name="metrics_push",
@@ -646,7 +610,6 @@ METRICS_PUSH: Final = Option[str | None](
     panel=OUTPUT_AND_PLACE,
     metavar="URL",
     help="Push the run's numbers to a Pushgateway: http://HOST:9091.",
-    doc="Pushgateway for the run's numbers; None for none",
 )
 FILE_LIST: Final = Option[str | None](
     name="file_list",
@@ -657,7 +620,6 @@ FILE_LIST: Final = Option[str | None](
     metavar="PATH",
     help="Read this inventory of the mirrors, in place of a listing: CSV, Parquet, JSON lines, S3 "
     "Inventory.",
-    doc="inventory of the mirrors, in place of a listing; None to list them",
 )
 # Only on the command line: a file that every run reads must not switch a guard off.
 OVERRIDE: Final = Option[frozenset[str]](
@@ -668,7 +630,6 @@ OVERRIDE: Final = Option[frozenset[str]](
     panel=GUARDS,
     metavar="CODE",
     help="Switch off the guard with this CODE.",
-    doc=f"codes of guards to switch off: {', '.join(OVERRIDABLE_GUARDS)}",
 )
 
 # --- How a command answers -----------------------------------------------------------------------

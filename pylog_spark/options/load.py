@@ -552,7 +552,7 @@ def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
         if option.is_in_files and not option.kind.is_mapping:
             name, value = option.name, layers.get(option.name)
             text = ", ".join(value) if isinstance(value, list | tuple) else render(value)
-            yield ConfigEntry(key=name, value=text, origin=layers.origin(name), doc=option.doc)
+            yield ConfigEntry(key=name, value=text, origin=layers.origin(name), doc=option.help)
     for keys, values in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
         for name in sorted(keys):
             yield _entry(keys[name], getattr(values, keys[name].attribute), _origin(layers, name))

@@ -73,15 +73,13 @@ class Option(Generic[T_co]):
     flag: str | None = None
     short: str | None = None  # one letter for the flag, with its dash; None for most
     metavar: str | None = None  # the placeholder of its value in the help
-    help: str = ""
+    help: str = ""  # its meaning, also in ``pylog config show`` if files may have it
     panel: str | None = None  # heading in the help; None for the options that say what is done
     says: bool = True  # A switch's value
     shown: Any = None  # the default in the help; None to show none
     is_required: bool = False  # whether a command line without it is wrong
     is_hidden: bool = False  # whether the help leaves it out
     is_in_files: bool = False  # whether ``--config`` files may have it
-    # The meaning of its value; one line of ``pylog config show`` if files may have it.
-    doc: str = ""
 
     @property
     def label(self) -> str:
