@@ -73,7 +73,7 @@ class Plan:
         Raises:
             ConfigError: The plan was made on this machine, without Spark.
         """
-        return self.report.results_frame(_session_of(self._place))
+        return self.report.frame(_session_of(self._place))
 
     def summary(self) -> RunSummary:
         """Return the numbers: partitions, bytes before and, at most, after."""

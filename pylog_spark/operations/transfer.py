@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.rows import spark_frame
 from pylog_spark.run.job import Job
+from pylog_spark.run.plan_table import sort_rows
 from pylog_spark.run.run_report import Report
 from pylog_spark.schemas import RESULT, Status
 
@@ -23,12 +24,8 @@ class TransferReport(Report):
     # ``schemas.TRANSPLANT``.
     details: pa.Table
 
-    def details_frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the details as a DataFrame."""
-        return spark_frame(spark, self.details)
-
     def frame(self, spark: "SparkSession") -> "DataFrame":
-        return self.details_frame(spark)
+        return spark_frame(spark, self.details)
 
 
 def transfer_results(
@@ -66,11 +63,9 @@ def sort_details(details: pa.Table, weight: str) -> pa.Table:
         details: With status, topic, partition and the weight.
     """
     rank = {Status.FAILED: 1, Status.SKIPPED: 2}
-    order = [rank.get(Status(status), 0) for status in details["status"].to_pylist()]
-    keyed = details.select(["topic", "partition"]).append_column(
-        "order", pa.array(order, pa.int8())
+    ranks = [rank.get(Status(status), 0) for status in details["status"].to_pylist()]
+    order = (
+        (pa.array(ranks, pa.int8()), "ascending"),
+        (pc.fill_null(details[weight], 0), "descending"),
     )
-    keyed = keyed.append_column("weight", pc.fill_null(details[weight], 0))
-    keys = [("order", "ascending"), ("weight", "descending")]
-    keys += [("topic", "ascending"), ("partition", "ascending")]
-    return details.take(pc.sort_indices(keyed, sort_keys=keys))
+    return sort_rows(details, *order, names=("topic", "partition"))

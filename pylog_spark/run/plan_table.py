@@ -171,12 +171,25 @@ def sort_plans(plans: pa.Table, order: Order = Order.URGENCY) -> pa.Table:
     is_due = pc.equal(plans["status"], Status.PLANNED.value)
     name, direction = _SORTED_BY[order]
     urgency = pc.if_else(is_due, pc.fill_null(plans[name].cast(pa.float64()), 0.0), 0.0)
-    keyed = plans.select(["topic", "partition", "root"]).append_column("urgency", urgency)
-    keyed = keyed.append_column("is_left", pc.invert(is_due).cast(pa.int8()))
-    # A directory that is no partition has no topic; it stands last, as nulls do.
-    keys = [("is_left", "ascending")] + ([] if direction is None else [("urgency", direction)])
-    keys += [(name, "ascending") for name in ("topic", "partition", "root")]
-    return plans.take(pc.sort_indices(keyed, sort_keys=keys))
+    by_urgency = [] if direction is None else [(urgency, direction)]
+    return sort_rows(plans, (pc.invert(is_due).cast(pa.int8()), "ascending"), *by_urgency)
+
+
+def sort_rows(
+    rows: pa.Table,
+    *order: tuple[pa.ChunkedArray, str],
+    names: Sequence[str] = ("topic", "partition", "root"),
+) -> pa.Table:
+    """Return rows sorted by some columns, ascending or descending, and then by their names.
+
+    A directory that is no partition has no topic; it stands last, as nulls do.
+    """
+    keyed = rows.select(list(names))
+    for number, (column, _) in enumerate(order):
+        keyed = keyed.append_column(str(number), column)
+    keys = [(str(number), direction) for number, (_, direction) in enumerate(order)]
+    keys += [(name, "ascending") for name in names]
+    return rows.take(pc.sort_indices(keyed, sort_keys=keys))
 
 
 def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Table:

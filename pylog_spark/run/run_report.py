@@ -96,13 +96,9 @@ class Report:
             "notes": list(self.notes),
         }
 
-    def results_frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the result rows as a DataFrame."""
-        return spark_frame(spark, self.results)
-
     def frame(self, spark: "SparkSession") -> "DataFrame":
         """Return what ``LogDirectory`` answers with: the rows that this kind of run is about."""
-        return self.results_frame(spark)
+        return spark_frame(spark, self.results)
 
     def with_notes(self, notes: Iterable[str]) -> Self:
         """Return the same report with more notes."""

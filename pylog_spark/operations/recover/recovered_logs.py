@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,11 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.recover.task import observe_recovery
 from pylog_spark.operations.recover.waves import RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
-from pylog_spark.rows import rows_to_batch, table_of
+from pylog_spark.rows import table_of
 from pylog_spark.run.guards import check_truncation
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import PlannedPartition, SavedPlan
-from pylog_spark.run.plan_table import Outcome
+from pylog_spark.run.plan_table import Outcome, result_rows, sort_rows
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import note_operations, settle_plans
@@ -29,7 +29,6 @@ from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_waves
 from pylog_spark.schemas import (
     RECOVERY_WORK,
-    RESULT,
     Action,
     CutRow,
     PartitionName,
@@ -48,10 +47,6 @@ from storage_core.maintenance.verification.findings import Severity
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.wording import count_text
 
-_OUTCOME: Final = ("status", "reason", "error_class", "error")
-# What results tell of a partition beside its outcome; not its segments, of which all have too many.
-_KEPT_NAMES: Final = ("root", "topic", "partition", "directory", *_OUTCOME)
-_NUMBERS: Final = ("bytes", "segments", "duration_ms")
 # What does not keep a directory from being marked clean: no broker loads it by the marker, or at
 # all.
 _NOT_LOADED: Final = frozenset(
@@ -137,7 +132,7 @@ class RecoveredLogs:
         """Tell the ledger of partitions that it does not know of yet."""
         fresh = [ordinal for ordinal in ordinals if ordinal not in self._recorded]
         self._recorded |= set(fresh)
-        self._run.recorder.results(_results(self._result_rows(fresh)))
+        self._run.recorder.results(self._results(fresh))
         ended = {n: self.outcomes[n] for n in fresh if n in self.outcomes}
         texts = {
             ordinal: outcome.columns["operations"]
@@ -184,46 +179,27 @@ class RecoveredLogs:
 
     def results(self) -> pa.Table:
         """Return the rows of ``schemas.RESULT``, worst first."""
-        rows = self._result_rows(range(self.partitions.num_rows))
-        order = {Status.FAILED.value: 0, Status.SKIPPED.value: 2}
-        rows.sort(
-            key=lambda row: (
-                order.get(row["status"], 1),
-                row["topic"] is None,
-                row["topic"] or "",
-                row["partition"] or 0,
-                row["root"],
-            )
-        )
-        return _results(rows)
+        rows = self._results(range(self.partitions.num_rows))
+        is_failed = pc.equal(rows["status"], Status.FAILED.value)
+        is_skipped = pc.equal(rows["status"], Status.SKIPPED.value)
+        rank = pc.if_else(is_failed, 0, pc.if_else(is_skipped, 2, 1))
+        return sort_rows(rows, (rank, "ascending"))
 
-    def _result_rows(self, ordinals: Iterable[int]) -> list[Row]:
-        listed = list(ordinals)
-        columns = self.partitions.select([*_KEPT_NAMES, *_NUMBERS])
-        rows = []
-        for ordinal, partition in zip(
-            listed, columns.take(pa.array(listed, pa.int64())).to_pylist(), strict=True
-        ):
-            row = {name: partition[name] for name in _KEPT_NAMES}
-            row |= {
-                "run_id": self._run.job.run_id,
-                "action": self._action,
-                "bytes_before": partition["bytes"],
-                "bytes_after": partition["bytes"],
-                "segments_before": partition["segments"],
-                "segments_after": partition["segments"],
-                "duration_ms": partition["duration_ms"],
-            }
-            outcome = self.outcomes.get(ordinal)
-            if outcome is not None:
-                ended = outcome.columns
-                row |= {name: ended.get(name) for name in _OUTCOME}
-                row["duration_ms"] += outcome.duration_ms
-                if ended["status"] in {Status.DONE, Status.PLANNED}:
-                    row["bytes_after"] = ended["bytes_after"]
-                    row["segments_after"] = ended["segments_after"]
-            rows.append(row)
-        return rows
+    def _results(self, ordinals: Collection[int]) -> pa.Table:
+        ended = {
+            ordinal: _result_of(self.outcomes[ordinal])
+            for ordinal in ordinals
+            if ordinal in self.outcomes
+        }
+        # Not the segments, of which all logs have too many.
+        plans = self.partitions.drop_columns(["scan_offsets", "scan_bytes"])
+        return result_rows(
+            plans.append_column("bytes_after", plans["bytes"]),
+            ended,
+            run_id=self._run.job.run_id,
+            action=self._action,
+            only=ordinals,
+        )
 
     def cuts(self) -> pa.Table:
         """Return the rows of ``schemas.CUT``: what was cut, or would be."""
@@ -386,8 +362,13 @@ class RecoveredLogs:
             )
 
 
-def _results(rows: Iterable[Row]) -> pa.Table:
-    return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+def _result_of(outcome: Outcome) -> Outcome:
+    """Return what a result row tells of an outcome."""
+    names: Sequence[str] = ("status", "reason", "error_class", "error")
+    if outcome.columns["status"] in {Status.DONE, Status.PLANNED}:
+        names = (*names, "bytes_after", "segments_after")
+    columns = {name: outcome.columns.get(name) for name in names}
+    return Outcome(columns=columns, duration_ms=outcome.duration_ms)
 
 
 def _named(names: Sequence[str]) -> str:

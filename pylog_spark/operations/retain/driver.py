@@ -27,7 +27,7 @@ from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import SavedPlan
-from pylog_spark.run.plan_table import Outcome, read_planned, result_rows
+from pylog_spark.run.plan_table import Outcome, read_planned, result_rows, sort_rows
 from pylog_spark.run.planning import Demand, WorkItem, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
@@ -638,12 +638,8 @@ def _sort(plans: pa.Table) -> pa.Table:
     """Return the rows, largest losses first, then by name. This is the order of a report."""
     is_left = pc.not_equal(plans["status"], Status.PLANNED.value)
     lost = pc.if_else(is_left, 0, pc.fill_null(plans["deleted_bytes"], 0))
-    # A directory that is no partition has no topic; it stands last, as nulls do.
-    keyed = plans.select(["topic", "partition", "root", "directory"])
-    keyed = keyed.append_column("is_left", is_left.cast(pa.int8())).append_column("lost", lost)
-    keys = [("is_left", "ascending"), ("lost", "descending")]
-    keys += [(name, "ascending") for name in ("topic", "partition", "root", "directory")]
-    return plans.take(pc.sort_indices(keyed, sort_keys=keys))
+    order = (is_left.cast(pa.int8()), "ascending"), (lost, "descending")
+    return sort_rows(plans, *order, names=("topic", "partition", "root", "directory"))
 
 
 def _swept_rows(plans: pa.Table) -> pa.Table:
