@@ -10,10 +10,11 @@ import _signal  # type: ignore[import-not-found]  # built in; `signal` imports o
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-from pylog_spark.cli import main
 from storage_core.import_path import leave_working_directory
 
 leave_working_directory()
 
 if __name__ == "__main__":
-    main()
+    from pylog_spark.cli.start import start
+
+    start()

@@ -5,7 +5,6 @@ when it is called.
 """
 
 import copy
-import gc
 import inspect
 import os
 import sys
@@ -34,8 +33,6 @@ from pylog_spark.structured_logs import LogFormat, use_log_format
 from storage_core import __version__, interruption
 
 _PROGRAM: Final = "pylog"
-# How many objects come before garbage is looked for; Python's own 700 are but for little memory.
-_OBJECTS_BETWEEN_LOOKS: Final = 100_000
 _DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
 _LOG_FORMAT_VARIABLE: Final = "PYLOG_LOG_FORMAT"
 _EXACT_DRY_RUN: Final = f"{DRY_RUN.flag}=exact"
@@ -257,29 +254,6 @@ def pylog(
     """
     del debug, version, short_help
     use_log_format(log_format)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program; exit with its status, unless that is 0.
-
-    A host that calls it in a process of its own, as Databricks does, may take any ``SystemExit``
-    for a failure.
-
-    Args:
-        arguments: The command line after the program's name; None for the process's own.
-    """
-    # Modules are no garbage. To look through them while they are imported, and again at the end of
-    # the process, takes a quarter of the time of a short command.
-    gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
-    try:
-        status = run(sys.argv[1:] if arguments is None else arguments)
-        if interruption.is_requested():
-            # Threads of libraries may be at work, and would be waited for.
-            os._exit(status)
-        if status:
-            sys.exit(status)
-    finally:
-        gc.freeze()
 
 
 def run(arguments: Sequence[str]) -> int:

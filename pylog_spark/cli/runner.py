@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -381,27 +381,21 @@ class Work:
         """Run the command and return its exit status."""
         for option in (REPORT, PLAN_OUT, METRICS_FILE):
             check_file_place(option.label, line.written(option))
-        if not line[QUIET]:
-            return self._run(line)
         answer, status = io.StringIO(), None
         try:
-            with redirect_stdout(answer):
-                status = self._run(line)
+            with redirect_stdout(answer) if line[QUIET] else nullcontext():
+                call = self.prepare(line)
+                place, note = self._place(call)
+                call = replace(call, engine_note=note)
+                report = self.operate(call, place)
+                if self.look_for_page is not None and line[REPORT] is not None:
+                    call = replace(call, page_look=self.look_for_page(call, report))
+                status = show(self.view(call, report), line, call.writer)
         finally:
             # A page that cannot be written is no reason to hide what was done.
             if status != 0:
                 sys.stdout.write(answer.getvalue())
         return status
-
-    def _run(self, line: CommandLine) -> int:
-        """Do all of it, and print the answer."""
-        call = self.prepare(line)
-        place, note = self._place(call)
-        call = replace(call, engine_note=note)
-        report = self.operate(call, place)
-        if self.look_for_page is not None and line[REPORT] is not None:
-            call = replace(call, page_look=self.look_for_page(call, report))
-        return show(self.view(call, report), line, call.writer)
 
     def _place(self, call: Call) -> "tuple[Place | None, str]":
         """Return the place of tasks, and a note about the choice."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.program import main
+from pylog_spark.cli.program import run
 from pylog_spark.cluster.copies import CopyReport, list_copy_differences
 from pylog_spark.cluster.differences import DIFFERENCE_KEYS
 from pylog_spark.engines.choice import Local
@@ -19,7 +19,6 @@ from pylog_spark.options import JobOptions
 from storage_core import kafka_log
 from storage_core.cluster import alignment
 from storage_core.errors import ConfigError, InconsistentClusterIdError
-from tests.cluster.operations.test_differences import run
 from tests.cluster.storage.test_differences import write_replica
 from tests.kit.bound_rights import bound_rights
 from tests.kit.builders import BatchSpec, RecordSpec
@@ -103,7 +102,7 @@ def test_two_clusters_are_compared_only_as_original_and_copy(tmp_path: Path, cap
         )
     with pytest.raises(ConfigError, match="is the same directory"):
         list_copy_differences(Local(1), [original], [original], OPTIONS)
-    main(["copies", str(original), "--copy", str(copy), "--engine", "local"])
+    assert run(["copies", str(original), "--copy", str(copy), "--engine", "local"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "As far as they go, the copies of 1 partition are complete." in text
     assert "not copied yet: the last 100 records of 1 partition" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli.program import main
+from pylog_spark.cli.program import run
 from pylog_spark.cluster.differences import (
     DIFFERENCE_KEYS,
     DifferenceReport,
@@ -50,12 +50,6 @@ def write_brokers(folder: Path) -> list[Path]:
         roots.append(root)
     flip(roots[2] / "t-0" / LOG, 30 * SIZE + 100)
     return roots
-
-
-def run(words: list[str]) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    return int(end.value.code or 0)
 
 
 def told(report: DifferenceReport) -> list[tuple]:
@@ -169,5 +163,5 @@ def test_the_command_lists_differences_and_says_what_it_read(
     text = capsys.readouterr().out
     assert "1 difference between the replicas of 1 partition" in text
     assert "the checksum is wrong at broker 3" in " ".join(text.split())
-    main(["differences", *roots[:2], "--level", "headers", "--engine", "local"])
+    assert run(["differences", *roots[:2], "--level", "headers", "--engine", "local"]) == 0
     assert "are alike, as far as their headers tell" in capsys.readouterr().out

@@ -341,12 +341,12 @@ print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)
     assert done.stdout == "['pylog_spark', 'pylog_spark.cli']\nTrue\n"
 
 
-def test_as_a_module_ctrl_c_is_silent_before_the_command_line_is_looked_for():
+def test_as_a_module_ctrl_c_is_silent_before_anything_of_ours_is_looked_for():
     code = """
 import runpy, signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "pylog_spark.cli":
+        if name == "storage_core":
             print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)
 sys.meta_path.insert(0, Finder())
 runpy.run_module("pylog_spark.__main__", run_name="imported")
