@@ -243,8 +243,9 @@ class Engine(ABC, Generic[RowsT]):
         *,
         is_look: bool = False,
     ) -> Iterator[MessageT]:
-        """Run a stage of its own: ``spread``, then ``receive``."""
-        return self.receive(self.spread(units, work, kind), kind, description, is_look=is_look)
+        """Run a stage of its own, and return its messages."""
+        rows = self.spread(units, work, kind)
+        return read_rows(kind, self.collect(rows, schema_of(kind), description, is_look=is_look))
 
     @abstractmethod
     def stream(self, rows: RowsT, schema: pa.Schema, description: str) -> Iterator[pa.RecordBatch]:

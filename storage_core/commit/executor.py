@@ -44,38 +44,34 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
     # Ask once: each check of the protocol looks up every method.
     outside = store if isinstance(store, DirectoryStore) else None
     for operation in operations:
-        _apply(operation, store, outside)
+        match operation:
+            case WriteFile():
+                _write(operation, store)
+            case CreateEmptyFile():
+                store.create_empty(operation.name)
+            case PromoteFile():
+                store.promote(operation.scratch_path, operation.name)
+            case CopyRange():
+                store.copy_range(
+                    operation.source,
+                    operation.start,
+                    operation.size_bytes,
+                    operation.target,
+                    modified_ms=operation.modified_ms,
+                )
+            case RenameFile():
+                store.rename(operation.source, operation.target)
+            case DeleteFile():
+                store.delete(operation.name)
+            case TruncateFile():
+                store.truncate(operation.name, operation.size_bytes)
+            case SyncFile():
+                store.sync_file(operation.name)
+            case SyncDirectory():
+                store.sync_directory()
+            case _:
+                _apply_outside(operation, store.location, outside)
         yield operation
-
-
-def _apply(operation: Operation, store: LogStore, outside: DirectoryStore | None) -> None:
-    match operation:
-        case WriteFile():
-            _write(operation, store)
-        case CreateEmptyFile():
-            store.create_empty(operation.name)
-        case PromoteFile():
-            store.promote(operation.scratch_path, operation.name)
-        case CopyRange():
-            store.copy_range(
-                operation.source,
-                operation.start,
-                operation.size_bytes,
-                operation.target,
-                modified_ms=operation.modified_ms,
-            )
-        case RenameFile():
-            store.rename(operation.source, operation.target)
-        case DeleteFile():
-            store.delete(operation.name)
-        case TruncateFile():
-            store.truncate(operation.name, operation.size_bytes)
-        case SyncFile():
-            store.sync_file(operation.name)
-        case SyncDirectory():
-            store.sync_directory()
-        case _:
-            _apply_outside(operation, store.location, outside)
 
 
 def _write(operation: WriteFile, store: LogStore) -> None:

@@ -197,7 +197,8 @@ class BrokerAccess:
                 store = LocalStore(Path(location), is_ours=True, fence=share.validate)
                 with hold_claim(path) as claim, store.held():
                     try:
-                        return self._commit(store, share, claim, work, prepare)
+                        result = self._begin(store, share, claim, work, prepare)
+                        return claim.finish(store) if result is None else result
                     except Exception as error:  # noqa: BLE001  # the row carries it
                         return {TOUCHED: claim.is_begun, **describe_failure(error)}
         except GuardRefusedError as error:
@@ -218,25 +219,28 @@ class BrokerAccess:
             with hold_claim(path), store.held():
                 yield store
 
-    def _commit(
+    def _begin(
         self,
         store: LocalStore,
         share: LockShare,
         claim: CommitClaim,
         work: str,
         prepare: Prepare,
-    ) -> dict[str, Any]:
-        if not claim.is_begun:
-            prepared = prepare(store)
-            plan = prepared.plan
-            if plan is None:
-                return prepared.result
-            if self.trash is not None:
-                plan = with_trash(plan, store, self.trash, action=work)
-            # To prepare may have taken hours.
-            share.validate()
-            claim.begin(plan, prepared.result)
-        return claim.finish(store)
+    ) -> dict[str, Any] | None:
+        """Begin a commit that no other attempt has begun; return the result if there is nothing to
+        commit."""
+        if claim.is_begun:
+            return None
+        prepared = prepare(store)
+        plan = prepared.plan
+        if plan is None:
+            return prepared.result
+        if self.trash is not None:
+            plan = with_trash(plan, store, self.trash, action=work)
+        # To prepare may have taken hours.
+        share.validate()
+        claim.begin(plan, prepared.result)
+        return None
 
 
 def _may_have_begun(path: Path) -> bool:

@@ -412,7 +412,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
                 if not _is_overwritten(folder, name, content):
                     raise
                 return
-            _rename(folder, temporary, folder, name)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             sync(folder)
 
     def copy_range(
@@ -456,12 +456,12 @@ class LocalStore(UnsharedStore, OwnedFiles):
                 # Its writer has synced its earlier content.
                 if _adopt_ownership(file, folder, _kin_of(folder, name)):
                     sync(file)
-            _rename(source, scratch.name, folder, name)
+            os.replace(scratch.name, name, src_dir_fd=source, dst_dir_fd=folder)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, replacing the target if there is one."""
         with storage_errors(self.directory, source), self._folder_to_change() as folder:
-            _rename(folder, source, folder, target)
+            os.replace(source, target, src_dir_fd=folder, dst_dir_fd=folder)
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is gone already is no error."""
@@ -498,7 +498,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
                 copy.truncate(size_bytes)
                 _adopt_ownership(copy.fileno(), folder, name)
                 sync(copy.fileno())
-            _rename(folder, temporary, folder, name)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             sync(folder)
 
     def sync_file(self, name: str) -> None:
@@ -626,10 +626,6 @@ def _kin_of(folder: int, name: str) -> str:
     return _ITSELF
 
 
-def _rename(source_folder: int, source: str, target_folder: int, target: str) -> None:
-    os.replace(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder)
-
-
 # The usual mode of a new folder, before the umask.
 PUBLIC_MODE: Final = 0o777
 _PRIVATE_FOLDER_MODE: Final = 0o700
@@ -690,7 +686,7 @@ def write_record(path: Path, content: bytes) -> None:
                     file.write(content)
                     file.flush()
                     sync(file.fileno())
-            _rename(folder, temporary, folder, path.name)
+            os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             sync(folder)
 
 
@@ -726,7 +722,7 @@ def _duplicate(
                 _adopt_ownership(copy, source_folder, source)
                 os.utime(copy, ns=(facts.st_atime_ns, facts.st_mtime_ns))
                 sync(copy)
-        _rename(target_folder, temporary, target_folder, target)
+        os.replace(temporary, target, src_dir_fd=target_folder, dst_dir_fd=target_folder)
 
 
 def _link(

@@ -171,7 +171,7 @@ def clean_partitions(
         with room.take(size_bytes):
             return clean_whole(store, plan, access, replace(context, threads=threads))
 
-    return context.map_commits(lambda work: _attempt(work, context, clean), items)
+    return context.map_commits(partial(_attempt, context=context, clean=clean), items)
 
 
 def clean_whole(
