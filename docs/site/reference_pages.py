@@ -1,17 +1,19 @@
-"""Pages of reference, made of what the program declares.
+"""Pages of reference, and the file of defaults, made of what the program declares.
 
-Those of GENERATED are in the repository, where people read them without the site: the run of this
-file writes them anew, as ``make docs`` does, and a test holds them to the program. Those below
+What is in GENERATED is in the repository, where people read it without the site: the run of this
+file writes it anew, as ``make docs`` does, and a test holds it to the program. Pages below
 ``docs/reference`` exist in the site only.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 from importlib import import_module
-from inspect import isfunction
+from inspect import isclass, isfunction
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,13 +21,15 @@ import pyarrow as pa
 from pylog_spark.cli.command import Command, CommandGroup
 from pylog_spark.cli.commands import COMMANDS
 from pylog_spark.ledger.tables import SCHEMAS
+from pylog_spark.options.declared import SETTINGS_OF_RUN
+from pylog_spark.options.load import OPTIONS
 from pylog_spark.options.option import NO_DEFAULT, Option
 from pylog_spark.options.values import TUNING_KEYS
 from pylog_spark.refusals import PREDICATES, REASONS, Refusal, all_guards, all_remarks
 from storage_core.config.broker_config import BROKER_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.log_config import TOPIC_KEYS
-from storage_core.config.values import ConfigKey
+from storage_core.config.values import ConfigKey, Scope
 from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.maintenance.verification.findings import Code
 
@@ -34,9 +38,7 @@ if TYPE_CHECKING:
 
 # Below docs/, and not kept: the declarations are.
 _FOLDER: Final = "reference"
-_GENERATED: Final = (
-    "<!-- Written by docs/site/reference_pages.py from what the program declares. -->"
-)
+_GENERATED: Final = "Written by docs/site/reference_pages.py from what the program declares."
 # The page that describes a command, by its name, or its group's where its commands share one.
 _PAGES: Final[Mapping[str, str]] = {
     "inspect": "inspect",
@@ -73,6 +75,30 @@ _PAGES: Final[Mapping[str, str]] = {
     "config": "config",
     "warmup": "install",
 }
+# What the file of defaults says of an option besides its help.
+_MORE_IN_DEFAULTS: Final[Mapping[str, str]] = {
+    "role": (
+        "broker: log.dirs of a stopped broker; mirror: a copy that another program keeps syncing, "
+        "read only; managed: a root of pylog."
+    ),
+    "high_watermark": (
+        "Jobs delete and clean only records below them. checkpoint: the directory's "
+        "replication-offset-checkpoint (a job skips a partition without an entry); log-end: as if "
+        "every record of a log were replicated."
+    ),
+    "max_delete_ratio": "1: no limit.",
+    "trash": (
+        "A job moves the files of local directories there; to another filesystem it copies them."
+    ),
+    "settings": (
+        "Keys here override every other source, for all topics. Sizes are in bytes and times in "
+        "milliseconds, unless the key says otherwise. All keys of pylog:"
+    ),
+    "topics": """\
+  orders: {cleanup.policy: compact, min.cleanable.dirty.ratio: 0.1}
+  "metrics-*": {cleanup.policy: [compact, delete], retention.ms: 604800000}""",
+    "spark": "  spark.driver.memory: 4g",
+}
 # An option of at least so many commands is described once.
 _MANY_COMMANDS: Final = 5
 _OPTION_HEADINGS: Final = ("option", "means", "default", "in files")
@@ -98,7 +124,7 @@ def setup(app: "Sphinx") -> dict[str, Any]:
 def _write_pages(app: "Sphinx") -> None:
     docs = Path(app.srcdir)
     (docs / _FOLDER).mkdir(exist_ok=True)
-    write_generated_pages(docs)
+    write_generated_files(docs.parent)
     for name, lines in {
         "config-keys": _config_keys(),
         "ledger": _ledger(),
@@ -107,23 +133,16 @@ def _write_pages(app: "Sphinx") -> None:
         _write(docs / _FOLDER / f"{name}.md", "\n".join(lines) + "\n")
 
 
-def write_generated_pages(docs: Path) -> None:
-    """Write the generated pages of the repository.
-
-    Args:
-        docs: Their folder.
-    """
-    for name, lines in GENERATED.items():
-        _write(docs / name, text_of(lines))
+def write_generated_files(repository: Path) -> None:
+    """Write the generated files of the repository."""
+    for name in GENERATED:
+        _write(repository / name, text_of(name))
 
 
-def text_of(lines: Callable[[], Iterator[str]]) -> str:
-    """Return the text of a generated page.
-
-    Args:
-        lines: Yields its lines, as in GENERATED.
-    """
-    return "\n".join((_GENERATED, "", *lines())) + "\n"
+def text_of(name: str) -> str:
+    """Return the text of a generated file, by its name in GENERATED."""
+    first = f"<!-- {_GENERATED} -->" if name.endswith(".md") else f"# {_GENERATED}"
+    return "\n".join((first, "", *GENERATED[name]())) + "\n"
 
 
 def _write(page: Path, text: str) -> None:
@@ -326,6 +345,42 @@ def _column(field: pa.Field) -> tuple[str, ...]:
     return _code(field.name), str(field.type), metadata.get(b"comment", b"").decode()
 
 
+def _defaults() -> Iterator[str]:
+    yield from _comment(
+        "Defaults of all jobs. A --config file overrides them, and a flag overrides both.\n"
+        "`pylog config show --origin` prints every current setting with its unit and its source: "
+        "the options below, and each of Kafka's topic, cleaner and broker keys."
+    )
+    for option in filter(lambda option: option.is_in_files, OPTIONS):
+        yield ""
+        path = " A path is relative to this file." if option.kind.written is Path else ""
+        yield from _comment(option.help + path)
+        yield from _comment(_MORE_IN_DEFAULTS.get(option.name, ""))
+        if option is SETTINGS_OF_RUN:
+            yield f"{option.name}:"
+            ours = (key for key in (*CLEANER_KEYS.values(), *TUNING_KEYS.values()) if _is_ours(key))
+            for key in ours:
+                value = key.default or '""'
+                yield f"  {key.name}: {value} # {key.unit or key.valid}; {key.doc}"
+            continue
+        words = option.kind.written
+        choices = f" # {', '.join(words)}" if isclass(words) and issubclass(words, StrEnum) else ""
+        default = option.written_default or json.dumps(option.default).strip('"')
+        yield f"{option.name}: {default}{choices}"
+
+
+def _is_ours(key: ConfigKey) -> bool:
+    return key.scope is Scope.PYLOG
+
+
+def _comment(text: str) -> Iterator[str]:
+    """Yield a text as comments of YAML; its lines are broken where they are too long."""
+    for line in text.splitlines():
+        yield from wrap(
+            line, 100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+        )
+
+
 def _python() -> Iterator[str]:
     yield "# Python"
     for module, what in (
@@ -373,12 +428,13 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-# Lines of the pages that are in the repository, by their names.
+# Lines of the files that are in the repository, by their names.
 GENERATED: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
-    "cli.md": _commands,
-    "findings.md": _findings,
-    "refusals.md": _refusals,
+    "docs/cli.md": _commands,
+    "docs/findings.md": _findings,
+    "docs/refusals.md": _refusals,
+    "conf/defaults.yaml": _defaults,
 }
 
 if __name__ == "__main__":
-    write_generated_pages(Path(__file__).resolve().parents[1])
+    write_generated_files(Path(__file__).resolve().parents[2])

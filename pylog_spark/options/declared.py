@@ -5,8 +5,8 @@ names the options that it has, in ``cli.commands``; where its help says somethin
 The commands of ``pylog partition`` have options of their own, in ``of_partitions``.
 
 A new option is declared here and named by its commands; an operation gets its value by a field of
-``values.JobOptions`` or ``RunLimits``, a command by ``CommandLine``. ``docs/cli.md`` is made of
-them, and tests hold ``conf/defaults.yaml`` to what files may have.
+``values.JobOptions`` or ``RunLimits``, a command by ``CommandLine``. ``docs/cli.md`` and
+``conf/defaults.yaml`` are made of them.
 """
 
 from datetime import datetime
@@ -216,6 +216,7 @@ PURGE_AFTER: Final = Option[int](
     metavar="TIME",
     help="How long trash and superseded generations are kept. Default: 72h.",
     is_in_files=True,
+    written_default="72h",
 )
 ORDER: Final = Option[Order](
     name="order",
@@ -409,6 +410,7 @@ TOPIC_DUMP_MAX_AGE: Final = Option[int](
     kind=DURATION,
     default=7 * 24 * 3_600_000,
     is_in_files=True,
+    written_default="7d",
     help="A job warns if the exported configs are older than this.",
 )
 SERVER_PROPERTIES: Final = Option[Path | None](

@@ -80,6 +80,8 @@ class Option(Generic[T_co]):
     is_required: bool = False  # whether a command line without it is wrong
     is_hidden: bool = False  # whether the help leaves it out
     is_in_files: bool = False  # whether ``--config`` files may have it
+    # Its default as ``conf/defaults.yaml`` has it; empty where that is its value.
+    written_default: str = ""
 
     @property
     def label(self) -> str:
