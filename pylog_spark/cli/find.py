@@ -203,7 +203,7 @@ class _Search:
                 "end_offset": history.end_offset,
                 "erased_offsets": history.erased_offsets,
                 "erased_from_offset": history.erased_from_offset,
-                "cleaned_to": history.cleaned_to,
+                "cleaned_to": history.cleaner_offset,
                 "sentence": history.sentence,
             }
             yield OutputLine("history", facts)

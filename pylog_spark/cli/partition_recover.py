@@ -115,7 +115,7 @@ def truncate(line: CommandLine) -> int:
         now_ms=line[CLOCK],
         to=line[TRUNCATE_TO],
         log_start_offset=line[LOG_START_OR_ZERO],
-        cleaner_checkpoint=line[CLEANER_CHECKPOINT],
+        cleaner_offset=line[CLEANER_CHECKPOINT],
     )
     return commit_or_describe(line, log, result, partial(_describe, log))
 

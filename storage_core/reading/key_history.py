@@ -123,7 +123,7 @@ class PartitionHistory:
     end_offset: int | None = None
     erased_offsets: int = 0
     erased_from_offset: int | None = None  # None of them lies below; None where there are none
-    cleaned_to: int | None = None  # entry of the cleaner's checkpoint, None without
+    cleaner_offset: int | None = None  # entry of the cleaner's checkpoint, None without
     # Whether it is known that compaction worked here: by that, or by the topic's policy. Else
     # offsets may be missing for another reason.
     is_compacted: bool = False
@@ -368,7 +368,7 @@ def _history_of(
             settled = settle(sources.log)
             own = partition_checkpoints(sources.log, sources.partition, lambda: checkpoints)
             start = max(own.log_start_offset or 0, *map(_base_of, sorted_logs(settled.files)[:1]))
-            history = replace(history, log_start_offset=start, cleaned_to=own.cleaner_offset)
+            history = replace(history, log_start_offset=start, cleaner_offset=own.cleaner_offset)
             places.insert(0, _place_of(LOG, "", settled))
             tier_start = own.start_in_tier(start)
             topic = sources.partition.topic
@@ -393,7 +393,7 @@ def _history_of(
             erased.scan(settled)
             if is_whole or last is not None:
                 history = erased.told_in(history)
-            if history.cleaned_to is not None or (
+            if history.cleaner_offset is not None or (
                 history.erased_offsets
                 and is_compacted_topic(settled.location, sources.partition.topic)
             ):

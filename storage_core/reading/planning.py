@@ -93,7 +93,7 @@ class _PlannedLog:
     store: SettledStore
     segments: tuple[ListedSegment, ...]  # in offset order; at least one
     log_start_offset: int  # first offset that a consumer may see
-    cleaned_to: int | None  # the entry in its cleaner checkpoint, None without
+    cleaner_offset: int | None  # the entry in its cleaner checkpoint, None without
     # Log start of a tiered topic that lies below the first segment; None where all of the log is
     # here.
     tier_start: int | None = None
@@ -270,7 +270,7 @@ class _Planner:
         return replace(
             log,
             log_start_offset=max(start, log.log_start_offset),
-            cleaned_to=checkpointed.cleaner_offset,
+            cleaner_offset=checkpointed.cleaner_offset,
             tier_start=self._tier_start(log, checkpointed),
         )
 
@@ -382,7 +382,7 @@ def _list_log(partition: TopicPartition, location: str) -> _PlannedLog | None:
         store=settled,
         segments=tuple(segments),
         log_start_offset=max(start, segments[0].base_offset),
-        cleaned_to=None if checkpoints is None else checkpoints.cleaner_offset,
+        cleaner_offset=None if checkpoints is None else checkpoints.cleaner_offset,
     )
 
 
@@ -434,7 +434,7 @@ def _find_hole_on_its_way(log: _PlannedLog, reached: int, now_ms: int) -> int | 
     }
     for segment, following in pairwise(log.segments):
         is_new = now_ms - arrived[following.base_offset] < _ON_ITS_WAY_MS
-        if not is_new or following.base_offset <= max(reached, log.cleaned_to or 0):
+        if not is_new or following.base_offset <= max(reached, log.cleaner_offset or 0):
             continue
         end = find_end_offset(log.store, segment)
         if end < following.base_offset:
@@ -571,7 +571,7 @@ def _split(log: _PlannedLog, extent: _Extent, request: ReadRequest) -> Iterator[
             is_cut=part.end is not None,
             size_bytes=part.size_bytes,
             is_committed=request.is_committed,
-            cleaned_to=log.cleaned_to,
+            cleaned_to=log.cleaner_offset,
             fail_on_data_loss=request.fail_on_data_loss,
             columns=request.columns,
             keys=request.keys,

@@ -47,7 +47,7 @@ def plan_truncation(
     now_ms: int,
     to: int,
     log_start_offset: int = 0,
-    cleaner_checkpoint: int | None = None,
+    cleaner_offset: int | None = None,
 ) -> tuple[TruncateResult, LoadedLog]:
     """Load a cleanly closed log and cut it, without writing.
 
@@ -55,7 +55,7 @@ def plan_truncation(
         cleaner: For the expiry of producers, and limits of decompression.
         to: The log's new end. A batch that reaches it goes as a whole.
         log_start_offset: The partition's entry in the log-start checkpoint, 0 without one.
-        cleaner_checkpoint: Its entry in the cleaner checkpoint, None without one.
+        cleaner_offset: Its entry in the cleaner checkpoint, None without one.
 
     Returns:
         (result, log): what is different afterwards, and the log as it is then.
@@ -72,9 +72,9 @@ def plan_truncation(
     active_before = loading.base_offsets[-1]
     truncated = truncate_log(loading, to)
     log = loading.close()
-    if cleaner_checkpoint is not None:
-        cleaner_checkpoint = truncated_cleaner_point(
-            cleaner_checkpoint,
+    if cleaner_offset is not None:
+        cleaner_offset = truncated_cleaner_point(
+            cleaner_offset,
             to=to,
             active_before=active_before,
             active_after=log.active_segment.base_offset,
@@ -82,7 +82,7 @@ def plan_truncation(
     result = TruncateResult(
         truncated=truncated,
         log_end_offset=log.log_end_offset,
-        cleaner_checkpoint=cleaner_checkpoint,
+        cleaner_checkpoint=cleaner_offset,
     )
     return result, log
 

@@ -100,7 +100,7 @@ def test_a_log_that_starts_later_says_so(tmp_path):
     (root / CLEANER_FILE).write_bytes(encode_offset_checkpoint({ORDERS: 8}))
     found = history(root)
     assert [version.is_visible for version in found.versions] == [False, True]
-    assert (found.log_start_offset, found.cleaned_to) == (8, 8)
+    assert (found.log_start_offset, found.cleaner_offset) == (8, 8)
 
 
 def test_an_aborted_record_is_none_that_supersedes(tmp_path):

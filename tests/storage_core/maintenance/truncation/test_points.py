@@ -49,7 +49,7 @@ def test_the_point_is_at_most_the_base_of_the_segment_that_becomes_active(
         cleaner=CleanerConfig(),
         now_ms=NOW_MS,
         to=to,
-        cleaner_checkpoint=point,
+        cleaner_offset=point,
     )
     assert (result.log_end_offset, result.cleaner_checkpoint) == (to, expected)
 
