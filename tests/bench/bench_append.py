@@ -8,14 +8,12 @@ the way from Python does not count: one large batch to its leader, many small on
 Ours does the same, and more: it also builds the batches out of columns.
 """
 
-import argparse
 import os
 import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -27,12 +25,12 @@ from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import ByteColumn, NewRecords
 from tests.bench.bench_compaction import find_memory
 from tests.bench.figures import Figure
+from tests.bench.shared import CACHE, run_with_options
 from tests.oracle.appends import memory_records
 from tests.oracle.jvm import start_jvm
 from tests.oracle.kafka import Kafka
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-SCRATCH: Final = ROOT / "build" / "bench" / "append"
+SCRATCH: Final = CACHE / "append"
 NOW_MS: Final = 1_700_000_000_000
 CALL_BYTES: Final = 1_000_000
 SMALL_BATCH_BYTES: Final = 16_384
@@ -82,6 +80,7 @@ class Report:
         for name, seconds in self.seconds.items():
             slowest = self.log_bytes / 1e6 / max(seconds[1:])
             yield f"{name:52}{self.rate(name):8.0f} MB/s{slowest:8.0f} at worst"
+        yield from (figure.line() for figure in self.figures())
 
 
 def generated_columns(megabytes: int, record_bytes: int) -> NewRecords:
@@ -109,7 +108,7 @@ def ready_calls(records: NewRecords, *, batch_bytes: int) -> list[bytes]:
     return calls
 
 
-def measure(*, megabytes: int, record_bytes: int, rounds: int) -> Report:
+def measure(*, megabytes: int = 400, record_bytes: int = 200, rounds: int = 7) -> Report:
     """Append the same records by every way, in turns."""
     start_jvm(heap="3g")
     records = generated_columns(megabytes, record_bytes)
@@ -190,18 +189,5 @@ def _kafka(calls: list[bytes], *, as_leader: bool) -> tuple[int, float]:
     return log_bytes, time.perf_counter() - before
 
 
-def main() -> None:
-    """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--megabytes", type=int, default=400)
-    parser.add_argument("--record-bytes", type=int, default=200)
-    options = parser.parse_args()
-    report = measure(
-        megabytes=options.megabytes, record_bytes=options.record_bytes, rounds=options.rounds
-    )
-    print(*report.lines(), *(each.line() for each in report.figures()), sep="\n")  # noqa: T201 - the report
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

@@ -9,17 +9,15 @@ gets only the first of them. All are one thread each, in turns, warm; what count
 seconds, which a busy machine changes least. The clients come with the extra ``bench``.
 """
 
-import argparse
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from storage_core.kafka_log import open_logs
-from tests.bench.bench_compaction import CACHE
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import Size, generated_partition
+from tests.bench.shared import CACHE, processor_rates, run_with_options
 
 COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp")
 AIOKAFKA: Final = "aiokafka"
@@ -27,12 +25,8 @@ KAFKA_PYTHON: Final = "kafka-python"
 _FEW_RECORDS: Final = 60_000
 
 
-def measure(*, records: int, rounds: int) -> Figure:
-    """Decode a generated partition by all, in turns; the first round only warms up.
-
-    Args:
-        rounds: At least 2.
-    """
+def measure(*, records: int = Size().records, rounds: int = 8) -> Figure:
+    """Decode a generated partition by all, in turns."""
     directory = generated_partition(CACHE, Size(records=records))
     data = max(directory.glob("*.log"), key=lambda path: path.stat().st_size).read_bytes()
     ways: dict[str, Callable[[], int]] = {
@@ -40,13 +34,7 @@ def measure(*, records: int, rounds: int) -> Figure:
         AIOKAFKA: lambda: _decode("aiokafka", data, None),
         KAFKA_PYTHON: lambda: _decode("kafka", data, _FEW_RECORDS),
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            before = time.process_time()
-            count = way()
-            rates[name].append(count / 1e6 / (time.process_time() - before))
-    warm = {name: each[1:] for name, each in rates.items()}
+    warm = processor_rates({name: (way() / 1e6, way) for name, way in ways.items()}, rounds=rounds)
     return Figure(
         work="records to Arrow, uncompressed, a core",
         unit="M records/s",
@@ -76,14 +64,5 @@ def _decode(package: str, data: bytes, most: int | None) -> int:
     return count
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--records", type=int, default=Size().records)
-    options = parser.parse_args(arguments)
-    print(measure(records=options.records, rounds=options.rounds).line())  # noqa: T201 - the report
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

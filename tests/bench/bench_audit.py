@@ -5,8 +5,6 @@ three have to be named, whatever their segments are.
 """
 
 import hashlib
-import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -30,12 +28,14 @@ from storage_core.store import LocalStore
 from tests.bench.bench_verify import look
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import NOW_MS
+from tests.bench.shared import Way, processor_rates
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
 
 MD5: Final = "MD5"
 VERIFY: Final = "pylog verify"
 RECORDS: Final = 16
-FLIPPED, MISSING, OTHER_EPOCH = 12_345, 23_456, 34_567
+# Where the replicas differ: batches by kind of difference.
+DIFFERENCES: Final = {"bytes": 12_345, "missing": 23_456, "epoch": 34_567}
 _INDEX_EVERY: Final = 4
 
 
@@ -64,9 +64,9 @@ def write_replicas(folder: Path, size_bytes: int) -> list[Path]:
         directory.mkdir(parents=True)
         batches = _batches(count)
         if broker == 2:  # the one that differs
-            batches[FLIPPED, 5000] ^= 1
-            batches[OTHER_EPOCH, 12:16] = (0, 0, 0, 1)
-            batches = np.delete(batches, MISSING, axis=0)
+            batches[DIFFERENCES["bytes"], 5000] ^= 1
+            batches[DIFFERENCES["epoch"], 12:16] = (0, 0, 0, 1)
+            batches = np.delete(batches, DIFFERENCES["missing"], axis=0)
         bounds = np.linspace(0, len(batches), segments + 1).astype(int)
         for start, end in pairwise(bounds):
             base = int.from_bytes(batches[start, :8].tobytes(), "big")
@@ -93,11 +93,7 @@ def compare(roots: list[Path]) -> DifferenceReport:
 
 
 def beside_verify(directory: Path, *, rounds: int) -> Figure:
-    """Return how fast a core digests a replica, beside verification and MD5, in turns.
-
-    Args:
-        rounds: At least 2; the first one warms up.
-    """
+    """Return how fast a core digests a replica, beside verification and MD5, in turns."""
     place = ReplicaPlace(
         broker=1,
         root=str(directory.parent),
@@ -108,18 +104,13 @@ def beside_verify(directory: Path, *, rounds: int) -> Figure:
     log = observe_log(place)
     ranges = OffsetRanges.of(log.log_start_offset, log.log_end_offset, log.size_bytes)
     store = LocalStore(directory)
-    ways: dict[str, Callable[[], object]] = {
-        "ours": lambda: digest_log(log, ranges),
-        VERIFY: lambda: look(directory, log.base_offsets, is_deep=False),
-        MD5: lambda: _md5(store),
+    megabytes = log.size_bytes / 1e6
+    ways: dict[str, Way] = {
+        "ours": (megabytes, lambda: digest_log(log, ranges)),
+        VERIFY: (megabytes, lambda: look(directory, log.base_offsets, is_deep=False)),
+        MD5: (megabytes, lambda: _md5(store)),
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            before = time.process_time()
-            way()
-            rates[name].append(log.size_bytes / 1e6 / (time.process_time() - before))
-    warm = {name: each[1:] for name, each in rates.items()}
+    warm = processor_rates(ways, rounds=rounds)
     return Figure(
         work="audit: digests of a replica, a core",
         unit="MB/s",

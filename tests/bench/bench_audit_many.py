@@ -7,14 +7,13 @@ its end, without Spark. What counts is processor time, of the user and of the sy
 that does other work, too, moves it little.
 """
 
-import argparse
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.bench.bench_many import CACHE
+from tests.bench.figures import table_row
 from tests.bench.generated_partition import NOW_MS
 from tests.bench.linked_root import (
     METADATA,
@@ -25,6 +24,7 @@ from tests.bench.linked_root import (
     write_linked_root,
 )
 from tests.bench.process_watch import run_program
+from tests.bench.shared import CACHE, run_with_options
 from tests.storage_core.catalog import metadata_bytes as md
 
 PARTITIONS: Final = (1_000, 3_000, 10_000)
@@ -69,7 +69,7 @@ class Costs:
         """Return the row of the table."""
         more = self.partitions[-1] - self.partitions[0]
         work = self.costs[-1].processor_seconds - self.costs[0].processor_seconds
-        cells = (
+        return table_row(
             self.way,
             ", ".join(f"{count:,}" for count in self.partitions),
             ", ".join(f"{cost.seconds:.1f}" for cost in self.costs),
@@ -78,7 +78,6 @@ class Costs:
             f"{self.ratio:.1f} times {INSPECT}",
             ", ".join(f"{cost.memory_bytes / (1 << 20):.0f}" for cost in self.costs),
         )
-        return f"| {' | '.join(cells)} |"
 
 
 def write_brokers(folder: Path, partitions: int) -> list[Path]:
@@ -106,7 +105,9 @@ def write_brokers(folder: Path, partitions: int) -> list[Path]:
     return roots
 
 
-def measure(partitions: Sequence[int], ways: Sequence[str] = tuple(WAYS)) -> Iterator[Costs]:
+def measure(
+    *, partitions: tuple[int, ...] = PARTITIONS, ways: tuple[str, ...] = tuple(WAYS)
+) -> Iterator[Costs]:
     """Yield what each way takes, in turns with inspections.
 
     Args:
@@ -141,15 +142,5 @@ def _run(*words: str) -> Cost:
     return Cost(seconds=seconds, processor_seconds=seen.cpu_seconds, memory_bytes=seen.all_bytes)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Audits of very many partitions.")
-    parser.add_argument("--partitions", type=int, nargs="+", default=list(PARTITIONS))
-    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(WAYS))
-    options = parser.parse_args()
-    for row in measure(options.partitions, options.ways):
-        print(row.line())  # noqa: T201 - what it is for
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

@@ -7,11 +7,12 @@ one after the other on an object store. Two pieces of work are timed, as tasks d
 
 The object store is memory that answers each request after 20 ms. Syncs are what the disk makes of
 them, and once more 3 ms longer, as a network volume's are: those of a disk with a cache that
-survives a power cut take a tenth of that. ``python -m tests.bench.bench_commits 100`` prints all.
+survives a power cut take a tenth of that.
+
+    python -m tests.bench.bench_commits [--partitions 100]
 """
 
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -40,7 +41,8 @@ from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import ManagedStore, open_objects
 from storage_core.store.generations import create_root
 from storage_core.store.managed_store import upload_file
-from tests.bench.bench_compaction import CACHE
+from tests.bench.figures import table_row
+from tests.bench.shared import CACHE, run_with_options
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
@@ -80,7 +82,7 @@ class Timing:
     def line(self) -> str:
         """Return the row of the table."""
         asked = ", ".join(f"{name} {number:g}" for name, number in self.requests.items())
-        cells = (
+        return table_row(
             f"{self.partitions} {self.work}",
             self.place,
             f"{self.one_by_one:.2f}",
@@ -88,7 +90,6 @@ class Timing:
             f"{self.ratio:.1f}",
             asked,
         )
-        return f"| {' | '.join(cells)} |"
 
 
 class SlowMemoryObjects(MemoryObjectStore):
@@ -131,7 +132,7 @@ class SlowMemoryObjects(MemoryObjectStore):
         yield from super().list(*args, **kwargs)
 
 
-def measure(partitions: int) -> Iterator[Timing]:
+def measure(*, partitions: int = 100) -> Iterator[Timing]:
     """Yield the timings of both pieces of work in all places, on fresh partitions each."""
     for place, prepared in (
         (DISK, _broker_root),
@@ -301,5 +302,4 @@ def _upload(objects: Any, partition: TopicPartition, source: Path) -> None:
 
 
 if __name__ == "__main__":
-    for timing in measure(int(sys.argv[1])):
-        print(timing.line(), flush=True)  # noqa: T201  # what bench is for
+    run_with_options(measure)

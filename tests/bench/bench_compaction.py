@@ -12,13 +12,9 @@ the batches that were rebuilt compressed. Ours reads and syncs as it always does
 kept under ``build/``. Both sides must answer with the same numbers.
 """
 
-import argparse
-import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -48,10 +44,10 @@ from tests.bench.generated_partition import (
     Size,
     generated_partition,
 )
+from tests.bench.orders import helper
+from tests.bench.shared import CACHE, run_with_options, time_program
 from tests.kit.one_partition import clean_partition
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CACHE: Final = ROOT / "build" / "bench"
 COMPARED: Final = ("next_offset", "messages_read", "messages_written", "bytes_written")
 # By codec, how many times as fast as Kafka's Cleaner; or how near to the codec alone.
 TARGETS: Final = {"none": 8, "lz4": 5, "zstd": 4, "snappy": 4, "gzip": 4}
@@ -60,153 +56,127 @@ NEAR_CODEC: Final = 0.8
 COMPARED_SNAPPY: Final = COMPARED[:-1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
-    """Seconds of one round; of the start, which is the same in all of them, the median."""
-
-    kafka_clean: float
-    kafka_whole: float
-    ours: float
-    ours_process: float
-    ours_start: float
-    codec_alone: float
+KAFKA_CLEAN: Final = "Kafka, Cleaner.doClean"
+KAFKA_WHOLE: Final = "Kafka, open to clean close"
+OURS: Final = "ours, open to commit"
+PROCESS: Final = "ours, pylog partition clean"
+LESS_START: Final = "ours, the same less its start"
+CODEC_ALONE: Final = "the codec alone"
+RATIOS: Final = {
+    "in process, against Kafka open to close": (KAFKA_WHOLE, OURS),
+    "in process, against Cleaner.doClean": (KAFKA_CLEAN, OURS),
+    "whole process, against Kafka in process": (KAFKA_WHOLE, PROCESS),
+    "whole process less its start, against Cleaner.doClean": (KAFKA_CLEAN, LESS_START),
+    "in process, against the codec alone": (CODEC_ALONE, OURS),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All rounds, the first one, cold, first."""
+    """Seconds of all rounds, by side; the first one, cold, first."""
 
+    codec: Codec
     log_bytes: int
-    rounds: tuple[Timings, ...]
+    seconds: dict[str, list[float]]
 
-    def median(self, seconds: Callable[[Timings], float]) -> float:
+    def median(self, side: str) -> float:
         """Return the median over the rounds after the first."""
-        return statistics.median(seconds(timings) for timings in self.rounds[1:])
+        return statistics.median(self.seconds[side][1:])
 
-    def figures(self, codec: str) -> list[Figure]:
+    def figures(self) -> list[Figure]:
         """Return the rates of the warm rounds."""
-        theirs = {"Kafka": self._rates(_kafka_clean)}
-        targets = {"Kafka": TARGETS[codec]}
-        kind = "uncompressed" if codec == "none" else codec
-        alone = {} if codec == "none" else {"codec alone": self._rates(_codec_alone)}
+        kind, codec = "uncompressed", self.codec.name.lower()
+        theirs = {"Kafka": self._rates(KAFKA_CLEAN)}
+        targets: dict[str, float] = {"Kafka": TARGETS[codec]}
+        alone = {}
+        if self.codec is not Codec.NONE:
+            kind, alone = codec, {"codec alone": self._rates(CODEC_ALONE)}
         return [
             Figure(
                 work=f"compaction, {kind}: the program less its start",
                 unit="MB/s",
-                ours=self._rates(_less_start),
+                ours=self._rates(LESS_START),
                 theirs=theirs | alone,
                 targets=targets | dict.fromkeys(alone, NEAR_CODEC),
             ),
             Figure(
                 work=f"compaction, {kind}: in process, one thread, open to commit",
                 unit="MB/s",
-                ours=self._rates(_ours),
+                ours=self._rates(OURS),
                 theirs=theirs,
             ),
         ]
 
-    def _rates(self, seconds: Callable[[Timings], float]) -> list[float]:
-        return [self.log_bytes / 1e6 / seconds(timings) for timings in self.rounds[1:]]
+    def _rates(self, side: str) -> list[float]:
+        return [self.log_bytes / 1e6 / seconds for seconds in self.seconds[side][1:]]
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text."""
         megabytes = self.log_bytes / 1e6
-        yield f"{megabytes:.0f} MB, {len(self.rounds)} rounds in turns, warm cache"
+        rounds = len(self.seconds[OURS])
+        yield f"{self.codec.name.lower()}, {megabytes:.0f} MB, {rounds} rounds in turns, warm cache"
         yield f"{'':36}{'first s':>9}{'median s':>10}{'MB/s':>8}{'min s':>8}{'max s':>8}"
-        for name, seconds in SIDES.items():
-            warm = [seconds(timings) for timings in self.rounds[1:]]
-            middle = self.median(seconds)
-            if not middle:
-                continue
+        for name, (cold, *warm) in self.seconds.items():
+            middle = self.median(name)
             yield (
-                f"{name:36}{seconds(self.rounds[0]):9.2f}{middle:10.2f}{megabytes / middle:8.0f}"
+                f"{name:36}{cold:9.2f}{middle:10.2f}{megabytes / middle:8.0f}"
                 f"{min(warm):8.2f}{max(warm):8.2f}"
             )
-        for name, (theirs, ours) in RATIOS.items():
-            ratio = statistics.median(theirs(t) / ours(t) for t in self.rounds[1:])
-            if ratio:
+        for name, sides in RATIOS.items():
+            if sides[0] in self.seconds:
+                theirs, ours = (self.seconds[side][1:] for side in sides)
+                ratio = statistics.median(t / o for t, o in zip(theirs, ours, strict=True))
                 yield f"{name}: {ratio:.2f} x"
 
 
-def _kafka_clean(timings: Timings) -> float:
-    return timings.kafka_clean
+def measure(
+    *,
+    rounds: int = 6,
+    records: int = Size().records,
+    keys: int = Size().keys,
+    codec: str = Size().codec,
+) -> Report:
+    """Clean copies of a generated partition, first by Kafka, then by us, then again.
 
-
-def _kafka_whole(timings: Timings) -> float:
-    return timings.kafka_whole
-
-
-def _ours(timings: Timings) -> float:
-    return timings.ours
-
-
-def _ours_process(timings: Timings) -> float:
-    return timings.ours_process
-
-
-def _less_start(timings: Timings) -> float:
-    return timings.ours_process - timings.ours_start
-
-
-def _codec_alone(timings: Timings) -> float:
-    return timings.codec_alone
-
-
-SIDES: Final[dict[str, Callable[[Timings], float]]] = {
-    "Kafka, Cleaner.doClean": _kafka_clean,
-    "Kafka, open to clean close": _kafka_whole,
-    "ours, open to commit": _ours,
-    "ours, pylog partition clean": _ours_process,
-    "ours, the same less its start": _less_start,
-    "the codec alone": _codec_alone,
-}
-RATIOS: Final = {
-    "in process, against Kafka open to close": (_kafka_whole, _ours),
-    "in process, against Cleaner.doClean": (_kafka_clean, _ours),
-    "whole process, against Kafka in process": (_kafka_whole, _ours_process),
-    "whole process less its start, against Cleaner.doClean": (_kafka_clean, _less_start),
-    "in process, against the codec alone": (_codec_alone, _ours),
-}
-
-
-def measure(size: Size, rounds: int) -> Report:
-    """Clean copies of a generated partition, first by Kafka, then by us, then again."""
+    Args:
+        rounds: The first one counts as cold.
+    """
+    size = Size(records=records, keys=keys, codec=codec)
     source = generated_partition(CACHE, size)
     tiny = generated_partition(CACHE, replace(size, records=RECORDS_PER_BATCH))
     scratch = CACHE / "scratch"
-    codec = Codec[size.codec.upper()]
-    timings = []
+    kind = Codec[codec.upper()]
+    seconds: dict[str, list[float]] = {}
     with kafka_process() as kafka:
         for _ in range(rounds):
             theirs = kafka(fresh_copy(source, scratch), CONFIG)
-            start_seconds = _clean_by_command(fresh_copy(tiny, scratch))
-            process_seconds = _clean_by_command(fresh_copy(source, scratch))
+            start = _clean_by_command(fresh_copy(tiny, scratch))
+            process = _clean_by_command(fresh_copy(source, scratch))
             copy = fresh_copy(source, scratch)
-            ours_seconds, answer = _clean_here(copy)
-            for name in COMPARED_SNAPPY if codec is Codec.SNAPPY else COMPARED:
+            ours, answer = _clean_here(copy)
+            for name in COMPARED_SNAPPY if kind is Codec.SNAPPY else COMPARED:
                 assert answer[name] == theirs["answer"][name], (name, answer, theirs)
-            timings.append(
-                Timings(
-                    kafka_clean=theirs["clean_seconds"],
-                    kafka_whole=theirs["whole_seconds"],
-                    ours=ours_seconds,
-                    ours_process=process_seconds,
-                    ours_start=start_seconds,
-                    codec_alone=_run_codec(codec, source, copy),
-                )
-            )
+            taken = {
+                KAFKA_CLEAN: theirs["clean_seconds"],
+                KAFKA_WHOLE: theirs["whole_seconds"],
+                OURS: ours,
+                PROCESS: process,
+                LESS_START: start,
+            }
+            if kind is not Codec.NONE:
+                taken[CODEC_ALONE] = _run_codec(kind, source, copy)
+            for side, each in taken.items():
+                seconds.setdefault(side, []).append(each)
     shutil.rmtree(scratch)
     log_bytes = sum(file.stat().st_size for file in source.glob("*.log"))
     # A start that came late in one round must not make that round's work look short.
-    start_seconds = statistics.median(timing.ours_start for timing in timings[1:])
-    rounds_of_it = (replace(timing, ours_start=start_seconds) for timing in timings)
-    return Report(log_bytes=log_bytes, rounds=tuple(rounds_of_it))
+    start = statistics.median(seconds[LESS_START][1:])
+    seconds[LESS_START] = [each - start for each in seconds[PROCESS]]
+    return Report(codec=kind, log_bytes=log_bytes, seconds=seconds)
 
 
 def _run_codec(codec: Codec, source: Path, cleaned: Path) -> float:
-    """Return how long the codec takes for what a round needs at least, none for no codec."""
-    if codec is Codec.NONE:
-        return 0.0
+    """Return how long the codec takes for what a round needs at least."""
     before, after = _payloads(source), _payloads(cleaned)
     records = Arena()
     rebuilt = _expand(codec, _blocks(after - before), records)
@@ -294,32 +264,15 @@ def kafka_process() -> Iterator[Callable[..., dict[str, Any]]]:
 
     By directory, configuration, and where it says so from a first dirty offset on.
     """
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.kafka_side"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        orders, answers = process.stdin, process.stdout
-        assert orders is not None
-        assert answers is not None
-
-        def clean(
-            directory: Path, config: dict[str, object], first_dirty_offset: int = 0
-        ) -> dict[str, Any]:
-            order = {
+    with helper("tests.bench.kafka_side") as ask:
+        yield lambda directory, config, first_dirty_offset=0: ask(
+            {
                 "directory": str(directory),
                 "config": config,
                 "now_ms": NOW_MS,
                 "first_dirty_offset": first_dirty_offset,
             }
-            orders.write(json.dumps(order) + "\n")
-            orders.flush()
-            return dict(json.loads(answers.readline()))
-
-        yield clean
-        orders.close()
+        )
 
 
 def _clean_here(directory: Path) -> tuple[float, dict[str, int]]:
@@ -336,28 +289,12 @@ def _clean_here(directory: Path) -> tuple[float, dict[str, int]]:
 
 
 def _clean_by_command(directory: Path) -> float:
-    command = [sys.executable, "-m", "pylog_spark", "partition", "clean", str(directory)]
-    command += ["--now-ms", str(NOW_MS), "--first-dirty-offset", "0"]
+    words = ["partition", "clean", str(directory), "--now-ms", str(NOW_MS)]
+    words += ["--first-dirty-offset", "0"]
     for key, value in CONFIG.items():
-        command += ["--set", f"{key}={value}"]
-    begin = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Kafka's cleaner and ours, in turns.")
-    parser.add_argument("--rounds", type=int, default=6, help="the first one counts as cold")
-    parser.add_argument("--records", type=int, default=Size().records)
-    parser.add_argument("--keys", type=int, default=Size().keys)
-    names = [codec.name.lower() for codec in Codec]
-    parser.add_argument("--codec", choices=names, default=Size().codec)
-    arguments = parser.parse_args()
-    size = Size(records=arguments.records, keys=arguments.keys, codec=arguments.codec)
-    report = measure(size, arguments.rounds)
-    print("\n".join(report.lines()))  # noqa: T201 - the report
+        words += ["--set", f"{key}={value}"]
+    return time_program(words)
 
 
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

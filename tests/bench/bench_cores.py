@@ -10,7 +10,6 @@ were busy with other work says whether it was. Without that, processor seconds s
 cost.
 """
 
-import argparse
 import os
 import shutil
 import statistics
@@ -35,9 +34,9 @@ from storage_core.threads import count_processors
 from tests.bench.bench_compaction import fresh_copy, kafka_process
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import NOW_MS, Size, generated_partition
+from tests.bench.shared import CACHE, run_with_options
 from tests.kit.one_partition import clean_partition
 
-CACHE: Final = Path(__file__).resolve().parents[2] / "build" / "bench"
 ONE_SEGMENT: Final = Size(records=440_000, keys=60_000)
 # Wanted of so many processors: all but what 15 % more time come to.
 NEAR_ALL_CORES: Final = 1 / 1.15
@@ -60,6 +59,7 @@ class Turn:
 class Cores:
     """Rounds over one partition, all but the first one."""
 
+    work: str
     log_bytes: int  # of its segments
     turns: dict[int, list[Turn]]  # by number of threads
     kafka_secs: list[float]  # of Kafka's Cleaner in the same rounds, none where it was not asked
@@ -88,6 +88,7 @@ class Cores:
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text."""
+        yield self.work
         walls = []
         for count, some in self.turns.items():
             walls.append(statistics.median(turn.wall_secs for turn in some))
@@ -107,42 +108,28 @@ class Cores:
         return [self.log_bytes / 1e6 / each for each in seconds]
 
 
-def measure(size: Size, rounds: int, *, has_kafka: bool = False) -> Cores:
+def measure_cleaning(size: Size, rounds: int, *, has_kafka: bool = False) -> Cores:
     """Clean copies of a partition with one thread, then with all, then again.
 
     Args:
-        rounds: How many count; one more, the first, is left out.
         has_kafka: Whether Kafka cleans one in each round, too.
     """
     source = generated_partition(CACHE, size)
-    counts = (1, max(2, count_processors()))
-    turns: dict[int, list[Turn]] = {count: [] for count in counts}
-    kafka_secs = []
+    kafka_secs: list[float] = []
     with kafka_process() if has_kafka else nullcontext() as kafka:
-        for number in range(rounds + 1):
-            results = set()
+
+        def ask_kafka() -> None:
             if kafka is not None:
                 answer = kafka(fresh_copy(source, CACHE / "cores"), size.config)
-                kafka_secs += [answer["clean_seconds"]] * (number > 0)
-            for count in counts:
-                turn, result = _clean(source, size, count)
-                results.add(result)
-                if number:
-                    turns[count].append(turn)
-            assert len(results) == 1, results
+                kafka_secs.append(answer["clean_seconds"])
+
+        turns = _in_turns(partial(_clean, source, size), rounds, ask_kafka)
     log_bytes = sum(file.stat().st_size for file in source.glob("*.log"))
-    return Cores(log_bytes=log_bytes, turns=turns, kafka_secs=kafka_secs)
+    return Cores(work="compaction", log_bytes=log_bytes, turns=turns, kafka_secs=kafka_secs[1:])
 
 
-def measure_reading(size: Size, rounds: int) -> dict[str, Cores]:
-    """Scan the largest segment as recovery does, and verify it, with one thread, then with all.
-
-    Args:
-        rounds: How many count; one more, the first, is left out.
-
-    Returns:
-        By what was done; the log bytes are those of the segment.
-    """
+def measure_reading(size: Size, rounds: int) -> Iterator[Cores]:
+    """Scan the largest segment as recovery does, and verify it, with one thread, then with all."""
     directory = generated_partition(CACHE, size)
     store = LocalStore(directory)
     segment = max(sort_files(store.list_files()).segments, key=lambda each: each.log.size_bytes)
@@ -163,19 +150,45 @@ def measure_reading(size: Size, rounds: int) -> dict[str, Cores]:
         facts, findings = verify_segment(store, segment, context, options)
         return repr((replace(facts, read_seconds=0), findings))
 
-    counts = (1, max(2, count_processors()))
-    found = {}
     for name, work in {"recovery's scan": scan, "verification": verify}.items():
-        turns: dict[int, list[Turn]] = {count: [] for count in counts}
-        for number in range(rounds + 1):
-            results = set()
-            for count in counts:
-                turn, result = _timed(partial(work, count))
-                results.add(result)
-                turns[count] += [turn] * (number > 0)
-            assert len(results) == 1, name
-        found[name] = Cores(log_bytes=segment.log.size_bytes, turns=turns, kafka_secs=[])
-    return found
+        turns = _in_turns(lambda count, work=work: _timed(partial(work, count)), rounds)
+        yield Cores(work=name, log_bytes=segment.log.size_bytes, turns=turns, kafka_secs=[])
+
+
+def measure(
+    *,
+    rounds: int = 7,
+    records: int = ONE_SEGMENT.records,
+    keys: int = ONE_SEGMENT.keys,
+    segment_mib: int = 64,
+    kafka: bool = False,
+) -> Iterator[Cores]:
+    """Yield what reading and what cleaning take, by Kafka's cleaner, too, if asked for."""
+    size = Size(records=records, keys=keys, segment_bytes=segment_mib * 2**20)
+    yield from measure_reading(size, rounds)
+    yield measure_cleaning(size, rounds, has_kafka=kafka)
+
+
+def _in_turns(
+    work: Callable[[int], tuple[Turn, object]],
+    rounds: int,
+    beside: Callable[[], None] = lambda: None,
+) -> dict[int, list[Turn]]:
+    """Work with one thread, then with all, some rounds and one more that does not count.
+
+    Args:
+        beside: What else to do in each round, before.
+    """
+    turns: dict[int, list[Turn]] = {count: [] for count in (1, max(2, count_processors()))}
+    for number in range(rounds + 1):
+        beside()
+        results = set()
+        for count, some in turns.items():
+            turn, result = work(count)
+            results.add(result)
+            some.extend([turn] * (number > 0))
+        assert len(results) == 1, results
+    return turns
 
 
 def _clean(source: Path, size: Size, threads: int) -> tuple[Turn, CleanResult]:
@@ -209,25 +222,5 @@ def _busy_secs() -> float:
     return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="One thread and all processors, in turns.")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--records", type=int, default=ONE_SEGMENT.records)
-    parser.add_argument("--keys", type=int, default=ONE_SEGMENT.keys)
-    parser.add_argument("--segment-mib", type=int, default=64)
-    parser.add_argument("--kafka", action="store_true", help="and Kafka's cleaner in each round")
-    arguments = parser.parse_args()
-    size = Size(
-        records=arguments.records,
-        keys=arguments.keys,
-        segment_bytes=arguments.segment_mib * 2**20,
-    )
-    for name, read in measure_reading(size, arguments.rounds).items():
-        print(name, *read.lines(), sep="\n")  # noqa: T201 - the report
-    found = measure(size, arguments.rounds, has_kafka=arguments.kafka)
-    print("compaction", *found.lines(), sep="\n")  # noqa: T201
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

@@ -14,23 +14,17 @@ source in Python, so a count carries keys and values to the JVM, a row each; ``c
 option that does not.
 """
 
-import argparse
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from storage_core.kafka_log import COLUMNS, open_logs
 from tests.bench.generated_columns import TEXT_BYTES, Topic, generated_root
 from tests.bench.process_watch import Watched
+from tests.bench.shared import CACHE, in_a_process, run_with_options
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CACHE: Final = ROOT / "build" / "bench"
 TOPIC: Final = "counted"
 # About as many as the source plans for a thousand partitions.
 PREMADE_TASKS: Final = 8
@@ -56,7 +50,7 @@ class Counted:
             yield f"{way:<14}{rounds}{self.ratio(way):8.2f} x"
 
 
-def measure(*, partitions: int, records: int, rounds: int) -> Counted:
+def measure(*, partitions: int = 1_000, records: int = 4_000, rounds: int = 10) -> Counted:
     """Count the records of a root both ways, in processes of their own."""
     topic = Topic(
         name=TOPIC,
@@ -67,23 +61,17 @@ def measure(*, partitions: int, records: int, rounds: int) -> Counted:
         segment_bytes=_GIB,
         has_texts=True,
     )
-    root = generated_root(CACHE, [topic], copy=os.link)
+    root = str(generated_root(CACHE, [topic], copy=os.link))
     times = {}
     for way in _WAYS:
-        command = [sys.executable, "-m", "tests.bench.bench_count", "--way", way]
-        command += ["--root", str(root), "--rounds", str(rounds)]
-        command += ["--partitions", str(partitions), "--records", str(records)]
-        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise AssertionError(done.stderr)
-        counts, times[way] = json.loads(done.stdout.splitlines()[-1])
+        counts, times[way] = in_a_process(_time, way, root, topic, rounds)
         if counts != [partitions * records] * rounds:
             raise AssertionError(f"{way} counts {counts}")
     return Counted(records=partitions * records, seconds=times)
 
 
 def _count_by_spark(
-    counted: argparse.Namespace, source: str = "kafka-log", **options: object
+    root: str, _topic: Topic, source: str = "kafka-log", **options: object
 ) -> Callable[[], int]:
     # Only the processes that count by Spark need it.
     from pylog_spark.session import build_session  # noqa: PLC0415
@@ -94,30 +82,25 @@ def _count_by_spark(
     register(spark)
     spark.dataSource.register(PremadeSource)
     spark.range(2).count()
-    frame = spark.read.format(source).options(subscribe=TOPIC, **options).load(counted.root)
-
-    def count() -> int:
-        number: int = frame.count()
-        return number
-
+    count: Callable[[], int] = (
+        spark.read.format(source).options(subscribe=TOPIC, **options).load(root).count
+    )
     return count
 
 
-def _count_premade(counted: argparse.Namespace) -> Callable[[], int]:
-    each = counted.partitions // PREMADE_TASKS
+def _count_premade(root: str, topic: Topic) -> Callable[[], int]:
+    each = topic.partitions // PREMADE_TASKS
     return _count_by_spark(
-        counted, "premade", tasks=PREMADE_TASKS, batches=each, rows=counted.records
+        root, topic, "premade", tasks=PREMADE_TASKS, batches=each, rows=topic.records
     )
 
 
-def _count_in_process(counted: argparse.Namespace) -> Callable[[], int]:
+def _count_in_process(root: str, _topic: Topic) -> Callable[[], int]:
     columns = [name for name in COLUMNS if name != "headers"]
-    return lambda: sum(
-        batch.num_rows for batch in open_logs(counted.root).read(TOPIC, columns=columns)
-    )
+    return lambda: sum(batch.num_rows for batch in open_logs(root).read(TOPIC, columns=columns))
 
 
-_WAYS: Final[dict[str, Callable[[argparse.Namespace], Callable[[], int]]]] = {
+_WAYS: Final[dict[str, Callable[[str, Topic], Callable[[], int]]]] = {
     "spark": _count_by_spark,
     "spark-offsets": partial(_count_by_spark, columns="offset"),
     "spark-premade": _count_premade,
@@ -125,8 +108,9 @@ _WAYS: Final[dict[str, Callable[[argparse.Namespace], Callable[[], int]]]] = {
 }
 
 
-def _time(count: Callable[[], int], rounds: int) -> tuple[list[int], list[float]]:
+def _time(way: str, root: str, topic: Topic, rounds: int) -> tuple[list[int], list[float]]:
     """Count some times; return the counts, and processor seconds of this process and its own."""
+    count = _WAYS[way](root, topic)
     seen = Watched()
     counts, seconds = [], []
     for _ in range(rounds):
@@ -138,22 +122,5 @@ def _time(count: Callable[[], int], rounds: int) -> tuple[list[int], list[float]
     return counts, seconds
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the report; with ``--way``, one way's counts and seconds as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--partitions", type=int, default=1_000)
-    parser.add_argument("--records", type=int, default=4_000)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--way", choices=_WAYS)
-    parser.add_argument("--root")
-    options = parser.parse_args(arguments)
-    if options.way is not None:
-        counts = _time(_WAYS[options.way](options), options.rounds)
-        print("\n" + json.dumps(counts))  # noqa: T201 - for the process that measures
-        return
-    counted = measure(partitions=options.partitions, records=options.records, rounds=options.rounds)
-    print(*counted.lines(), sep="\n")  # noqa: T201 - the report is what it is for
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_with_options(measure)

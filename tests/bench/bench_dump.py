@@ -7,7 +7,6 @@ turns; each writes to a file. Kafka's is its class ``DumpLogSegments`` of the ne
 tools are published with all that they need. JSON has keys and values whole, as base64.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -17,19 +16,18 @@ from pathlib import Path
 from typing import Final
 
 from pylog_spark.java import Library, fetch_jars, find_java
-from tests.bench.bench_compaction import CACHE
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import Size, generated_partition
+from tests.bench.shared import CACHE, ROOT, run_with_options
 from tests.oracle.jars import jars_of
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 KAFKA: Final = "Kafka"
 # Of later versions the tools' own interfaces are not published.
 VERSION: Final = "4.1.1"
 _TOOLS_API: Final = Library(group="org.apache.kafka", artifact="kafka-tools-api", version=VERSION)
 
 
-def measure(*, records: int, rounds: int) -> list[Figure]:
+def measure(*, records: int = Size().records, rounds: int = 5) -> list[Figure]:
     """Dump the segments of a generated partition by both, in turns."""
     directory = generated_partition(CACHE, Size(records=records))
     logs = sorted(path for path in directory.glob("*.log") if path.stat().st_size)
@@ -77,15 +75,5 @@ def _run(command: Sequence[str], output: Path) -> tuple[float, float]:
     return seconds, spent - before.children_user - before.children_system
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--records", type=int, default=Size().records)
-    options = parser.parse_args(arguments)
-    for figure in measure(records=options.records, rounds=options.rounds):
-        print(figure.line())  # noqa: T201 - the report
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

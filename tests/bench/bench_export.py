@@ -9,7 +9,6 @@ timed from the read on, once its session has begun. Wall time depends on who els
 processor seconds, of all processes, do so less.
 """
 
-import argparse
 import ctypes
 import json
 import os
@@ -25,9 +24,8 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from tests.bench.generated_columns import TEXT_BYTES, Topic, generated_root
+from tests.bench.shared import CACHE, ROOT, run_with_options
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CACHE: Final = ROOT / "build" / "bench"
 RECORDS: Final = 5_000_000
 CODECS: Final = ("uncompressed", "lz4", "zstd")
 _GIB: Final = 1 << 30
@@ -65,11 +63,11 @@ class Round:
         )
 
 
-def measure(*, rounds: int, has_spark: bool = False) -> Iterator[Round]:
+def measure(*, rounds: int = 3, spark: bool = False) -> Iterator[Round]:
     """Yield the rounds, codec by codec; in each folder are all records.
 
     Args:
-        has_spark: Whether Spark writes them, too, once of each codec.
+        spark: Whether Spark writes them, too, once of each codec.
     """
     # Whoever is left behind by its parent is ours: what it has used counts when it has ended.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -82,7 +80,7 @@ def measure(*, rounds: int, has_spark: bool = False) -> Iterator[Round]:
         for _ in range(rounds):
             yield _run(f"pylog export, {codec}", [*command, "--root", str(root), "--to", "parquet"])
             _check(out)
-        if has_spark:
+        if spark:
             program = [sys.executable, "-c", _SPARK, str(root), topic, str(out)]
             yield _run(f"Spark, {codec}", program)
             _check(out)
@@ -134,15 +132,5 @@ def _check(out: Path) -> None:
     shutil.rmtree(out)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the rounds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--spark", action="store_true")
-    options = parser.parse_args(arguments)
-    for each in measure(rounds=options.rounds, has_spark=options.spark):
-        print(each.line(), flush=True)  # noqa: T201 - the report is what it is for
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_with_options(measure)

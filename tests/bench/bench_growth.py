@@ -10,12 +10,8 @@ logarithms: its slope is 1 where twice the work takes twice as long, 0 where it 
 of ten gigabytes, which takes that room twice on the disk of the checkout.
 """
 
-import argparse
-import json
 import math
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,12 +26,12 @@ from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
 from storage_core.store import LocalStore
-from tests.bench.figures import DOCS, FOLDER, keep
+from tests.bench.figures import DOCS, FOLDER, keep, table_row
 from tests.bench.generated_columns import NOW_MS, Topic, write_partition
+from tests.bench.shared import CACHE, in_a_process, run_with_options
 from tests.kit.one_partition import clean_partition, verify_partition
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-SCRATCH: Final = ROOT / "build" / "bench" / "growth"
+SCRATCH: Final = CACHE / "growth"
 TOPIC: Final = "grown"
 VALUE_BYTES: Final = 100
 # Of a record with its share of the batch's header.
@@ -81,10 +77,8 @@ class Growth:
         """Return a row of the report."""
         seconds = ", ".join(f"{point.seconds:.2f}" for point in self.points)
         memory = ", ".join(f"{point.memory_bytes / MIB:.0f}" for point in self.points)
-        return (
-            f"| {self.work} | {self.of} | {seconds} | {self.time_slope:.2f} "
-            f"| {memory} | {self.memory_slope:.2f} |"
-        )
+        slopes = (f"{slope:.2f}" for slope in (self.time_slope, self.memory_slope))
+        return table_row(self.work, self.of, seconds, next(slopes), memory, next(slopes))
 
 
 def _slope(pairs: Sequence[tuple[float, float]]) -> float:
@@ -96,7 +90,7 @@ def _slope(pairs: Sequence[tuple[float, float]]) -> float:
     return above / sum((x - middle_x) ** 2 for x in xs)
 
 
-def measure(gigabytes: Sequence[float] = GIGABYTES) -> Iterator[Growth]:
+def measure(*, gigabytes: tuple[float, ...] = GIGABYTES) -> Iterator[Growth]:
     """Yield how each kind of work grows.
 
     Args:
@@ -111,7 +105,8 @@ def measure(gigabytes: Sequence[float] = GIGABYTES) -> Iterator[Growth]:
         for size in sizes:
             root = _made(of, size)
             for work, found in points.items():
-                found.append(_measured(work, root, size))
+                seconds, memory_bytes = in_a_process(_work, work, root)
+                found.append(Point(size=size, seconds=seconds, memory_bytes=memory_bytes))
             shutil.rmtree(root)
         for work, found in points.items():
             yield Growth(work=work, of=of, points=found)
@@ -157,13 +152,6 @@ def _topic(log_bytes: int, segment_bytes: int) -> Topic:
         value_bytes=VALUE_BYTES,
         segment_bytes=segment_bytes,
     )
-
-
-def _measured(work: str, root: Path, size: float) -> Point:
-    command = [sys.executable, "-m", "tests.bench.bench_growth", "--work", work, str(root)]
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    seconds, memory_bytes = json.loads(done.stdout)
-    return Point(size=size, seconds=seconds, memory_bytes=memory_bytes)
 
 
 def _verify(directory: Path) -> None:
@@ -227,24 +215,5 @@ def _work(name: str, root: Path) -> tuple[float, int]:
     return seconds, int(peak.split()[1]) * 1024
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the report; with ``--work``, one process's seconds and bytes as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, nargs="+", default=list(GIGABYTES))
-    parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--work", nargs=2, metavar=("WORK", "DIRECTORY"))
-    options = parser.parse_args(arguments)
-    if options.work is not None:
-        name, root = options.work
-        print(json.dumps(_work(name, Path(root))))  # noqa: T201 - for the process that measures
-        return
-    growths = []
-    for growth in measure(options.gigabytes):
-        print(growth.line(), flush=True)  # noqa: T201 - the report
-        growths.append(growth)
-    if options.keep:
-        keep_growth(growths)
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure, lambda growths, **_: keep_growth(growths))

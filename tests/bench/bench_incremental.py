@@ -9,7 +9,6 @@ without key sidecars and with those that the round before has left. That round, 
 alone, is not counted. All three must answer with the same numbers and leave the same bytes.
 """
 
-import argparse
 import os
 import shutil
 import time
@@ -22,16 +21,10 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.plan import CleanRequest
-from tests.bench.bench_compaction import (
-    CACHE,
-    COMPARED,
-    COMPARED_SNAPPY,
-    fresh_copy,
-    kafka_process,
-)
+from tests.bench.bench_compaction import COMPARED, COMPARED_SNAPPY, fresh_copy, kafka_process
 from tests.bench.figures import Figure
-from tests.bench.generated_partition import CONFIG, NOW_MS
-from tests.bench.incremental_partition import IncrementalSize, incremental_partition
+from tests.bench.generated_partition import CONFIG, NOW_MS, IncrementalSize, generated_partition
+from tests.bench.shared import CACHE, run_with_options
 from tests.kit.compare import read_tree
 from tests.kit.one_partition import clean_partition
 
@@ -84,9 +77,21 @@ class Report:
         yield from (figure.line() for figure in self.figures())
 
 
-def measure(size: IncrementalSize, rounds: int) -> Report:
-    """Make the round by Kafka, by us without key sidecars and with them, then again."""
-    source = incremental_partition(CACHE, size)
+def measure(
+    *,
+    rounds: int = 6,
+    records: int = IncrementalSize().records,
+    keys: str = "hot",
+    codec: str = IncrementalSize().codec,
+) -> Report:
+    """Make the round by Kafka, by us without key sidecars and with them, then again.
+
+    Args:
+        rounds: The first one counts as cold.
+        keys: ``hot`` or ``any``.
+    """
+    size = IncrementalSize(records=records, hot=keys == "hot", codec=codec)
+    source = generated_partition(CACHE, size)
     compared = COMPARED_SNAPPY if size.codec == Codec.SNAPPY.name.lower() else COMPARED
     timings = []
     sidecar_bytes = 0
@@ -139,20 +144,5 @@ def _clean(
     return time.perf_counter() - begin, result
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="The next round: Kafka's cleaner and ours.")
-    parser.add_argument("--rounds", type=int, default=6, help="the first one counts as cold")
-    parser.add_argument("--records", type=int, default=IncrementalSize().records)
-    parser.add_argument("--keys", choices=("hot", "any"), default="hot")
-    names = [codec.name.lower() for codec in Codec]
-    parser.add_argument("--codec", choices=names, default=IncrementalSize().codec)
-    arguments = parser.parse_args()
-    size = IncrementalSize(
-        records=arguments.records, hot=arguments.keys == "hot", codec=arguments.codec
-    )
-    print("\n".join(measure(size, arguments.rounds).lines()))  # noqa: T201 - the report
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

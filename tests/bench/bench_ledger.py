@@ -6,7 +6,6 @@ The golden directory is what ``make run`` works on: a few dozen rows. Each run i
 user starts it, on a fresh copy; a ledger that is new, and one that goes on.
 """
 
-import argparse
 import shutil
 import statistics
 import tarfile
@@ -15,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.bench.orders import ROOT
+from tests.bench.figures import table_row
 from tests.bench.process_watch import run_program
+from tests.bench.shared import CACHE, ROOT, run_with_options
 
-CACHE: Final = ROOT / "build" / "bench"
 GOLDEN: Final = ROOT / "tests" / "golden" / "broker-uncleaned" / "before.tar.gz"
 NONE, NEW, OLD = "no ledger", "a new ledger", "a ledger that goes on"
 SIDES: Final = (NONE, NEW, OLD)
@@ -43,17 +42,16 @@ class Cost:
     def line(self) -> str:
         """Return the row of the table."""
         is_with = self.what != NONE
-        cells = (
+        return table_row(
             f"run of a small directory, {self.what}",
             f"{statistics.median(self.seconds):.1f}",
             f"{statistics.median(self.processor_seconds):.1f}",
             f"{self.more:+.1f}" if is_with else "",
             f"{TARGET_SECONDS:g} s more" if is_with else "",
         )
-        return f"| {' | '.join(cells)} |"
 
 
-def measure(rounds: int) -> list[Cost]:
+def measure(*, rounds: int = 5) -> list[Cost]:
     """Return what each side takes; one round before them is not counted."""
     found: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
     scratch = CACHE / "scratch" / "ledger"
@@ -93,13 +91,5 @@ def _run(root: Path, ledger: Sequence[str]) -> tuple[float, float]:
     return seconds, seen.cpu_seconds
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="What a ledger costs a small run.")
-    parser.add_argument("--rounds", type=int, default=5)
-    for cost in measure(parser.parse_args().rounds):
-        print(cost.line(), flush=True)  # noqa: T201 - the report
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

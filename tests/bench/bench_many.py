@@ -9,20 +9,19 @@ their number counts. A start is in all of them: what a partition costs is the sl
 line from the smallest size to the largest.
 """
 
-import argparse
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from storage_core.clock import SystemClock
-from tests.bench.figures import keep
+from tests.bench.figures import keep, table_row
 from tests.bench.linked_root import ALL_DUE, NOTHING_DUE, write_linked_root
-from tests.bench.orders import ROOT
 from tests.bench.process_watch import run_program
+from tests.bench.shared import CACHE, run_with_options
 
-CACHE: Final = ROOT / "build" / "bench"
 PARTITIONS: Final = (2_000, 20_000)
 SEGMENTS: Final = 50
 KINDS: Final = {"nothing is due": NOTHING_DUE, "everything is due": ALL_DUE}
@@ -57,7 +56,7 @@ class Many:
         partitions, files = last.partitions - first.partitions, last.files - first.files
         more = last.seconds - first.seconds
         more_work = last.processor_seconds - first.processor_seconds
-        cells = (
+        return table_row(
             f"{self.what}, {self.segments} segments each",
             ", ".join(f"{night.partitions:,}" for night in self.nights),
             ", ".join(f"{night.seconds:.1f}" for night in self.nights),
@@ -66,10 +65,11 @@ class Many:
             f"{1e6 * more / files:.1f} us, {1e6 * more_work / files:.1f} us",
             ", ".join(f"{night.memory_bytes / _MIB:.0f}" for night in self.nights),
         )
-        return f"| {' | '.join(cells)} |"
 
 
-def measure(partitions: Sequence[int], segments: int) -> Iterator[Many]:
+def measure(
+    *, partitions: tuple[int, ...] = PARTITIONS, segments: int = SEGMENTS
+) -> Iterator[Many]:
     """Yield what nights of each kind take.
 
     Args:
@@ -84,17 +84,16 @@ def measure(partitions: Sequence[int], segments: int) -> Iterator[Many]:
             root = write_linked_root(
                 folder / "log", count, segments=segments, now_ms=now_ms, kinds=kinds
             )
-            nights.append(_night(root, count))
+            nights.append(_night(root, count, "--engine", "spark"))
             print(what, nights[-1], flush=True)  # noqa: T201 - how far it is
             shutil.rmtree(folder)
         yield Many(what=what, segments=segments, nights=nights)
 
 
-def _night(root: Path, partitions: int) -> Night:
+def _night(root: Path, partitions: int, *words: str) -> Night:
     some = next(path for path in root.iterdir() if path.is_dir() and path.name.endswith("-0"))
     files = partitions * sum(1 for _ in some.iterdir())
-    command = ["run", str(root), "--role", "broker"]
-    command += ["--engine", "spark"]
+    command = ["run", str(root), "--role", "broker", *words]
     status, seconds, seen = run_program(command)
     assert status == 0, command
     return Night(
@@ -109,20 +108,13 @@ def _night(root: Path, partitions: int) -> Night:
     )
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Nights over very many partitions.")
-    parser.add_argument("--partitions", type=int, nargs="+", default=list(PARTITIONS))
-    parser.add_argument("--segments", type=int, default=SEGMENTS)
-    parser.add_argument("--keep", action="store_true")
-    options = parser.parse_args()
-    rows = []
-    for many in measure(options.partitions, options.segments):
-        print(many.line(), flush=True)  # noqa: T201 - the report
-        rows.append(many)
-    if options.keep:
-        keep("many", rows, table="many")
+def plan_night(partitions: int, *, segments: int = SEGMENTS) -> Night:
+    """Make a log directory in which a partition in twenty has something due, and plan a night."""
+    with tempfile.TemporaryDirectory(prefix="pylog-night-") as folder:
+        now_ms = SystemClock().now_ms()
+        root = write_linked_root(Path(folder, "root"), partitions, segments=segments, now_ms=now_ms)
+        return _night(root, partitions, "--dry-run")
 
 
 if __name__ == "__main__":
-    main()
+    run_with_options(measure, lambda rows, **_: keep("many", rows, table="many"))

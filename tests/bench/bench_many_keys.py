@@ -7,21 +7,18 @@ executors of ``local-cluster`` have one slot each. What is printed is the larges
 (RssAnon) of an executor's JVM together with its Python workers.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.executor_memory import Peaks, watched_executors
 from tests.bench.generated_columns import Topic, copy_root, generated_root
+from tests.bench.process_watch import Peaks, watched
+from tests.bench.shared import CACHE, ROOT, run_with_options
 from tests.jobs.spark_programs import plain_environment
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CACHE: Final = ROOT / "build" / "bench"
 SCRATCH: Final = CACHE / "scratch" / "many-keys"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 # About what a record of these takes: so that the segments that are closed hold all keys asked for.
@@ -66,7 +63,7 @@ def topic_of(keys: int) -> Topic:
     )
 
 
-def measure(keys: int, *, strategy: str = "shuffle") -> Report:
+def measure(*, keys: int = 50_000_000, strategy: str = "shuffle") -> Report:
     """Compact a copy of the partition."""
     topic = topic_of(keys)
     source = generated_root(CACHE, [topic])
@@ -86,8 +83,6 @@ def measure(keys: int, *, strategy: str = "shuffle") -> Report:
         "tuning": {},
     }
     said, peaks = run_watched(order)
-    if said["statuses"] != ["done"]:
-        raise RuntimeError(f"{said['statuses']}: {said['errors']}")
     return Report(
         keys=keys, log_bytes=log_bytes, strategy=strategy, seconds=said["seconds"], peaks=peaks
     )
@@ -105,23 +100,16 @@ def run_watched(order: dict[str, Any]) -> tuple[dict[str, Any], Peaks]:
             stdout=subprocess.PIPE,
             text=True,
         ) as process,
-        watched_executors(process.pid) as peaks,
+        watched(process.pid, Peaks(), every_seconds=0.1) as peaks,
     ):
         answer, _ = process.communicate(json.dumps(order) + "\n")
     if process.returncode:
         raise RuntimeError(f"the run ended with {process.returncode}")
-    return dict(json.loads(answer.splitlines()[-1])), peaks
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Compaction of many distinct keys.")
-    parser.add_argument("--keys", type=int, default=50_000_000)
-    parser.add_argument("--strategy", default="shuffle")
-    arguments = parser.parse_args()
-    report = measure(arguments.keys, strategy=arguments.strategy)
-    print("\n".join(report.lines()))  # noqa: T201 - the report
+    said = json.loads(answer.splitlines()[-1])
+    if said["statuses"] != ["done"]:
+        raise RuntimeError(f"{said['statuses']}: {said['errors']}")
+    return said, peaks
 
 
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

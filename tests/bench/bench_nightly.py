@@ -16,7 +16,6 @@ written back before anybody is timed. ``--keep`` writes the figures into docs/pe
 ``make bench`` does.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -25,20 +24,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from storage_core.filenames import DELETED_SUFFIX, LOG_SUFFIX
-from storage_core.formats.batch_v2 import Codec
 from storage_core.threads import count_processors
 from tests.bench.figures import Figure, keep
 from tests.bench.generated_columns import TEXT_BYTES, Topic, generated_root
-from tests.bench.orders import ROOT, Order, helper
+from tests.bench.orders import Order, helper
+from tests.bench.shared import CACHE, ROOT, run_with_options
 from tests.jobs.spark_programs import plain_environment
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 
-CACHE: Final = ROOT / "build" / "bench"
 VALUE_BYTES: Final = 100
 # Of a record with its share of the batch's header.
 RECORD_BYTES: Final = 118
@@ -109,7 +107,25 @@ class Night:
     warm: float
 
 
-def measure(size: Size, rounds: int) -> Iterator[tuple[int, Night]]:
+def measure(
+    *,
+    gigabytes: float = Size().gigabytes,
+    partitions: int = Size().partitions,
+    rounds: int = 3,
+    codec: str = UNCOMPRESSED,
+) -> list[Figure]:
+    """Return what nights take, beside Kafka's cleaner; the sides have to leave the same bytes."""
+    size = Size(gigabytes=gigabytes, partitions=partitions, codec=codec)
+    return figures(size, list(measure_nights(size, rounds)))
+
+
+def keep_nights(rows: list[Figure], *, rounds: int = 3, **size: Any) -> None:
+    """Keep the figures of nights of a size."""
+    del rounds
+    keep(Size(**size).kept_as, rows)
+
+
+def measure_nights(size: Size, rounds: int) -> Iterator[tuple[int, Night]]:
     """Yield the bytes of the logs and the seconds of each round."""
     scratch = CACHE / "scratch" / "nightly"
     threads = count_processors()
@@ -243,23 +259,5 @@ def _say(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - a run of minutes says how far it is
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="A night, beside Kafka's cleaner.")
-    parser.add_argument("--gigabytes", type=float, default=Size().gigabytes)
-    parser.add_argument("--partitions", type=int, default=Size().partitions)
-    parser.add_argument("--rounds", type=int, default=3)
-    codecs = [UNCOMPRESSED, *(codec.name.lower() for codec in Codec if codec)]
-    parser.add_argument("--codec", choices=codecs, default=UNCOMPRESSED)
-    parser.add_argument("--keep", action="store_true")
-    options = parser.parse_args()
-    size = Size(gigabytes=options.gigabytes, partitions=options.partitions, codec=options.codec)
-    rows = figures(size, list(measure(size, options.rounds)))
-    for row in rows:
-        _say(row.line())
-    if options.keep:
-        keep(size.kept_as, rows)
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure, keep_nights)

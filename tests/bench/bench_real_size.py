@@ -1,6 +1,6 @@
 """Partitions as large as Kafka makes them, and as many, compacted with every default.
 
-    python -m tests.bench.bench_real_size [--case segment] [--case gigabytes] ...
+    python -m tests.bench.bench_real_size [--cases segment gigabytes] [--remote "local[2]"]
 
 Each case is a night (``pylog run``) in a process of its own over a log directory of a stopped
 broker, with no option but what has to be said: Spark runs locally with its default heap of 1 GiB.
@@ -11,13 +11,9 @@ Records have 119 bytes, a key of 8 and a value of 100, in batches of 16 KB. Part
 once; of several that are alike the segments are hard links, which a run only reads and unlinks.
 """
 
-import argparse
 import json
 import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +22,9 @@ from typing import Final
 import yaml
 
 from tests.bench.generated_columns import Topic, generated_root
-from tests.bench.process_watch import Watched, watched
-from tests.jobs.spark_programs import plain_environment
+from tests.bench.process_watch import Watched, run_program
+from tests.bench.shared import CACHE, run_with_options
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CACHE: Final = ROOT / "build" / "bench"
 MIB: Final = 1024 * 1024
 GIB: Final = 1024 * MIB
 VALUE_BYTES: Final = 100
@@ -128,12 +122,19 @@ CASES: Final = {
 }
 
 
-def measure(case: Case, *, remote: str | None = None) -> Report:
-    """Work a night over a directory of its own.
+def measure(*, cases: tuple[str, ...] = tuple(CASES), remote: str = "") -> Iterator[Report]:
+    """Yield a night of each case.
 
     Args:
-        remote: What a Spark Connect server of its own runs on, None for a session without one.
+        remote: Such as ``local[2]``: what a Spark Connect server of its own runs on; empty for a
+            session without one.
     """
+    for name in cases:
+        yield work_a_night(CASES[name], remote)
+
+
+def work_a_night(case: Case, remote: str = "") -> Report:
+    """Work a night over a directory of its own."""
     source = generated_root(CACHE, [case.topic], copy=os.link)
     scratch = CACHE / "scratch" / "real-size"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -142,25 +143,13 @@ def measure(case: Case, *, remote: str | None = None) -> Report:
     shutil.copytree(source, root, copy_function=_linked)
     config = scratch / "config.yaml"
     config.write_text(yaml.safe_dump({"topics": {case.topic.name: case.topic.config}}))
-    command = ["run", str(root), "--role", "broker", "--config", str(config), "--output", "json"]
-    command += ["--engine", "spark"]
+    words = ["run", str(root), "--role", "broker", "--config", str(config), "--output", "json"]
     log_bytes = _log_bytes(root)
-    output = scratch / "output"
-    began = time.perf_counter()
-    with (
-        output.open("w") as out,
-        (scratch / "errors").open("w") as errors,
-        subprocess.Popen(
-            [sys.executable, "-m", "pylog_spark", *command],
-            cwd=ROOT,
-            env=plain_environment() | ({} if remote is None else {"SPARK_REMOTE": remote}),
-            stdout=out,
-            stderr=errors,
-        ) as process,
-        watched(process.pid) as seen,
-    ):
-        status = process.wait()
-        seconds = time.perf_counter() - began
+    output, errors = scratch / "output", scratch / "errors"
+    environment = {"SPARK_REMOTE": remote} if remote else {}
+    status, seconds, seen = run_program(
+        [*words, "--engine", "spark"], output=str(output), errors=str(errors), **environment
+    )
     report = Report(
         case=case,
         log_bytes=log_bytes,
@@ -169,7 +158,7 @@ def measure(case: Case, *, remote: str | None = None) -> Report:
         statuses=_statuses(output.read_text().splitlines()),
         seconds=seconds,
         seen=seen,
-        errors=(scratch / "errors").read_text(),
+        errors=errors.read_text(),
     )
     shutil.rmtree(scratch)
     return report
@@ -193,16 +182,5 @@ def _statuses(lines: Sequence[str]) -> dict[str, int]:
     return counts
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Nights over directories of real size.")
-    parser.add_argument("--case", action="append", choices=sorted(CASES))
-    parser.add_argument("--remote", help="such as local[2]: by a Spark Connect server")
-    arguments = parser.parse_args()
-    for name in arguments.case or CASES:
-        report = measure(CASES[name], remote=arguments.remote)
-        print(*report.lines(), report.errors[-2000:], sep="\n", flush=True)  # noqa: T201 - report
-
-
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

@@ -10,33 +10,27 @@ JIT warms up from round to round; the first round counts as warm-up. ``load`` is
 the whole job, the start of Spark included, on two cores. All sides must end at the same offsets.
 """
 
-import argparse
-import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import CONFIG, NOW_MS, Size, generated_partition
+from tests.bench.orders import helper
+from tests.bench.shared import CACHE, run_with_options, time_program
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CACHE: Final = ROOT / "build" / "bench"
 TOPIC: Final = "bench"
 # Of generated_partition: about this many bytes a record, batch headers included.
 RECORD_BYTES: Final = 136
 CORES: Final = (1, 2)
 SIDES: Final = ("kafka", "ours")
-Ask = Callable[[list[Path]], dict[str, Any]]
 # Cores, and whether the cache is cold.
 Setting = tuple[int, bool]
 
@@ -91,7 +85,7 @@ class Report:
         yield f"pylog recover, 2 cores, warm, the start of Spark included: {job:.1f} s"
 
 
-def measure(*, megabytes: int, partitions: int, rounds: int) -> Report:
+def measure(*, megabytes: int = 1000, partitions: int = 4, rounds: int = 6) -> Report:
     """Recover copies of a generated directory by both sides, in turns.
 
     Args:
@@ -104,7 +98,9 @@ def measure(*, megabytes: int, partitions: int, rounds: int) -> Report:
         logs = {side: _log_directory(side, megabytes, partitions) for side in (*SIDES, "job")}
         stack.callback(lambda: [shutil.rmtree(path, ignore_errors=True) for path in logs.values()])
         asked = {
-            (side, cores): stack.enter_context(_child(side, cores))
+            (side, cores): stack.enter_context(
+                helper("tests.bench.recovery_side", side, str(cores))
+            )
             for side in SIDES
             for cores in CORES
         }
@@ -115,7 +111,9 @@ def measure(*, megabytes: int, partitions: int, rounds: int) -> Report:
                     for side in SIDES:
                         places = sorted(logs[side].glob(f"{TOPIC}-*"))
                         _set_cache(places, is_cold=is_cold)
-                        answer = asked[side, cores](places)
+                        answer = asked[side, cores](
+                            {"directories": [*map(str, places)], "config": CONFIG, "now_ms": NOW_MS}
+                        )
                         ends.add(tuple(answer["log_end_offsets"]))
                         for part in ("load", "whole") if number else ():
                             key = side, (cores, is_cold), part
@@ -157,55 +155,15 @@ def _set_cache(places: list[Path], *, is_cold: bool) -> None:
             os.close(descriptor)
 
 
-@contextmanager
-def _child(side: str, cores: int) -> Iterator[Ask]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.recovery_side", side, str(cores)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        orders, answers = process.stdin, process.stdout
-        assert orders is not None
-        assert answers is not None
-
-        def ask(places: list[Path]) -> dict[str, Any]:
-            order = {"directories": [str(p) for p in places], "config": CONFIG, "now_ms": NOW_MS}
-            orders.write(json.dumps(order) + "\n")
-            orders.flush()
-            return dict(json.loads(answers.readline()))
-
-        yield ask
-        orders.close()
-
-
 def _run_job(log_directory: Path) -> float:
     (log_directory / ".kafka_cleanshutdown").unlink(missing_ok=True)
     (log_directory / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
     topics = {TOPIC: {key: str(value) for key, value in CONFIG.items()}}
     config = CACHE / "recover.yaml"
     config.write_text(yaml.safe_dump({"topics": topics}))
-    command = [sys.executable, "-m", "pylog_spark", "recover", str(log_directory)]
-    command += ["--role", "broker", "--config", str(config), "--now-ms", str(NOW_MS)]
-    command += ["--master", "local[2]"]
-    begin = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="Kafka's loader and ours, in turns.")
-    parser.add_argument("--rounds", type=int, default=6, help="the first one is not counted")
-    parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--partitions", type=int, default=4)
-    arguments = parser.parse_args()
-    report = measure(
-        megabytes=arguments.megabytes, partitions=arguments.partitions, rounds=arguments.rounds
-    )
-    print("\n".join(report.lines()))  # noqa: T201 - the report
+    words = ["recover", str(log_directory), "--role", "broker", "--config", str(config)]
+    return time_program([*words, "--now-ms", str(NOW_MS), "--master", "local[2]"])
 
 
 if __name__ == "__main__":
-    main()
+    run_with_options(measure)

@@ -6,11 +6,9 @@ The partition is that of the compaction bench, made by Kafka's classes and kept 
 any other one. Segments are the units, as they are on Spark; several processes take them in turns.
 """
 
-import argparse
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,9 +26,9 @@ from storage_core.maintenance.verification.findings import DirectoryContext, Ver
 from storage_core.maintenance.verification.partition import verify_segments
 from storage_core.records.reader import scan_windows
 from storage_core.store import LocalStore
-from tests.bench.bench_compaction import CACHE
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import NOW_MS, Size, generated_partition
+from tests.bench.shared import CACHE, Way, processor_rates, run_with_options
 
 PACKAGE: Final = "crc32c package"
 READING: Final = "reading alone"
@@ -72,13 +70,20 @@ def look(directory: Path, bases: Sequence[int], *, is_deep: bool) -> int:
     return sum(segment.batches for segment in facts)
 
 
-def measure(directory: Path, *, rounds: int, processes: Sequence[int]) -> Iterator[Rate]:
-    """Yield the rates of all ways of looking.
+def measure(
+    *,
+    directory: str = "",
+    records: int = Size().records,
+    rounds: int = 4,
+    processes: tuple[int, ...] = (1, 2),
+) -> Iterator[Rate | Figure]:
+    """Yield the rates of all ways of looking; of no directory, at a generated one.
 
     Args:
         rounds: At least 2; the first one warms up.
     """
-    files = sort_files(LocalStore(directory).list_files())
+    place = Path(directory) if directory else generated_partition(CACHE, Size(records=records))
+    files = sort_files(LocalStore(place).list_files())
     bases = [segment.base_offset for segment in files.segments]
     for is_deep in (False, True):
         for count in processes:
@@ -87,12 +92,13 @@ def measure(directory: Path, *, rounds: int, processes: Sequence[int]) -> Iterat
                 seconds = []
                 for _ in range(rounds):
                     started = time.perf_counter()
-                    jobs = [pool.submit(look, directory, s, is_deep=is_deep) for s in shares]
+                    jobs = [pool.submit(look, place, s, is_deep=is_deep) for s in shares]
                     for job in jobs:
                         job.result()
                     seconds.append(time.perf_counter() - started)
             name = f"{'every record' if is_deep else 'headers, CRC, indexes'}, {count} processes"
             yield Rate(name=name, log_bytes=files.size_bytes, seconds=tuple(seconds))
+    yield beside_package(place, rounds=2 * rounds)
 
 
 def beside_package(directory: Path, *, rounds: int) -> Figure:
@@ -100,9 +106,6 @@ def beside_package(directory: Path, *, rounds: int) -> Figure:
 
     The package gets what has been read already, a call a batch, and does nothing else. What counts
     are processor seconds; ours read the files, too, which takes what reading alone does.
-
-    Args:
-        rounds: At least 2; the first one warms up.
     """
     files = sort_files(LocalStore(directory).list_files())
     bases = [segment.base_offset for segment in files.segments]
@@ -112,18 +115,12 @@ def beside_package(directory: Path, *, rounds: int) -> Figure:
     starts = (window.batches.position + CRC_START).tolist()
     ends = (window.batches.position + window.batches.size).tolist()
     batches = [window.data[start:end].data for start, end in zip(starts, ends, strict=True)]
-    ways: dict[str, tuple[int, Callable[[], object]]] = {
-        "ours": (files.size_bytes, lambda: look(directory, bases, is_deep=False)),
-        PACKAGE: (window.data.size, lambda: [crc32c.crc32c(batch) for batch in batches]),
-        READING: (files.size_bytes, lambda: _read(LocalStore(directory), files)),
+    ways: dict[str, Way] = {
+        "ours": (files.size_bytes / 1e6, lambda: look(directory, bases, is_deep=False)),
+        PACKAGE: (window.data.size / 1e6, lambda: [crc32c.crc32c(batch) for batch in batches]),
+        READING: (files.size_bytes / 1e6, lambda: _read(LocalStore(directory), files)),
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, (size_bytes, way) in ways.items():
-            before = time.process_time()
-            way()
-            rates[name].append(size_bytes / 1e6 / (time.process_time() - before))
-    warm = {name: each[1:] for name, each in rates.items()}
+    warm = processor_rates(ways, rounds=rounds)
     return Figure(
         work="verify: headers, CRC, indexes, a core",
         unit="MB/s",
@@ -143,19 +140,5 @@ def _read(store: LocalStore, files: PartitionFiles) -> None:
                 reader.read_into(position, buffer)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the rates."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--directory", type=Path)
-    parser.add_argument("--records", type=int, default=Size().records)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    options = parser.parse_args(arguments)
-    directory = options.directory or generated_partition(CACHE, Size(records=options.records))
-    for rate in measure(directory, rounds=options.rounds, processes=options.processes):
-        print(rate.line())  # noqa: T201 - the report is what it is for
-    print(beside_package(directory, rounds=options.rounds).line())  # noqa: T201 - likewise
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_with_options(measure)

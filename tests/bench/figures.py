@@ -90,14 +90,13 @@ class Figure:
         wanted = [f"{ratio:g} times {name}" for name, ratio in self.targets.items()]
         if self.least is not None:
             wanted.append(f"{_number(self.least)} {self.unit}")
-        cells = (
+        return table_row(
             self.work,
             f"{_number(self.rate)} {self.unit}",
             ", ".join(beside),
             " / ".join(ratios),
             " or ".join(wanted),
         )
-        return f"| {' | '.join(cells)} |"
 
 
 def keep(bench: str, rows: Sequence[Row], *, table: str = "rates", docs: Path = DOCS) -> None:
@@ -136,10 +135,15 @@ def with_tables(page: str, kept: Sequence[Mapping[str, Any]]) -> str:
     return page
 
 
+def table_row(*cells: str) -> str:
+    """Return a row of a table of Markdown."""
+    return f"| {' | '.join(cells)} |"
+
+
 def _lines(table: str, kept: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     columns = TABLES[table]
-    yield f"| {' | '.join(columns)} |"
-    yield f"| {' | '.join('---' for _ in columns)} |"
+    yield table_row(*columns)
+    yield table_row(*("---" for _ in columns))
     for bench in kept:
         yield from bench["rows"]
     yield ""

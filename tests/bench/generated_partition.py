@@ -30,11 +30,12 @@ from storage_core.formats.batch_v2 import (
     Codec,
 )
 from storage_core.records.codecs import compress
+from tests.bench.shared import ROOT
 from tests.oracle.jvm import java, java_bytes
 from tests.oracle.kafka import Kafka
+from tests.oracle.partition import OpenPartition
 from tests.oracle.records import INTERNAL
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 NOW_MS: Final = 1_700_000_000_000
 KEY_BYTES: Final = 16
 VALUE_BYTES: Final = 110
@@ -51,6 +52,7 @@ CONFIG: Final[dict[str, object]] = {
 }
 DIRECTORY: Final = "bench-0"
 DESCRIPTION: Final = "generated.json"
+CLEAN_SHARE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,53 +66,130 @@ class Size:
     segment_bytes: int = 64 * 1024 * 1024
 
     @property
+    def name(self) -> str:
+        """The folder of such a partition."""
+        counts = f"{self.records}-{self.keys}-{self.seed}"
+        return f"compaction-{counts}-{self.codec}-{self.segment_bytes}"
+
+    @property
     def config(self) -> dict[str, object]:
         """The topic's configuration."""
         return CONFIG | {"segment.bytes": self.segment_bytes}
 
+    def write(self, partition: OpenPartition) -> None:
+        """Have Kafka write the partition, in this process."""
+        dice = np.random.default_rng(self.seed)
+        for first in range(0, self.records // RECORDS_PER_BATCH, APPEND_BATCHES):
+            count = min(APPEND_BATCHES, self.records // RECORDS_PER_BATCH - first)
+            _append(
+                partition,
+                build_batches(
+                    dice,
+                    first_batch=first,
+                    batches=count,
+                    keys=self.keys,
+                    codec=Codec[self.codec.upper()],
+                ),
+            )
 
-def generated_partition(cache: Path, size: Size) -> Path:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalSize:
+    """How big a partition is of which nine tenths were cleaned before: what a nightly round meets.
+
+    The head has each key once, in an order of its own: a round before has left nothing else. What
+    came since gives keys new values. The head ends with a segment of its own.
+    """
+
+    records: int = 1_500_000  # in all
+    hot: bool = True  # whether the new records have keys of the head's last tenth alone
+    seed: int = 1  # of what is drawn
+    codec: str = "none"  # of all batches
+    config = CONFIG
+
+    @property
+    def name(self) -> str:
+        """The folder of such a partition."""
+        kind = "hot" if self.hot else "any"
+        return f"incremental-{self.records}-{kind}-{self.seed}-{self.codec}"
+
+    @property
+    def clean_batches(self) -> int:
+        """How many batches the clean head has."""
+        return int(self.records * CLEAN_SHARE) // RECORDS_PER_BATCH
+
+    @property
+    def first_dirty_offset(self) -> int:
+        """Where the head ends."""
+        return self.clean_batches * RECORDS_PER_BATCH
+
+    def write(self, partition: OpenPartition) -> None:
+        """Have Kafka write the partition, in this process."""
+        dice = np.random.default_rng(self.seed)
+        head = self.first_dirty_offset
+        keys = dice.permutation(head)
+        changed = keys[-head // 10 :] if self.hot else keys
+        tail = self.records // RECORDS_PER_BATCH * RECORDS_PER_BATCH - head
+        self._append_keys(partition, dice, 0, keys)
+        partition.roll()
+        self._append_keys(partition, dice, self.clean_batches, dice.choice(changed, tail))
+
+    def _append_keys(
+        self,
+        partition: OpenPartition,
+        dice: np.random.Generator,
+        first_batch: int,
+        keys: NDArray[np.int64],
+    ) -> None:
+        """Append a record of each key, in batches."""
+        names = keys.reshape(-1, RECORDS_PER_BATCH)
+        for first in range(0, len(names), APPEND_BATCHES):
+            some = names[first : first + APPEND_BATCHES]
+            _append(
+                partition,
+                build_batches(
+                    dice,
+                    first_batch=first_batch + first,
+                    batches=len(some),
+                    keys=0,
+                    codec=Codec[self.codec.upper()],
+                    names=some,
+                ),
+            )
+
+
+SIZES: Final = {size.__name__: size for size in (Size, IncrementalSize)}
+
+
+def generated_partition(cache: Path, size: Size | IncrementalSize) -> Path:
     """Return the partition's directory under cache, making it only if it is not there.
 
     Everything in it can be cleaned: the active segment is empty.
     """
-    name = f"compaction-{size.records}-{size.keys}-{size.seed}-{size.codec}"
-    target = cache / f"{name}-{size.segment_bytes}"
+    target = cache / size.name
     description = target / DESCRIPTION
     wanted = json.dumps(asdict(size))
     if not description.exists() or description.read_text() != wanted:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "tests.bench.generated_partition",
-                str(target.resolve()),
-                wanted,
-            ],
-            cwd=ROOT,
-            check=True,
-        )
+        command = [sys.executable, "-m", "tests.bench.generated_partition", type(size).__name__]
+        subprocess.run([*command, str(target.resolve()), wanted], cwd=ROOT, check=True)
         description.write_text(wanted)
     return target / DIRECTORY
 
 
-def generate(directory: Path, size: Size) -> None:
-    """Have Kafka write the partition, in this process."""
-    dice = np.random.default_rng(size.seed)
-    codec = Codec[size.codec.upper()]
+def generate(directory: Path, size: Size | IncrementalSize) -> None:
+    """Have Kafka write the partition and close it, in this process."""
     with Kafka(now_ms=NOW_MS).open_partition(directory, config=size.config) as partition:
-        for first in range(0, size.records // RECORDS_PER_BATCH, APPEND_BATCHES):
-            count = min(APPEND_BATCHES, size.records // RECORDS_PER_BATCH - first)
-            data = build_batches(
-                dice, first_batch=first, batches=count, keys=size.keys, codec=codec
-            )
-            buffer = java("java.nio.ByteBuffer").wrap(java_bytes(data))
-            records = java(INTERNAL + "MemoryRecords").readableRecords(buffer)
-            partition.append_bytes_as_follower(records, leader_epoch=0)
+        size.write(partition)
         partition.set_high_watermark()
         partition.roll()
+
+
+def _append(partition: OpenPartition, data: bytes) -> None:
+    buffer = java("java.nio.ByteBuffer").wrap(java_bytes(data))
+    records = java(INTERNAL + "MemoryRecords").readableRecords(buffer)
+    partition.append_bytes_as_follower(records, leader_epoch=0)
 
 
 def build_batches(
@@ -207,4 +286,4 @@ def _varint(number: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    generate(Path(sys.argv[1]) / DIRECTORY, Size(**json.loads(sys.argv[2])))
+    generate(Path(sys.argv[2]) / DIRECTORY, SIZES[sys.argv[1]](**json.loads(sys.argv[3])))

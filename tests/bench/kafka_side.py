@@ -1,24 +1,22 @@
 """Kafka's half of a benchmark: a process of its own that cleans what it is told to.
 
-One line of JSON in, one out: ``{"directory": ..., "config": ..., "now_ms": ...,
+A helper process (``orders``): ``{"directory": ..., "config": ..., "now_ms": ...,
 "first_dirty_offset": ...}`` gives ``{"clean_seconds": ..., "whole_seconds": ..., "answer": ...}``.
 clean_seconds is Cleaner.doClean alone; whole_seconds goes from opening the log to the end of a
 clean close.
 """
 
-import json
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from tests.bench.orders import Order, serve
 from tests.oracle.cleaner import clean_range
 from tests.oracle.jvm import start_jvm
 from tests.oracle.kafka import Kafka
 
 
-def clean(order: dict[str, Any]) -> dict[str, Any]:
+def clean(order: Order) -> Order:
     """Clean everything below the active segment and say how long it took."""
     kafka = Kafka(now_ms=order["now_ms"])
     begin = time.perf_counter()
@@ -34,12 +32,6 @@ def clean(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Serve orders until standard input ends."""
-    start_jvm(heap="2g")
-    for line in sys.stdin:
-        print(json.dumps(clean(json.loads(line))), flush=True)  # noqa: T201 - the answer
-
-
 if __name__ == "__main__":
-    main()
+    start_jvm(heap="2g")
+    serve(clean)

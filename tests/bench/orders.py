@@ -8,10 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.bench.shared import ROOT
 
 Order = dict[str, Any]
 

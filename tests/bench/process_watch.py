@@ -9,16 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
-from tests.bench.orders import ROOT
+from tests.bench.shared import ROOT
 from tests.jobs.spark_programs import plain_environment
 
-_INTERVAL_SECONDS: Final = 0.25
+EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
 _KIB: Final = 1024
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -42,12 +42,14 @@ class Watched:
     def sample(self, root: int) -> None:
         """Look at a process and its descendants."""
         memory, workers = 0, 0
-        for pid, own, seconds, is_java in _descendants(root):
+        for process in _below(root, _processes()):
+            own = process.memory_bytes
             memory += own
-            self._seconds[pid] = max(self._seconds.get(pid, 0.0), seconds)
-            if is_java:
+            before = self._seconds.get(process.pid, 0.0)
+            self._seconds[process.pid] = max(before, process.cpu_seconds)
+            if process.is_java:
                 self.jvm_bytes = max(self.jvm_bytes, own)
-            elif pid == root:
+            elif process.pid == root:
                 self.driver_bytes = max(self.driver_bytes, own)
             else:
                 workers += own
@@ -56,16 +58,48 @@ class Watched:
         self.all_bytes = max(self.all_bytes, memory)
 
 
+@dataclass(slots=True)
+class Peaks:
+    """What was seen of Spark's executors: each JVM with the Python workers that it started."""
+
+    # Largest sum of a JVM and its Python processes, by the JVM's process id
+    executor_bytes: dict[int, int] = field(default_factory=dict)
+    jvm_bytes: int = 0  # largest of any executor's JVM
+    python_bytes: int = 0  # largest of any single Python process of an executor
+    samples: int = 0  # how often it was looked
+
+    @property
+    def worst_bytes(self) -> int:
+        """The largest executor's."""
+        return max(self.executor_bytes.values(), default=0)
+
+    def sample(self, root: int) -> None:
+        """Look at the executors among the descendants of a process."""
+        self.samples += 1
+        processes = _processes()
+        for executor in _below(root, processes):
+            if EXECUTOR_CLASS not in _command(executor.pid) or not executor.is_java:
+                continue
+            own = [each for each in _below(executor.pid, processes) if each != executor]
+            total = executor.memory_bytes + sum(each.memory_bytes for each in own)
+            known = self.executor_bytes.get(executor.pid, 0)
+            self.executor_bytes[executor.pid] = max(known, total)
+            self.jvm_bytes = max(self.jvm_bytes, executor.memory_bytes)
+            self.python_bytes = max([self.python_bytes, *(each.memory_bytes for each in own)])
+
+
+Seen = TypeVar("Seen", Watched, Peaks)
+
+
 @contextmanager
-def watched(root: int) -> Iterator[Watched]:
+def watched(root: int, seen: Seen, *, every_seconds: float) -> Iterator[Seen]:
     """Watch a process and its descendants, for the time of a block."""
-    seen = Watched()
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.is_set():
             seen.sample(root)
-            time.sleep(_INTERVAL_SECONDS)
+            time.sleep(every_seconds)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -76,29 +110,49 @@ def watched(root: int) -> Iterator[Watched]:
         thread.join()
 
 
-def run_program(words: Sequence[str]) -> tuple[int, float, Watched]:
+def run_program(
+    words: Sequence[str],
+    *,
+    output: str = os.devnull,
+    errors: str | None = None,
+    **environment: str,
+) -> tuple[int, float, Watched]:
     """Run ``pylog`` as a user starts it.
+
+    Args:
+        errors: File for its standard error; None for ours.
+        environment: What its environment has besides.
 
     Returns:
         Its exit status, how many seconds it took, and what it and its descendants took.
     """
     begin = time.perf_counter()
     with (
+        Path(output).open("w") as out,
+        nullcontext() if errors is None else Path(errors).open("w") as err,
         subprocess.Popen(
             [sys.executable, "-m", "pylog_spark", *words],
             cwd=ROOT,
-            env=plain_environment(),
-            stdout=subprocess.DEVNULL,
+            env=plain_environment() | environment,
+            stdout=out,
+            stderr=err,
         ) as process,
-        watched(process.pid) as seen,
+        watched(process.pid, Watched(), every_seconds=0.25) as seen,
     ):
         status = process.wait()
         seconds = time.perf_counter() - begin
     return status, seconds, seen
 
 
-def _descendants(root: int) -> Iterator[tuple[int, int, float, bool]]:
-    """Yield (pid, bytes, seconds, whether it is a JVM) of a process and its descendants."""
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    memory_bytes: int  # RssAnon
+    cpu_seconds: float
+    is_java: bool
+
+
+def _processes() -> dict[int, _Process]:
     found = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -112,10 +166,23 @@ def _descendants(root: int) -> Iterator[tuple[int, int, float, bool]]:
         numbers = rest.split()
         size = int(facts.get("RssAnon", "0 kB").split()[0]) * _KIB
         seconds = (int(numbers[11]) + int(numbers[12])) / _TICKS
-        found[int(folder.name)] = (int(numbers[1]), size, seconds, "(java" in name)
-    for pid, (_, size, seconds, is_java) in found.items():
+        pid = int(folder.name)
+        found[pid] = _Process(pid, int(numbers[1]), size, seconds, "(java" in name)
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""  # it has ended meanwhile
+
+
+def _below(root: int, processes: Mapping[int, _Process]) -> Iterator[_Process]:
+    """Yield a process and its descendants."""
+    for pid, process in processes.items():
         above = pid
-        while above in found and above != root:
-            above = found[above][0]
+        while above in processes and above != root:
+            above = processes[above].parent
         if above == root:
-            yield pid, size, seconds, is_java
+            yield process

@@ -2,13 +2,12 @@
 
     python -m tests.bench.recovery_side kafka|ours CORES
 
-One line of JSON in, one out: ``{"directories": [...], "config": ..., "now_ms": ...}`` gives
+A helper process (``orders``): ``{"directories": [...], "config": ..., "now_ms": ...}`` gives
 ``{"load_seconds": ..., "whole_seconds": ..., "log_end_offsets": [...]}``. load_seconds is what it
 takes to load every log as after a crash: Kafka's loader, with one thread a core as a broker has;
 our plan. whole_seconds goes on to the end of a clean close, or of our commit.
 """
 
-import json
 import os
 import sys
 import time
@@ -17,13 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-Order = dict[str, Any]
-Answer = dict[str, Any]
+from tests.bench.orders import Order, serve
 
 
 def timed(
     order: Order, cores: int, load: Callable[[Path], Any], close: Callable[[Any], int]
-) -> Answer:
+) -> Order:
     """Load all directories, then close them, and say how long it took."""
     with ThreadPoolExecutor(cores) as pool:
         begin = time.perf_counter()
@@ -37,7 +35,7 @@ def timed(
     }
 
 
-def kafka_side(cores: int) -> Callable[[Order], Answer]:
+def kafka_side(cores: int) -> Callable[[Order], Order]:
     """Return Kafka's loader."""
     from tests.oracle.jvm import start_jvm  # noqa: PLC0415 - this side alone has a JVM
     from tests.oracle.kafka import Kafka  # noqa: PLC0415
@@ -45,7 +43,7 @@ def kafka_side(cores: int) -> Callable[[Order], Answer]:
 
     start_jvm(heap="2g")
 
-    def recover(order: Order) -> Answer:
+    def recover(order: Order) -> Order:
         kafka = Kafka(now_ms=order["now_ms"])
 
         def load(directory: Path) -> OpenPartition:
@@ -61,7 +59,7 @@ def kafka_side(cores: int) -> Callable[[Order], Answer]:
     return recover
 
 
-def our_side(cores: int) -> Callable[[Order], Answer]:
+def our_side(cores: int) -> Callable[[Order], Order]:
     """Return ours: its plan, and the commit of it."""
     from storage_core.commit import commit  # noqa: PLC0415
     from storage_core.config import CleanerConfig, LogConfig  # noqa: PLC0415 - nor has Kafka's Numba
@@ -69,7 +67,7 @@ def our_side(cores: int) -> Callable[[Order], Answer]:
     from storage_core.maintenance.recovery.partition import plan_recovery  # noqa: PLC0415
     from storage_core.store import LocalStore  # noqa: PLC0415
 
-    def recover(order: Order) -> Answer:
+    def recover(order: Order) -> Order:
         texts = {key: str(value) for key, value in order["config"].items()}
         config = LogConfig.from_topic_overrides(texts)
 
@@ -90,12 +88,10 @@ def our_side(cores: int) -> Callable[[Order], Answer]:
 
 
 def main() -> None:
-    """Serve orders until standard input ends."""
+    """Serve orders of a side, bound to so many cores."""
     side, cores = sys.argv[1], int(sys.argv[2])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    recover = {"kafka": kafka_side, "ours": our_side}[side](cores)
-    for line in sys.stdin:
-        print(json.dumps(recover(json.loads(line))), flush=True)  # noqa: T201 - the answer
+    serve({"kafka": kafka_side, "ours": our_side}[side](cores))
 
 
 if __name__ == "__main__":

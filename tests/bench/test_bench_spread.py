@@ -3,8 +3,9 @@
 import pytest
 
 from tests.bench import bench_many_keys, bench_skew
+from tests.bench.bench_skew import Rates, simulate
 from tests.bench.generated_columns import Topic, generated_root
-from tests.bench.simulated_slots import Rates, simulate
+from tests.bench.shared import show
 from tests.kit.compare import read_tree
 
 MIB = 1024 * 1024
@@ -15,8 +16,7 @@ MOST_EXCESS = 0.15
 @pytest.mark.bench
 @pytest.mark.timeout(1800)
 def test_fifty_million_keys_are_shuffled_within_a_gigabyte_and_a_half_an_executor() -> None:
-    report = bench_many_keys.measure(50_000_000)
-    print("", *report.lines(), sep="\n")  # noqa: T201 - the report is what bench is for
+    report = show(bench_many_keys.measure())
     assert 0 < report.peaks.worst_bytes <= EXECUTOR_BYTES
 
 
@@ -25,7 +25,7 @@ def test_fifty_million_keys_are_shuffled_within_a_gigabyte_and_a_half_an_executo
 def test_any_strategy_leaves_the_bytes_that_a_shuffle_leaves() -> None:
     trees = {}
     for strategy in ("shuffle", "broadcast", "whole"):
-        bench_many_keys.measure(300_000, strategy=strategy)
+        bench_many_keys.measure(keys=300_000, strategy=strategy)
         trees[strategy] = read_tree(bench_many_keys.SCRATCH / "keys300000-0")
     assert trees["shuffle"] == trees["broadcast"] == trees["whole"]
 
@@ -33,8 +33,7 @@ def test_any_strategy_leaves_the_bytes_that_a_shuffle_leaves() -> None:
 @pytest.mark.bench
 @pytest.mark.timeout(1800)
 def test_a_skewed_directory_takes_hardly_longer_than_its_work_over_two_slots() -> None:
-    report = bench_skew.measure()
-    print("", *report.lines(), sep="\n")  # noqa: T201 - the report is what bench is for
+    report = show(bench_skew.measure())
     assert report.split.excess <= MOST_EXCESS
     assert report.simulated.excess <= MOST_EXCESS
 
