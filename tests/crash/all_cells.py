@@ -20,8 +20,6 @@ from tests.crash.work import (
     transplant,
     trashed_round,
     truncation,
-    undone_deletion,
-    undone_transplant,
 )
 
 CELLS = [
@@ -32,8 +30,6 @@ CELLS = [
     *healing.CELLS,
     *salvage.CELLS,
     *retention.CELLS,
-    *undone_deletion.CELLS,
-    *undone_transplant.CELLS,
     *truncation.CELLS,
     *purge.CELLS,
     *run_of_commits.CELLS,

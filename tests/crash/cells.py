@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,8 +32,8 @@ class WorkOnDirectory(StoppedWork):
     torn = frozenset({"write_file", "copy_range", "keep", "restore", "write_record"})
     directory: Path  # what it changes
 
-    @property
-    def disk(self) -> Path:
+    @cached_property
+    def disk(self) -> Path:  # type: ignore[override]
         return self.directory
 
     @abstractmethod
@@ -79,10 +80,6 @@ class WorkOnObjects(StoppedWork):
     # Method and key of each change of the last work that was to be killed
     changes: Sequence[tuple[str, str]] = ()
 
-    @property
-    def disk(self) -> Path:
-        raise AssertionError("it does not lie on a disk")
-
     @abstractmethod
     def do(self, objects: ObjectStore) -> None:
         """Do the work through a store of the root's objects."""
@@ -111,6 +108,16 @@ class Call:
     owner: Any  # its module or class
     name: str  # its name there
     is_change: Callable[..., bool] = lambda *_, **__: True  # which calls are, by their arguments
+
+
+def calls_of(owner: Any, *names: str) -> tuple[Call, ...]:
+    """Return functions of one module or class whose calls all are changes."""
+    return tuple(Call(owner, name) for name in names)
+
+
+def creates(_path: Any, flags: int, *_: Any, **__: Any) -> bool:
+    """Whether ``os.open`` makes a file."""
+    return bool(flags & os.O_CREAT)
 
 
 class WorkOfRun(StoppedWork):

@@ -7,6 +7,7 @@ told to be done must be there.
 """
 
 import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,14 +30,13 @@ class StoppedWork(ABC):
     # Changes that a killed process may have made by half
     torn: ClassVar[frozenset[str]] = frozenset()
 
-    @property
-    @abstractmethod
-    def disk(self) -> Path:
-        """The folder below which is all that a loss of power concerns."""
+    disk: Path  # the folder below which is all that a loss of power concerns
+    original: Path  # the same as it was before the work
 
-    @abstractmethod
     def reset(self) -> None:
         """Make everything as it was before the work."""
+        shutil.rmtree(self.disk, ignore_errors=True)
+        shutil.copytree(self.original, self.disk)
 
     @abstractmethod
     def run(self) -> None:

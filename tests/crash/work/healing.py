@@ -43,13 +43,10 @@ class Healing(WorkOfKafka):
         self._before = write_replica(folder / "before", 1, batches(), rolls=ROLLS)
         accident(self._before)
         self.directory = folder / "work" / self._before.name
+        self.disk = self.directory.parent
         self._damaged = log_of(self._before)
         self._whole = log_of(self._donor)
         self.reset()
-
-    @property
-    def disk(self) -> Path:
-        return self.directory.parent
 
     def reset(self) -> None:
         shutil.rmtree(self.disk, ignore_errors=True)

@@ -89,6 +89,7 @@ class Ingest(WorkOnObjects):
         self, rules: IngestRules, folder: Path, way: Interruption, *, is_first: bool
     ) -> None:
         self._rules, self._way, self._folder = rules, way, folder
+        self.disk = folder / "disk"
         self._mirrored = Mirrored(f"memory://crash/{folder.name}", folder, is_first=is_first)
         if way.is_of_power:
             self.disk.mkdir()
@@ -99,10 +100,6 @@ class Ingest(WorkOnObjects):
         self.run()
         self._after = state_of(self.objects)
         assert self._after != self._before
-
-    @property
-    def disk(self) -> Path:
-        return self._folder / "disk"
 
     def reset(self) -> None:
         if self._way.is_of_power:

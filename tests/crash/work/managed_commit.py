@@ -145,10 +145,7 @@ class WorkOnNewRoot(WorkOnObjects):
     def __init__(self, store: str, folder: Path, way: Interruption) -> None:
         self._folder, self._way, self._is_on_disk = folder, way, store == ON_DISK
         self._numbers = count()
-
-    @property
-    def disk(self) -> Path:
-        return self._folder / "disk"
+        self.disk = folder / "disk"
 
     def reset(self) -> None:
         self.clock = ManualClock(NOW_MS)

@@ -8,7 +8,6 @@ import os
 import shutil
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
@@ -18,7 +17,7 @@ from storage_core.maintenance.materialize import (
     release_partition,
 )
 from storage_core.store import LocalStore, ManagedStore
-from tests.crash.cells import Call, Cell, WorkOfRun
+from tests.crash.cells import Call, Cell, WorkOfRun, calls_of, creates
 from tests.crash.interruptions import KILLS, POWER, Interruption, is_end
 from tests.kit.compare import read_tree
 from tests.kit.memory_objects import MemoryObjectStore
@@ -31,21 +30,14 @@ from tests.storage_core.maintenance.ingest.mirrors import (
 )
 
 
-def _creates(_path: Any, flags: int, *_: Any, **__: Any) -> bool:
-    return bool(flags & os.O_CREAT)
-
-
 class Materialize(WorkOfRun):
     """A partition's files are written, and its pin is taken away."""
 
     # The moments at which files appear or take their names.
-    calls = (
-        Call(os, "open", _creates),
-        *(Call(os, name) for name in ("replace", "mkdir", "unlink")),
-    )
+    calls = (Call(os, "open", creates), *calls_of(os, "replace", "mkdir", "unlink"))
 
-    def __init__(self, folder: Path, way: Interruption) -> None:
-        self._folder, self._way = folder, way
+    def __init__(self, folder: Path, _way: Interruption) -> None:
+        self.disk = folder / "disk"
         mirror = MemoryObjectStore(f"memory://crash/{folder.name}/mirror")
         self._objects = MemoryObjectStore(f"memory://crash/{folder.name}/managed")
         source = write_files(folder / "broker", segment(0), segment(6))
@@ -56,10 +48,6 @@ class Materialize(WorkOfRun):
             file.name: file.modified_ms for file in target_of(self._objects).list_files()
         }
         self._numbers = count()
-
-    @property
-    def disk(self) -> Path:
-        return self._folder / "disk"
 
     @property
     def directory(self) -> Path:

@@ -41,10 +41,10 @@ class Purge(WorkOfKafka):
     now_ms = NOW
 
     def __init__(self, name: str, folder: Path, _way: Interruption) -> None:
-        self._disk, self._saved = folder / "disk", folder / "saved"
-        self.directory = self._disk / name
+        self.disk = folder / "disk"
+        self.directory = self.disk / name
         with_deleted_files(self.directory)
-        shutil.copytree(self.directory, self._saved)
+        self.original = shutil.copytree(self.disk, folder / "saved")
         round_ = cleaning(overrides=Case(None).overrides)
         self._end = round_.load(LocalStore(self.directory)).log_end_offset
         self.run()
@@ -53,14 +53,6 @@ class Purge(WorkOfKafka):
         self._kafkas: dict[str, bytes] | None = None
         self.overrides: Mapping[str, Any] = Case(None).overrides
         self.checkpoints: Mapping[str, int] = {}
-
-    @property
-    def disk(self) -> Path:
-        return self._disk
-
-    def reset(self) -> None:
-        shutil.rmtree(self.directory, ignore_errors=True)
-        shutil.copytree(self._saved, self.directory)
 
     def do(self, store: LogStore) -> None:
         is_deleted = self.directory.name.endswith("-delete")

@@ -6,7 +6,6 @@ it again must come to the same end too, for the signs that a segment is still to
 last.
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.cells import Cell, WorkOfKafka, power_of
 from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, POWER, Interruption, is_end
+from tests.crash.work.retention import overrides_of
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import Moment
 from tests.kit.golden_data import Golden, goldens
@@ -70,8 +70,8 @@ class Recovery(WorkOfKafka):
 
     def __init__(self, golden: Golden, folder: Path, way: Interruption) -> None:
         self._golden, self._way = golden, way
-        self._before = golden.unpack(folder / "before")
-        self.directory = folder / "log" / self._before.name
+        self.original = golden.unpack(folder / "before")
+        self.directory = folder / "log" / self.original.name
         self.reset()
         recover_golden(golden, LocalStore(self.directory))
         self._expected = self._files()
@@ -81,14 +81,7 @@ class Recovery(WorkOfKafka):
             "log_start_offset": params.get("log.start", 0),
             "recovery_point": params.get("recovery.point", 0),
         }
-        config = {key: str(value) for key, value in golden.case["config"].items()}
-        if "segment.bytes" in config:  # smaller than a topic may say
-            config["internal.segment.bytes"] = config.pop("segment.bytes")
-        self.overrides: Mapping[str, Any] = config
-
-    def reset(self) -> None:
-        shutil.rmtree(self.directory, ignore_errors=True)
-        shutil.copytree(self._before, self.directory)
+        self.overrides: Mapping[str, Any] = overrides_of(golden)
 
     def do(self, store: LogStore) -> None:
         recover_golden(self._golden, store)

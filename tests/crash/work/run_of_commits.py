@@ -167,10 +167,7 @@ class RunOfCommits(WorkOfRun):
 
     def __init__(self, names: list[str], folder: Path) -> None:
         self._lab = lab_of(folder, names)
-
-    @property
-    def disk(self) -> Path:
-        return self._lab.disk
+        self.disk = self._lab.disk
 
     def reset(self) -> None:
         self._lab.reset()

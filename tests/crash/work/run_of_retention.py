@@ -34,7 +34,7 @@ from storage_core.filenames import (
 from storage_core.log.log_loader import LogLoader
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.store.local import LocalStore
-from tests.crash.cells import Call, Cell, WorkOfRun
+from tests.crash.cells import Cell, WorkOfRun, calls_of
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end, restarted
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
@@ -135,28 +135,23 @@ def without_deleted(state: dict[str, Any]) -> dict[str, Any]:
 class SweepOfDirectory(WorkOfRun):
     """Every partition of a directory is swept."""
 
-    calls = tuple(
-        Call(LocalStore, name)
-        for name in ("write_file", "create_empty", "rename", "delete", "truncate", "sync_directory")
+    calls = calls_of(
+        LocalStore, "write_file", "create_empty", "rename", "delete", "truncate", "sync_directory"
     )
 
     def __init__(self, folder: Path, way: Interruption) -> None:
-        self._way, self._disk = way, folder / "disk"
+        self._way, self.disk = way, folder / "disk"
         self._made = broker_directory(folder / "made", NAMES)
         self._marker = (self._made.path / CLEAN_SHUTDOWN_FILE).read_text()
-        self._root = replace(self._made, path=self._disk / "log")
+        self._root = replace(self._made, path=self.disk / "log")
         self.reset()
         assert {row["status"] for row in sweep(self._root)} == {"done"}
         self._expected = state_of(self._root)
         assert self._expected["marker"] == self._marker
 
-    @property
-    def disk(self) -> Path:
-        return self._disk
-
     def reset(self) -> None:
-        shutil.rmtree(self._disk, ignore_errors=True)
-        self._disk.mkdir()
+        shutil.rmtree(self.disk, ignore_errors=True)
+        self.disk.mkdir()
         self._made.copy(self._root.path)
 
     def run(self) -> None:

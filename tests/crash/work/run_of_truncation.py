@@ -26,7 +26,7 @@ from storage_core.filenames import (
 from storage_core.roots import broker
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
 from storage_core.store.local import LocalStore
-from tests.crash.cells import Call, Cell, WorkOfRun
+from tests.crash.cells import Call, Cell, WorkOfRun, calls_of
 from tests.crash.interruptions import ALL, KILLS, Interruption
 from tests.kit.cluster_truth import Cluster
 from tests.kit.compare import read_tree
@@ -37,13 +37,8 @@ HERE = Local.of_master("local[1]")
 # Cluster, leader, and the broker whose followers are cut.
 CASES = [("diverged", 2, 1), ("compacted", 3, 1)] if ALL else [("compacted", 3, 1)]
 CALLS = (
-    *(
-        Call(LocalStore, name)
-        for name in (
-            *("write_file", "create_empty", "rename", "delete", "truncate", "sync_directory"),
-            *("keep", "write_record"),
-        )
-    ),
+    *calls_of(LocalStore, "write_file", "create_empty", "rename", "delete", "truncate"),
+    *calls_of(LocalStore, "sync_directory", "keep", "write_record"),
     Call(broker, "sweep_scratch"),
 )
 
@@ -55,9 +50,9 @@ class RunOfTruncation(WorkOfRun):
 
     def __init__(self, case: tuple[str, int, int], folder: Path, _way: Interruption) -> None:
         name, leader, follower = case
-        self._disk = folder / "disk"
-        self._root = Cluster(name, self._disk).roots[follower - 1]
-        self._trash, self._plan = self._disk / "trash", folder / "plan.json"
+        self.disk = folder / "disk"
+        self._root = Cluster(name, self.disk).roots[follower - 1]
+        self._trash, self._plan = self.disk / "trash", folder / "plan.json"
         self._options = JobOptions(
             now_ms=NOW_MS,
             now_is_said=True,
@@ -66,22 +61,14 @@ class RunOfTruncation(WorkOfRun):
             allow_truncate=True,
             salvage=str(folder / "salvage"),
         )
-        roots = [path for path in sorted(self._disk.iterdir()) if path.is_dir()]
+        roots = [path for path in sorted(self.disk.iterdir()) if path.is_dir()]
         plan_followers(HERE, roots, self._options, leader=leader)
-        self._copy = shutil.copytree(self._disk, folder / "copy")
+        self.original = shutil.copytree(self.disk, folder / "copy")
         self._before, self._points = self._trees(), self._checkpoints()
         self.run()
         self._after, self._last = self._trees(), self._checkpoints()
         assert self._after != self._before
         self._undone = 0
-
-    @property
-    def disk(self) -> Path:
-        return self._disk
-
-    def reset(self) -> None:
-        shutil.rmtree(self._disk)
-        shutil.copytree(self._copy, self._disk)
 
     def run(self) -> None:
         self._apply()

@@ -27,7 +27,7 @@ from storage_core.filenames import (
 from storage_core.roots import broker
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.store.local import LocalStore, write_record
-from tests.crash.cells import Call, Cell, WorkOfRun
+from tests.crash.cells import Call, Cell, WorkOfRun, calls_of
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end, restarted
 from tests.crash.work.run_of_retention import sweep
 from tests.kit.compare import read_tree
@@ -40,18 +40,8 @@ NAMES = ["clean-headers-none-s101", "clean-hw-none-s161"]
 SWEPT = ["retain-logstart-mid-s501", "retain-size-zero-s501"]
 RUN = "20260102T030405Z-0a1b2c3d"
 CALLS = (
-    *(
-        Call(LocalStore, name)
-        for name in (
-            "write_file",
-            "rename",
-            "delete",
-            "sync_directory",
-            "keep",
-            "restore",
-            "write_record",
-        )
-    ),
+    *calls_of(LocalStore, "write_file", "rename", "delete", "sync_directory", "keep"),
+    *calls_of(LocalStore, "restore", "write_record"),
     Call(broker, "sweep_scratch"),
 )
 
@@ -155,13 +145,10 @@ class UndoOfDirectory(WorkOfRun):
 
     def __init__(self, folder: Path, way: Interruption) -> None:
         self._way, self._compaction = way, compaction_in(folder)
+        self.disk = self._compaction.disk
         assert self._compaction.undo() == len(NAMES)
         self._compaction.check_undone("not stopped")
         self._tried = 0
-
-    @property
-    def disk(self) -> Path:
-        return self._compaction.disk
 
     def reset(self) -> None:
         self._compaction.reset()
@@ -207,17 +194,13 @@ class UndoneSweep(WorkOfRun):
     def __init__(self, folder: Path, _way: Interruption) -> None:
         self._made = broker_directory(folder / "made", SWEPT)
         self._before = sweep_state(self._made)
-        self._disk = folder / "disk"
-        self._root = replace(self._made, path=self._disk / "log")
-        self._trash = self._disk / "trash"
+        self.disk = folder / "disk"
+        self._root = replace(self._made, path=self.disk / "log")
+        self._trash = self.disk / "trash"
         self._raised = 0
 
-    @property
-    def disk(self) -> Path:
-        return self._disk
-
     def reset(self) -> None:
-        shutil.rmtree(self._disk, ignore_errors=True)
+        shutil.rmtree(self.disk, ignore_errors=True)
         self._made.copy(self._root.path)
         root = observe_root(str(self._root.path))
         run = TrashedRun(run_id=RUN, action="retain", started_ms=0, roots=(root,))

@@ -22,18 +22,14 @@ class Salvage(WorkOnDirectory):
     def __init__(self, name: str, folder: Path, _way: Interruption) -> None:
         self._golden = Golden(name)
         self._before = self._golden.unpack(folder / "before")
-        self._disk = folder / "disk"
-        self.directory = self._disk / "log" / self._before.name
-        self._salvage = self._disk / "aside" / "run" / self._before.name
+        self.disk = folder / "disk"
+        self.directory = self.disk / "log" / self._before.name
+        self._salvage = self.disk / "aside" / "run" / self._before.name
         self._cuts = plan_golden(self._golden, LocalStore(self._before)).repairs.cuts
         assert sum(cut.size_bytes for cut in self._cuts) > 0
 
-    @property
-    def disk(self) -> Path:
-        return self._disk
-
     def reset(self) -> None:
-        shutil.rmtree(self._disk, ignore_errors=True)
+        shutil.rmtree(self.disk, ignore_errors=True)
         shutil.copytree(self._before, self.directory)
 
     def do(self, store: LogStore) -> None:

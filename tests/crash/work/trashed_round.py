@@ -129,11 +129,7 @@ class OnCleaned(WorkOnDirectory):
         self._way, self._folder, self._is_elsewhere = way, folder, is_elsewhere
         with self.context():
             self._cleaned = clean(case, folder)
-        self.directory = self._cleaned.directory
-
-    @property
-    def disk(self) -> Path:
-        return self._cleaned.disk
+        self.directory, self.disk = self._cleaned.directory, self._cleaned.disk
 
     @contextmanager
     def context(self) -> Iterator[None]:
@@ -206,28 +202,20 @@ class UnorderedUndoOfSplit(WorkOnDirectory):
     """The undo of a split where of some files the newest names are kept, in no order."""
 
     def __init__(self, folder: Path, _way: Interruption) -> None:
-        self._disk, self._done = folder / "disk", folder / "split"
-        self._disk.mkdir()
-        self.directory = overflowing_root(self._disk / "log").path / "t-0"
+        self.disk, self.original = folder / "disk", folder / "split"
+        self.disk.mkdir()
+        self.directory = overflowing_root(self.disk / "log").path / "t-0"
         self._before = read_tree(self.directory)
-        store, place = LocalStore(self.directory), self._disk / "trash" / "run"
+        store, place = LocalStore(self.directory), self.disk / "trash" / "run"
         view = DirectoryView(store)
         limits = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
         split_segment(view, 0, index_interval_bytes=4096, max_index_bytes=1 << 20, limits=limits)
         plan = CommitPlan(location=store.location, operations=tuple(view.operations))
         commit(with_trash(plan, store, place, action="compact"), store)
         self._folders = [commit_folder(place, self.directory, 0)]
-        shutil.copytree(self._disk, self._done)
+        shutil.copytree(self.disk, self.original)
         self._states: set[tuple[bool, bool]] = set()
         self._there: dict[str, bytes] = {}
-
-    @property
-    def disk(self) -> Path:
-        return self._disk
-
-    def reset(self) -> None:
-        shutil.rmtree(self._disk)
-        shutil.copytree(self._done, self._disk)
 
     def do(self, store: LogStore) -> None:
         undo_partition(store, self._folders, settling=plan_settling)

@@ -58,9 +58,9 @@ class Truncation(WorkOfKafka):
         self._golden = golden
         self._to = golden.case["params"]["to"]
         self._start = golden.case["params"].get("log.start", 0)
-        self._before = golden.unpack(folder / "before")
-        self.directory = folder / "work" / self._before.name
-        self._twin = folder / "twin" / self._before.name
+        self.original = golden.unpack(folder / "before")
+        self.directory = folder / "work" / self.original.name
+        self._twin = folder / "twin" / self.original.name
         self.reset()
         self.run()
         self._kept = log_bytes(self.directory)
@@ -70,10 +70,6 @@ class Truncation(WorkOfKafka):
         self.now_ms = settings_of(golden)["now_ms"]
         self.overrides: Mapping[str, Any] = overrides_of(golden)
         self.checkpoints = {"log_start_offset": self._start}
-
-    def reset(self) -> None:
-        shutil.rmtree(self.directory.parent, ignore_errors=True)
-        shutil.copytree(self._before, self.directory)
 
     def do(self, store: LogStore) -> None:
         _, log = plan_truncation(
