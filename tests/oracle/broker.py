@@ -15,7 +15,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +43,13 @@ _JVM_OPTIONS: Final = (*_HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-
 # Exit statuses of a Java that ended in order after SIGTERM.
 _ORDERLY: Final = frozenset({0, 128 + signal.SIGTERM, -signal.SIGTERM})
 _SHOWN_LINES: Final = 30
+METADATA: Final = "__cluster_metadata"
+# What a broker says of logs that it repairs instead of only loading them.
+REPAIRS: Final = (
+    "Recovering unflushed segment",
+    "Found invalid messages",
+    "Rebuilding producer state",
+)
 
 # Small and quiet, with every internal topic that one node can hold.
 SETTINGS: Final[Mapping[str, str]] = {
@@ -332,6 +340,25 @@ class Broker:
                     f"the broker was not ready in {START_TIMEOUT_S} s", self.last_lines()
                 )
             time.sleep(_POLL_S)
+
+
+@contextmanager
+def new_broker(folder: Path, settings: Mapping[str, str] = UNTOUCHED) -> Iterator[Broker]:
+    """Format a log directory in a folder, and have a broker run on it."""
+    with Broker(folder / "data", scratch=folder, settings=settings) as broker:
+        broker.format()
+        broker.start()
+        yield broker
+
+
+def repairs_in(lines: Iterable[str]) -> list[str]:
+    """Return which lines of a broker's log say that it repairs a log of a topic."""
+    return [line for line in lines if METADATA not in line and any(r in line for r in REPAIRS)]
+
+
+def complaints_in(lines: Sequence[str]) -> list[str]:
+    """Return which lines of a broker's log say so, or are errors."""
+    return [*(line for line in lines if " ERROR " in line), *repairs_in(lines)]
 
 
 def logging_jars() -> list[Path]:

@@ -9,7 +9,7 @@ from tests.oracle.fixtures import kafka_jvm
 __all__ = ["kafka_jvm"]
 
 # Its assertions should say what differs, as those of a test do.
-pytest.register_assert_rewrite("tests.oracle.comparison")
+pytest.register_assert_rewrite("tests.oracle.ours")
 
 # For a test that waits inside Java: Python's signal handlers do not run there, so only another
 # thread can report where it hangs and end the process. A long search may take its time.

@@ -6,9 +6,9 @@ SLF4J, for which its jars bring no backend; SLF4J's complaint about that is kept
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import jpype
 
@@ -22,6 +22,7 @@ JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=t
 # Kafka's code than tests then save.
 QUICK: Final = ("-XX:TieredStopAtLevel=1",)
 LIBJVM: Final = Path("lib", "server", "libjvm.so")
+Answer = TypeVar("Answer")
 
 
 class KafkaFailure(AssertionError):  # noqa: N818 - a failure of the referee, not an error of ours
@@ -44,6 +45,14 @@ def kafka_failures() -> Iterator[None]:
         raise KafkaFailure(
             str(thrown.getClass().getName()), str(thrown.getMessage()), str(thrown.stacktrace())
         ) from None
+
+
+def answer_or_failure(work: Callable[[], Answer]) -> tuple[Answer | None, KafkaFailure | None]:
+    """Return what Kafka answers, or how it fails."""
+    try:
+        return work(), None
+    except KafkaFailure as failure:
+        return None, failure
 
 
 def start_jvm(*, heap: str = "1g", options: tuple[str, ...] = ()) -> None:

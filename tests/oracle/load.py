@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import jpype
 
-from tests.oracle.broker_clients import Partition
+from tests.oracle.broker_clients import Delivery, Partition
 from tests.oracle.jvm import java, java_bytes, java_map, kafka_failures
 from tests.oracle.records import ReadRecord
 
@@ -138,25 +138,26 @@ class Load:
                 on_their_way.append((value, producer.send(self._record(topic, number, value))))
                 if len(on_their_way) >= _MOST_ON_THEIR_WAY:
                     on_their_way[0][1].get()
-                    on_their_way = self._keep(topic, on_their_way)
+                    on_their_way = self._keep(on_their_way)
             producer.flush()
         except jpype.JException:
             # The broker is gone, or the producer was closed.
             pass
         finally:
             producer.close(java("java.time.Duration").ofMillis(0))
-            for value, _ in self._keep(topic, on_their_way):
+            for value, _ in self._keep(on_their_way):
                 self.sent.undecided.append(frozenset([value]))
 
-    def _keep(self, topic: str, sent: Sequence[tuple[bytes, Any]]) -> list[tuple[bytes, Any]]:
+    def _keep(self, sent: Sequence[tuple[bytes, Any]]) -> list[tuple[bytes, Any]]:
         """Take note of what was acknowledged, and return the rest."""
         rest = []
         for value, future in sent:
-            place = _offset_of(future)
-            if place is None:
+            promised = Delivery(future).acknowledged()
+            if promised is None:
                 rest.append((value, future))
             else:
-                self.sent.acknowledged.setdefault((topic, place[0]), {})[place[1]] = value
+                partition, offset = promised
+                self.sent.acknowledged.setdefault(partition, {})[offset] = value
         return rest
 
     def _write_transactions(self, topic: str, name: str) -> None:
@@ -184,7 +185,7 @@ class Load:
                     is_asked = True
                     producer.commitTransaction()
                     with self._lock:
-                        self._keep(topic, list(zip(values, futures, strict=True)))
+                        self._keep(list(zip(values, futures, strict=True)))
                 values = []
         except jpype.JException:
             with self._lock:
@@ -196,12 +197,7 @@ class Load:
             producer.close(java("java.time.Duration").ofMillis(0))
 
     def _producer(self, config: Mapping[str, str]) -> Any:
-        serializer = java(_SERIALIZER)
-        settings = {"bootstrap.servers": self._servers, **_CONFIG, **config}
-        with kafka_failures():
-            producer = java("org.apache.kafka.clients.producer.KafkaProducer")(
-                java_map(settings.items()), serializer(), serializer()
-            )
+        producer = _new_producer(self._servers, config)
         self._producers.append(producer)
         return producer
 
@@ -216,25 +212,19 @@ class Load:
 
 def end_open_transactions(bootstrap_servers: str, names: Sequence[str]) -> None:
     """Do as producers do that start anew: what those of before left open is ended."""
-    serializer = java(_SERIALIZER)
     for name in names:
-        settings = {"bootstrap.servers": bootstrap_servers, **_CONFIG, "transactional.id": name}
-        with kafka_failures():
-            producer = java("org.apache.kafka.clients.producer.KafkaProducer")(
-                java_map(settings.items()), serializer(), serializer()
-            )
-            try:
+        producer = _new_producer(bootstrap_servers, {"transactional.id": name})
+        try:
+            with kafka_failures():
                 producer.initTransactions()
-            finally:
-                producer.close()
+        finally:
+            producer.close()
 
 
-def _offset_of(future: Any) -> tuple[int, int] | None:
-    """Return (partition, offset) of a record that was acknowledged, else None."""
-    if not future.isDone():
-        return None
-    try:
-        written = future.get()
-    except jpype.JException:
-        return None
-    return int(written.partition()), int(written.offset())
+def _new_producer(bootstrap_servers: str, config: Mapping[str, str]) -> Any:
+    serializer = java(_SERIALIZER)
+    settings = {"bootstrap.servers": bootstrap_servers, **_CONFIG, **config}
+    with kafka_failures():
+        return java("org.apache.kafka.clients.producer.KafkaProducer")(
+            java_map(settings.items()), serializer(), serializer()
+        )

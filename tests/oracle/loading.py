@@ -1,4 +1,4 @@
-"""A plan of loads played by Kafka: it writes the log, it is damaged, Kafka loads copies of it."""
+"""A plan of loads: Kafka writes the log, it is damaged, Kafka and we load copies of it."""
 
 import contextlib
 import shutil
@@ -10,14 +10,16 @@ from unittest.mock import patch
 
 import jpype
 
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import LOG_SUFFIX, SCRATCH_PREFIX
 from storage_core.store.local import LocalStore
 from tests.kit.faulty_store import NEVER, FaultyStore, Moment, SimulatedCrash
 from tests.kit.file_damage import Accident, damage
+from tests.kit.one_partition import recover_partition, truncate_partition
 from tests.oracle.cleaner import CleanerSettings
-from tests.oracle.jvm import KafkaFailure, kafka_failures
-from tests.oracle.kafka import Kafka
+from tests.oracle.jvm import KafkaFailure, answer_or_failure, kafka_failures
+from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS, Kafka
 from tests.oracle.log_writer import LogWriter
 from tests.oracle.ours import clean_by_us
 from tests.oracle.partition import OpenPartition
@@ -39,6 +41,7 @@ SIDE_FILE_ACCIDENTS: Final = frozenset(
         Accident.EPOCHS_CHANGED,
     }
 )
+CLEANER: Final = CleanerConfig(producer_id_expiration_ms=PRODUCER_ID_EXPIRATION_MS)
 _STORE_OF_CLEANING: Final = "storage_core.maintenance.compaction.partition.LocalStore"
 
 
@@ -184,15 +187,13 @@ def play_load(
     """Let Kafka load, perhaps truncate, and cleanly close a copy of a directory."""
     after = before.parents[1] / "after" / before.name
     shutil.copytree(before, after)
-    answer: LoadAnswer | TruncateAnswer | None = None
-    failure = None
-    try:
+
+    def ask() -> LoadAnswer | TruncateAnswer:
         if truncate_to is None:
-            answer = load_by_kafka(after, task)
-        else:
-            answer = truncate_by_kafka(after, task, truncate_to)
-    except KafkaFailure as thrown:
-        failure = thrown
+            return load_by_kafka(after, task)
+        return truncate_by_kafka(after, task, truncate_to)
+
+    answer, failure = answer_or_failure(ask)
     return PlayedLoad(
         case=case,
         task=task,
@@ -221,6 +222,42 @@ def truncate_by_kafka(directory: Path, task: LoadTask, to: int) -> TruncateAnswe
     with _opened(directory, task) as partition, kafka_failures():
         truncated = bool(partition.log.truncateTo(jpype.JLong(to)))
         return TruncateAnswer(truncated=truncated, log_end_offset=int(partition.log.logEndOffset()))
+
+
+def load_by_us(directory: Path, task: LoadTask) -> LoadAnswer:
+    """Load a partition directory as Kafka would, and write what loading and closing change."""
+    result = recover_partition(
+        directory,
+        config=_config(task),
+        cleaner=CLEANER,
+        now_ms=task.now_ms,
+        recovery_point=task.recovery_point,
+        log_start_offset=task.log_start_offset,
+        clean_shutdown=task.clean_shutdown,
+    )
+    return LoadAnswer(
+        log_end_offset=result.log_end_offset,
+        log_start_offset=result.log_start_offset,
+        recovery_point=result.recovery_point,
+        segments=result.segments,
+    )
+
+
+def truncate_by_us(directory: Path, task: LoadTask, to: int) -> TruncateAnswer:
+    """Load a partition directory, truncate it as a follower does, and close it."""
+    result = truncate_partition(
+        directory,
+        config=_config(task),
+        cleaner=CLEANER,
+        now_ms=task.now_ms,
+        to=to,
+        log_start_offset=task.log_start_offset,
+    )
+    return TruncateAnswer(truncated=result.truncated, log_end_offset=result.log_end_offset)
+
+
+def _config(task: LoadTask) -> LogConfig:
+    return LogConfig.from_topic_overrides({key: str(value) for key, value in task.config.items()})
 
 
 def _opened(directory: Path, task: LoadTask) -> OpenPartition:

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from tests.kit.golden_broker import ARCHIVE, CONSUMED, ORIGIN, UNCLEANED
 from tests.oracle import shop_messages as shop
-from tests.oracle.broker import UNTOUCHED, Broker
+from tests.oracle.broker import new_broker
 from tests.oracle.broker_clients import (
     GroupMember,
     Message,
@@ -106,9 +106,7 @@ def make_golden_broker(into: Path) -> None:
     """Run the broker and write what it leaves into a folder."""
     with tempfile.TemporaryDirectory(prefix="golden-broker-") as name:
         scratch = Path(name)
-        with Broker(scratch / "data", scratch=scratch, settings=UNTOUCHED) as broker:
-            broker.format()
-            broker.start()
+        with new_broker(scratch) as broker:
             create_topics(broker.bootstrap_servers, TOPICS)
             write_messages(broker.bootstrap_servers)
             topics = read_topics(broker.bootstrap_servers)

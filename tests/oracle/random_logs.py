@@ -1,12 +1,21 @@
 """Hypothesis strategies for random logs: what is appended, how the log is set up, what is cleaned.
 
 A plan has a few rounds. Each appends through Kafka, lets the clock go on and then cleans a range.
+
+``PYLOG_ORACLE_EXAMPLES`` says how many logs of each kind; the default keeps ``make test`` short.
+They are the same in every run; ``PYLOG_ORACLE_RANDOM=1`` has Hypothesis look for new ones, and
+``PYLOG_ORACLE_SHRINK=1`` make a failing one small, which takes minutes.
 """
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.oracle.log_writer import (
@@ -25,6 +34,28 @@ DAY_MS: Final = 86_400_000
 SLOT_BYTES: Final = 24
 CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 PRODUCERS: Final = 3
+EXAMPLES: Final = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
+_SHRINK: Final = os.environ.get("PYLOG_ORACLE_SHRINK", "0") == "1"
+# Both sides sync all the time; in memory that costs nothing.
+_SCRATCH: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
+
+against_kafka = settings(
+    max_examples=EXAMPLES,
+    derandomize=os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1",
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink) if _SHRINK else (Phase.generate,),
+)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make an empty folder, in memory if there is any."""
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=_SCRATCH) as folder:
+        yield Path(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,14 @@ import shutil
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from hypothesis import strategies as st
 
 from tests.kit.file_damage import Damage, damage
-from tests.oracle.jvm import KafkaFailure
+from tests.oracle.jvm import KafkaFailure, answer_or_failure
 from tests.oracle.kafka import Kafka
 from tests.oracle.loading import SIDE_FILE_ACCIDENTS, WrittenLog, write_log
 from tests.oracle.random_loads import LoadPlan, damages, load_plans
@@ -129,11 +130,7 @@ def play_passes(plan: RetentionPlan, scratch: Path) -> Iterator[PlayedPass]:
         task = task_of(plan, case, log, before)
         after = before.parents[1] / "after" / before.name
         shutil.copytree(before, after)
-        answer, failure = None, None
-        try:
-            answer = retain_by_kafka(after, task)
-        except KafkaFailure as thrown:
-            failure = thrown
+        answer, failure = answer_or_failure(partial(retain_by_kafka, after, task))
         yield PlayedPass(
             case=case, task=task, before=before, after=after, answer=answer, failure=failure
         )

@@ -17,7 +17,7 @@ from tests.oracle.cleaner import (
     read_cleaner_checkpoint,
     write_cleaner_checkpoint,
 )
-from tests.oracle.jvm import KafkaFailure
+from tests.oracle.jvm import KafkaFailure, answer_or_failure
 from tests.oracle.kafka import Kafka
 from tests.oracle.log_writer import LogWriter
 from tests.oracle.partition import OpenPartition
@@ -130,11 +130,7 @@ def set_file_times(directory: Path, now_ms: int, seed: int) -> None:
 def play_task(kafka: Kafka, directory: Path, task: CleanTask, *, before: Path) -> PlayedRound:
     """Keep a copy of a partition directory as before, then let Kafka clean it."""
     shutil.copytree(directory, before)
-    answer = failure = None
-    try:
-        answer = clean_by_kafka(kafka, directory, task)
-    except KafkaFailure as thrown:
-        failure = thrown
+    answer, failure = answer_or_failure(lambda: clean_by_kafka(kafka, directory, task))
     return PlayedRound(task=task, before=before, after=directory, answer=answer, failure=failure)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.oracle.broker import UNTOUCHED, Broker
+from tests.oracle.broker import Broker, new_broker
 from tests.oracle.broker_clients import (
     Answers,
     GroupMember,
@@ -230,12 +230,7 @@ def ask_when_loaded(broker: Broker, told: Answers) -> Answers:
 def test_groups_and_transactions_are_those_of_the_admin_client_before_and_after_compaction(
     pylog, tmp_path
 ):
-    with (
-        Broker(tmp_path / "data", scratch=tmp_path, settings=UNTOUCHED) as broker,
-        ExitStack() as clients,
-    ):
-        broker.format()
-        broker.start()
+    with new_broker(tmp_path) as broker, ExitStack() as clients:
         create_topics(broker.bootstrap_servers, TOPICS)
         Clients(broker.bootstrap_servers, clients).use()
         told = ask_coordinators(broker.bootstrap_servers)

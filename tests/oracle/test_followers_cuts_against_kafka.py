@@ -1,15 +1,13 @@
 """Followers that are cut offline, beside Kafka's own truncation of the same directories."""
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jpype
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_core.catalog.roles import Role
@@ -34,13 +32,10 @@ from tests.oracle.jvm import KafkaFailure, java, kafka_failures
 from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS, Kafka
 from tests.oracle.loading import SIDE_FILE_ACCIDENTS, LoadTask, load_task, write_log
 from tests.oracle.random_loads import LoadPlan, load_plans
+from tests.oracle.random_logs import EXAMPLES, against_kafka, scratch_folder
 from tests.oracle.rounds import DIRECTORY
 
 NOW_MS = 1_800_000_000_000
-EXAMPLES = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "20"))
-FIXED = os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1"
-# Both sides sync all the time; in memory that costs nothing.
-SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
 CLEANER = CleanerConfig(producer_id_expiration_ms=PRODUCER_ID_EXPIRATION_MS)
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
@@ -120,8 +115,8 @@ def cuts_of(cluster: Cluster) -> Iterator[tuple[FollowerCut, Mapping[str, object
 @pytest.mark.thorough
 @pytest.mark.item("REP-11")
 def test_followers_of_real_clusters_are_cut_byte_for_byte_as_kafka_cuts_them():
-    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as top:
-        done = list(cut_clusters(Path(top)))
+    with scratch_folder() as scratch:
+        done = list(cut_clusters(scratch))
     assert {cut.is_restart for cut in done} == {True, False}
     assert {cut.replica.place.is_clean for cut in done} == {True, False}
 
@@ -147,14 +142,7 @@ def cut_clusters(folder: Path) -> Iterator[FollowerCut]:
 
 @pytest.mark.thorough
 @pytest.mark.item("REP-11", "PRD-16")
-@settings(
-    max_examples=EXAMPLES,
-    derandomize=FIXED,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate,),
-)
+@settings(against_kafka, max_examples=EXAMPLES // 3)
 @given(
     plan=load_plans(),
     shares=st.lists(st.floats(0, 1), min_size=1, max_size=3),
@@ -163,8 +151,7 @@ def cut_clusters(folder: Path) -> Iterator[FollowerCut]:
 def test_any_log_is_cut_round_by_round_as_kafka_does(
     plan: LoadPlan, shares: list[float], start_above: int | None
 ):
-    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as top:
-        scratch = Path(top)
+    with scratch_folder() as scratch:
         log = write_log(plan, scratch / "written" / DIRECTORY)
         for number, case in enumerate(plan.cases):
             before = scratch / f"case-{number}" / DIRECTORY

@@ -1,7 +1,4 @@
-"""Message formats v0 and v1: read, built, compressed and cleaned by Kafka, and by us.
-
-``PYLOG_ORACLE_EXAMPLES`` and its like are those of ``test_compaction_against_kafka``.
-"""
+"""Message formats v0 and v1: read, built, compressed and cleaned by Kafka, and by us."""
 
 import dataclasses
 import random
@@ -26,13 +23,17 @@ from tests.kit.legacy import LegacyMessage, compress_set, encode_entry, encode_m
 from tests.kit.strategies import legacy_entries, segments
 from tests.oracle.jvm import KafkaFailure, java, java_bytes, java_file, kafka_failures, python_bytes
 from tests.oracle.log_writer import Append, Roll, Step, Wait
-from tests.oracle.random_logs import LogPlan, RoundPlan, any_contents, configs, log_plans
-from tests.oracle.records import INTERNAL, NewBatch, NewRecord, read_record
-from tests.oracle.test_compaction_against_kafka import (
+from tests.oracle.random_logs import (
     EXAMPLES,
+    LogPlan,
+    RoundPlan,
     against_kafka,
-    compare_every_round,
+    any_contents,
+    configs,
+    log_plans,
 )
+from tests.oracle.records import INTERNAL, NewBatch, NewRecord, read_record
+from tests.oracle.test_compaction_against_kafka import compare_every_round
 from tests.storage_core.records.memory_file import windows_of
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]

@@ -1,18 +1,11 @@
-"""Random logs after random accidents, loaded by Apache Kafka and by us from the same bytes.
+"""Random logs after random accidents, loaded by Apache Kafka and by us from the same bytes."""
 
-``PYLOG_ORACLE_EXAMPLES`` says how many logs; each is loaded a few times. They are the same in every
-run; ``PYLOG_ORACLE_RANDOM=1`` has Hypothesis look for new ones, and ``PYLOG_ORACLE_SHRINK=1`` make
-a failing one small.
-"""
-
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 
 from storage_core.errors import PylogError
 from storage_core.filenames import TEMPORARY_SUFFIX
@@ -25,33 +18,20 @@ from tests.oracle.loading import (
     PlayedLoad,
     TruncateAnswer,
     load_by_kafka,
+    load_by_us,
     play_loads,
     play_truncations,
+    truncate_by_us,
 )
 from tests.oracle.log_writer import Append, Contents, EndTransaction, Roll, Step
-from tests.oracle.our_loading import load_by_us, truncate_by_us
 from tests.oracle.random_loads import LoadCase, LoadPlan, load_plans
+from tests.oracle.random_logs import EXAMPLES, against_kafka, scratch_folder
 from tests.oracle.rounds import DIRECTORY
 
-EXAMPLES = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
-FIXED = os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1"
-SHRINK = os.environ.get("PYLOG_ORACLE_SHRINK", "0") == "1"
 ONE_ABORTED = 34
 UNIQUE = "0123456789abcdef0123456789abcdef"
-# Both sides sync all the time; in memory that costs nothing.
-SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
-against_kafka = settings(
-    max_examples=EXAMPLES,
-    derandomize=FIXED,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-    report_multiple_bugs=False,
-    phases=(Phase.generate, Phase.shrink) if SHRINK else (Phase.generate,),
-)
 
 
 @pytest.mark.thorough
@@ -163,14 +143,14 @@ def test_so_are_those_in_other_states(state: str, plan: LoadPlan) -> None:
 @against_kafka
 @given(plan=load_plans())
 def test_logs_are_truncated_byte_for_byte_as_kafka_does(plan: LoadPlan) -> None:
-    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as scratch:
-        for played in play_truncations(plan, Path(scratch)):
+    with scratch_folder() as scratch:
+        for played in play_truncations(plan, scratch):
             compare_load(played)
 
 
 def loads_of(plan: LoadPlan, name: str = DIRECTORY) -> Iterator[PlayedLoad]:
-    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as scratch:
-        yield from play_loads(plan, Path(scratch), name=name)
+    with scratch_folder() as scratch:
+        yield from play_loads(plan, scratch, name=name)
 
 
 def differences(played: PlayedLoad) -> list[str]:

@@ -15,7 +15,7 @@ from storage_core.cluster.metadata_copies import (
     compare_copies,
     read_copy,
 )
-from tests.oracle.broker import CONTROLLER_LISTENER, Broker, Place
+from tests.oracle.broker import CONTROLLER_LISTENER, Broker, Place, new_broker
 from tests.oracle.broker_clients import (
     Message,
     Producer,
@@ -176,9 +176,7 @@ def test_a_lost_controller_comes_back_from_a_brokers_copy(
 @pytest.mark.thorough
 def test_logs_that_a_broker_set_aside_are_its_own_again(tmp_path: Path, pylog):
     """It started with empty metadata; then its own came back."""
-    with Broker(tmp_path / "data", scratch=tmp_path) as broker:
-        broker.format()
-        broker.start()
+    with new_broker(tmp_path, {}) as broker:
         servers = broker.bootstrap_servers
         create_topics(servers, {"kept": Topic(partitions=2, config={}, replicas=1)})
         values = {b"%d" % number for number in range(40)}

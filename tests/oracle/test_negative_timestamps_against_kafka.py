@@ -8,7 +8,6 @@ of its own. That JVM writes the random logs, too.
 import os
 import re
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -22,15 +21,19 @@ from hypothesis import given, settings
 
 from storage_core.errors import NegativeTimestampError
 from tests.kit.compare import Exactness, read_tree
-from tests.oracle.comparison import compare_round
 from tests.oracle.jars import JARS_VARIABLE, kafka_jars
 from tests.oracle.jvm import QUICK, start_jvm
 from tests.oracle.kafka import Kafka
 from tests.oracle.log_writer import Append
-from tests.oracle.ours import clean_by_us
-from tests.oracle.random_logs import LogPlan, log_plans
+from tests.oracle.ours import clean_by_us, compare_round
+from tests.oracle.random_logs import (
+    EXAMPLES,
+    LogPlan,
+    against_kafka,
+    log_plans,
+    scratch_folder,
+)
 from tests.oracle.rounds import PlayedRound, play, play_task
-from tests.oracle.test_compaction_against_kafka import EXAMPLES, SCRATCH, against_kafka
 from tests.oracle.test_legacy_against_kafka import old_plans
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
@@ -126,8 +129,7 @@ def test_a_log_is_given_up_where_kafka_does_or_kept_as_it_would(play_unchecked, 
 def compare_every_round(play_unchecked: Play, plan: LogPlan, exactness: Exactness) -> int:
     """Compare both answers of every round, and return how many Kafka itself gave up."""
     given_up = 0
-    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as folder:
-        scratch = Path(folder)
+    with scratch_folder() as scratch:
         for number, unchecked in enumerate(play_unchecked(plan, scratch)):
             # Kafka as it is, on a copy of what it wrote.
             directory = scratch / f"checked-{number}" / unchecked.before.name

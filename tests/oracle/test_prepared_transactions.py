@@ -27,7 +27,7 @@ import jpype
 import pytest
 
 from storage_core.kafka_log import open_logs
-from tests.oracle.broker import CLUSTER_ID, Broker
+from tests.oracle.broker import CLUSTER_ID, Broker, new_broker
 from tests.oracle.broker_clients import (
     Message,
     Producer,
@@ -259,10 +259,7 @@ def test_what_a_killed_coordinator_had_acknowledged_is_readable(
 def test_a_coordinator_that_aborts_takes_the_next_epoch(tmp_path: Path, pylog):
     """It aborts for its producer, because of the time, and because another one has the same id."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    (tmp_path / "scratch").mkdir()
-    with Broker(tmp_path / "data", scratch=tmp_path / "scratch", settings=settings) as broker:
-        broker.format()
-        broker.start()
+    with new_broker(tmp_path, settings) as broker:
         servers, disk = broker.bootstrap_servers, broker.log_directory
         create_topics(servers, {TOPIC: Topic(partitions=1, config={})})
         producers = {

@@ -4,8 +4,8 @@ import pytest
 
 from tests.kit.compare import Exactness
 from tests.oracle.cleaner import CleanerSettings
-from tests.oracle.comparison import compare_round
 from tests.oracle.kafka import Kafka
+from tests.oracle.ours import compare_round
 from tests.oracle.random_logs import START_MS
 from tests.oracle.records import NewBatch, NewRecord
 from tests.oracle.rounds import DIRECTORY, CleanTask, play_task

@@ -19,7 +19,7 @@ from storage_core.store.local import LocalStore
 from tests.kit.log_reader import Isolation, LogReader, consume
 from tests.kit.offset_queries import OffsetTarget, list_offset
 from tests.kit.one_partition import recover_partition
-from tests.oracle.broker import UNTOUCHED, Broker
+from tests.oracle.broker import new_broker
 from tests.oracle.broker_clients import Message, Producer, Topic, create_topics
 from tests.oracle.broker_reads import PartitionConsumer
 
@@ -75,9 +75,7 @@ class Writer:
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory, kafka_jvm: None) -> Iterator[BothSides]:
     folder = tmp_path_factory.mktemp("reads")
-    with Broker(folder / "data", scratch=folder, settings=UNTOUCHED) as broker:
-        broker.format()
-        broker.start()
+    with new_broker(folder) as broker:
         servers = broker.bootstrap_servers
         create_topics(servers, {TOPIC: Topic(partitions=1, config=CONFIG)})
         writer = Writer(servers)

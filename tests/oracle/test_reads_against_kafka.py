@@ -1,22 +1,15 @@
-"""Random logs read by Apache Kafka and by us: every fetch, every offset for a time.
-
-``PYLOG_ORACLE_EXAMPLES`` says how many logs. They are the same in every run;
-``PYLOG_ORACLE_RANDOM=1`` has Hypothesis look for new ones.
-"""
+"""Random logs read by Apache Kafka and by us: every fetch, every offset for a time."""
 
 import contextlib
-import os
 import random
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jpype
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.config import CleanerConfig, LogConfig
@@ -31,12 +24,9 @@ from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS, Kafka
 from tests.oracle.loading import write_log
 from tests.oracle.partition import OpenPartition
 from tests.oracle.random_loads import LoadPlan, load_plans
+from tests.oracle.random_logs import against_kafka, scratch_folder
 from tests.oracle.rounds import DIRECTORY
 
-EXAMPLES = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
-FIXED = os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1"
-# Both sides sync all the time; in memory that costs nothing.
-SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
 READS_PER_LOG = 150
 LIMITS = Limits(max_record_bytes=1 << 24, max_batch_bytes=1 << 26)
 NAMES = {
@@ -46,15 +36,6 @@ NAMES = {
 }
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
-against_kafka = settings(
-    max_examples=EXAMPLES,
-    derandomize=FIXED,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    report_multiple_bugs=False,
-    phases=(Phase.generate,),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +98,8 @@ def opened(plan: LoadPlan, fraction: float) -> Iterator[BothSides]:
     """
     config = {**plan.config, "segment.index.bytes": 8_000}
     plan = replace(plan, config=config, ends_cleanly=True)
-    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as scratch:
-        directory = Path(scratch) / DIRECTORY
+    with scratch_folder() as scratch:
+        directory = scratch / DIRECTORY
         log = write_log(plan, directory)
         kafka = Kafka(now_ms=log.now_ms)
         store = LocalStore(directory)
@@ -131,7 +112,7 @@ def opened(plan: LoadPlan, fraction: float) -> Iterator[BothSides]:
             high_watermark=high_watermark,
         )
         # An open log has its active indexes preallocated: each side has its own files.
-        twin = Path(scratch) / "kafka" / DIRECTORY
+        twin = scratch / "kafka" / DIRECTORY
         shutil.copytree(directory, twin)
         partition = kafka.open_partition(twin, config=plan.config)
         try:

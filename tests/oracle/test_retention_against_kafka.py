@@ -1,17 +1,14 @@
 """Random logs and limits: Kafka's deletion pass beside ours, over an open log and one at rest.
 
-``PYLOG_ORACLE_EXAMPLES`` says how many logs; over each a few passes are made. They are the same in
-every run; ``PYLOG_ORACLE_RANDOM=1`` has Hypothesis look for new ones.
+Over each log a few passes are made.
 """
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 
 from storage_core.commit import commit
 from storage_core.config import LogConfig
@@ -23,7 +20,8 @@ from tests.kit.report_situations import NOW_MS, unpack
 from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.oracle.known_differences import has_bad_legacy_set, is_loaded_otherwise
-from tests.oracle.our_loading import CLEANER
+from tests.oracle.loading import CLEANER
+from tests.oracle.random_logs import EXAMPLES, against_kafka, scratch_folder
 from tests.oracle.retention import (
     PlayedPass,
     RetentionAnswer,
@@ -34,28 +32,12 @@ from tests.oracle.retention import (
     retention_plans,
 )
 
-EXAMPLES = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
-FIXED = os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1"
-SHRINK = os.environ.get("PYLOG_ORACLE_SHRINK", "0") == "1"
-# Both sides sync all the time; in memory that costs nothing.
-SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
-
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
-against_kafka = settings(
-    max_examples=EXAMPLES,
-    derandomize=FIXED,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-    report_multiple_bugs=False,
-    phases=(Phase.generate, Phase.shrink) if SHRINK else (Phase.generate,),
-)
 
 
 def passes_of(plan: RetentionPlan) -> Iterator[PlayedPass]:
-    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as scratch:
-        for played in play_passes(plan, Path(scratch)):
+    with scratch_folder() as scratch:
+        for played in play_passes(plan, scratch):
             bad_set = played.answer is None and has_bad_legacy_set(played.before)
             if not is_loaded_otherwise(played.before) and not bad_set:
                 yield played

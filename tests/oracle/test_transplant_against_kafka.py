@@ -10,7 +10,7 @@ import pytest
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, read_cluster_metadata
 from storage_core.log.producer_snapshot import parse_producer_snapshot
 from tests.kit.compare import read_tree
-from tests.oracle.broker import Broker
+from tests.oracle.broker import Broker, new_broker
 from tests.oracle.broker_clients import (
     GroupMember,
     Message,
@@ -279,9 +279,7 @@ def test_another_cluster_serves_the_logs_of_a_disk_as_its_own(
 @pytest.mark.thorough
 def test_a_broker_removes_what_a_kill_has_left(tmp_path: Path, pylog):
     """A folder of an unfinished transplant is to it what is left of a deleted partition."""
-    with Broker(tmp_path / "data", scratch=tmp_path) as broker:
-        broker.format()
-        broker.start()
+    with new_broker(tmp_path, {}) as broker:
         create_topics(broker.bootstrap_servers, {"orders": Topic(partitions=1, config={})})
         broker.stop()
         left = broker.log_directory / f"pylog-transplant-0.{'0' * 32}-delete"
