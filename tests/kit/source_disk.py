@@ -96,8 +96,10 @@ def write_source(
         if segments is SEGMENTS
         else segments,
     )
-    starts = {ORDERS: LOG_START} if segments is SEGMENTS else {}
-    (root / LOG_START_FILE).write_bytes(encode_offset_checkpoint(starts))
+    checkpoint = root / LOG_START_FILE
+    if name == str(ORDERS) or not checkpoint.exists():
+        starts = {ORDERS: LOG_START} if segments is SEGMENTS else {}
+        checkpoint.write_bytes(encode_offset_checkpoint(starts))
     if is_clean:
         (root / CLEAN_SHUTDOWN_FILE).write_text('{"version":0,"brokerEpoch":-1}')
     return directory
@@ -122,13 +124,8 @@ def write_states(
         value.int16(1)
         message.value.write(value, 1, {**STATE, **each})
         specs.append(BatchSpec(records=(RecordSpec(key=key.data, value=value.data),)))
-    starts = root / LOG_START_FILE
-    former = starts.read_bytes() if starts.exists() else None
     segment = SegmentSpec(base_offset=0, batches=in_a_row(specs))
-    directory = write_source(root, [segment], name=f"__transaction_state-{number}", is_clean=False)
-    if former is not None:
-        starts.write_bytes(former)
-    return directory
+    return write_source(root, [segment], name=f"__transaction_state-{number}", is_clean=False)
 
 
 def write_properties(disk: Path, node: int, cluster: str = CLUSTER) -> None:

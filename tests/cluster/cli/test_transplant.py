@@ -43,11 +43,7 @@ def disks(tmp_path: Path) -> list[Path]:
         *(md.topic("orders"), md.partition(0, replicas=(1, 2))),
         md.config("orders", "retention.ms", "-1"),
     ]
-    disks = Target(folder=tmp_path / "target", values=values).disks
-    for node, disk in enumerate(disks, start=1):
-        write_properties(disk, node)
-    (tmp_path / "target" / CLUSTER_METADATA_DIRECTORY).rename(disks[0] / CLUSTER_METADATA_DIRECTORY)
-    return disks
+    return Target(folder=tmp_path / "target", values=values).as_brokers()
 
 
 @pytest.fixture
@@ -58,9 +54,7 @@ def source(tmp_path: Path) -> Path:
     key = b"\0\1" + b"\0\5group" + b"\0\6orders" + bytes(4)
     record = RecordSpec(key=key, value=b"\0\3" + commit(9))
     segment = SegmentSpec(base_offset=0, batches=[BatchSpec(records=(record,))])
-    starts = (root / "log-start-offset-checkpoint").read_bytes()
     write_source(root, [segment], name="__consumer_offsets-0")
-    (root / "log-start-offset-checkpoint").write_bytes(starts)
     return root
 
 
@@ -68,6 +62,14 @@ def words_of(source: Path, disks: list[Path]) -> list[str]:
     to = [word for disk in disks for word in ("--to", str(disk))]
     words = ["transplant", str(source), *to, "--topics", "*", "--role", "broker"]
     return [*words, "--allow-abort"]
+
+
+def answer(pylog: Any, status: ExitCode, *words: object) -> str:
+    """Return what the program says, as one line: of wrong usage on standard error."""
+    result = pylog(*words)
+    assert result.exit_code == status, result.output
+    said = result.stderr if status == ExitCode.USAGE else result.stdout
+    return " ".join(said.split())
 
 
 def rows_of(result: Any, kind: str = "transplant") -> list[dict[str, Any]]:
@@ -91,9 +93,8 @@ def test_with_a_trash_the_way_back_is_printed_and_goes_back(
     assert pylog(*words[1:]).exit_code == ExitCode.DONE
     assert not any((disk / "orders-0").exists() for disk in disks)
     # The trash may not lie where a broker looks.
-    refused = pylog(*words_of(source, disks), "--trash", disks[0] / "trash")
-    assert refused.exit_code == ExitCode.USAGE
-    assert f"lies inside the log directory {disks[0]}" in refused.stderr
+    said = answer(pylog, ExitCode.USAGE, *words_of(source, disks), "--trash", disks[0] / "trash")
+    assert f"lies inside the log directory {disks[0]}" in said
 
 
 @pytest.mark.thorough
@@ -143,18 +144,14 @@ def test_an_open_transaction_is_aborted_with_consent_alone(pylog, source: Path, 
     """Its coordinator is on another disk, and had it committed perhaps."""
     monkeypatch.setenv("COLUMNS", "80")
     words = without_consent(source, disks)
-    refused = pylog(*words)
-    assert refused.exit_code == ExitCode.REFUSED
-    text = " ".join(refused.stdout.split())
+    text = answer(pylog, ExitCode.REFUSED, *words)
     assert "1 open transaction of 1 record is committed perhaps: no partition of" in text
     assert "TRANSACTION_UNDECIDED: name all log directories" in text
     assert not (disks[0] / "orders-0").exists()
     (row,) = rows_of(pylog(*words, "--output", "json"))
     assert (row["undecided_transactions"], row["undecided_records"]) == (1, 1)
-    done = pylog(*words_of(source, disks))
-    assert done.exit_code == ExitCode.DONE, done.stderr
-    said = "1 record in open transactions is aborted by --allow-abort, committed or not"
-    assert said in " ".join(done.stdout.split())
+    said = answer(pylog, ExitCode.DONE, *words_of(source, disks))
+    assert "1 record in open transactions is aborted by --allow-abort, committed or not" in said
 
 
 @pytest.mark.parametrize(("state", "is_commit"), [({}, True), ({"transaction_status": 3}, False)])
@@ -192,12 +189,10 @@ def test_offsets_in_an_open_transaction_go_once_its_commit_is_decided(
             is_transactional=True,
         ),
     ]
-    starts = (source / "log-start-offset-checkpoint").read_bytes()
     shutil.rmtree(source / "__consumer_offsets-0")
     (source / CLEAN_SHUTDOWN_FILE).unlink()
     segment = SegmentSpec(base_offset=0, batches=in_a_row(batches))
     write_source(source, [segment], name="__consumer_offsets-0", is_clean=False)
-    (source / "log-start-offset-checkpoint").write_bytes(starts)
     if is_known:
         places = [{"topic": n, "partition_ids": [0]} for n in ("orders", "__consumer_offsets")]
         write_states(source, {"transaction_partitions": places})
@@ -231,23 +226,16 @@ def test_a_coordinators_replica_that_was_not_in_sync_decides_nothing(
 @pytest.mark.thorough
 def test_a_refusal_names_its_way_out_and_the_others_go(pylog, source: Path, disks):
     plain = [SegmentSpec(base_offset=0, batches=some_batches(count=4))]
-    write_source(source / "new", plain, name="bills-0")
-    (source / "new" / "bills-0").rename(source / "bills-0")
-    for path in (source / "new").iterdir():
-        path.unlink()
-    (source / "new").rmdir()
-    done = pylog(*words_of(source, disks))
-    assert done.exit_code == ExitCode.REFUSED
-    text = " ".join(done.stdout.split())
+    write_source(source, plain, name="bills-0")
+    text = answer(pylog, ExitCode.REFUSED, *words_of(source, disks))
     assert "the target has no topic bills: create it with at least 1 partition" in text
     assert "TARGET_TOPIC_MISSING: start the target, create the topic" in text
     named = pylog(*words_of(source, disks), "--map", "orders=other")
     assert named.exit_code == ExitCode.REFUSED
     assert "Strimzi" not in named.stdout
     assert (disks[1] / "orders-0").is_dir()
-    named = pylog(*words_of(source, disks), "--map", "bills=orders")
-    assert named.exit_code == ExitCode.USAGE
-    assert "new name of several topics" in named.stderr
+    said = answer(pylog, ExitCode.USAGE, *words_of(source, disks), "--map", "bills=orders")
+    assert "new name of several topics" in said
 
 
 def test_nothing_is_written_while_a_broker_runs(pylog, source: Path, disks):
@@ -267,15 +255,9 @@ def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_pa
         *(md.topic("orders"), md.partition(0)),
         md.config("orders", "retention.ms", "-1"),
     ]
-    target = Target(folder=tmp_path / "other", values=values)
-    write_properties(target.disks[0], 1)
-    (target.folder / CLUSTER_METADATA_DIRECTORY).rename(
-        target.disks[0] / CLUSTER_METADATA_DIRECTORY
-    )
-    starts = (source / "log-start-offset-checkpoint").read_bytes()
+    disk, _ = Target(folder=tmp_path / "other", values=values).as_brokers()
     plain = [SegmentSpec(base_offset=0, batches=some_batches(count=4))]
     write_source(source, plain, name="bills-0")
-    (source / "log-start-offset-checkpoint").write_bytes(starts)
     true_rename = os.rename
 
     def rename(name: Any, *places: Any, **folders: Any) -> None:
@@ -285,7 +267,7 @@ def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_pa
 
     with monkeypatch.context() as patch:
         patch.setattr(replica.os, "rename", rename)
-        result = pylog(*words_of(source, target.disks[:1]), "--output", "json")
+        result = pylog(*words_of(source, [disk]), "--output", "json")
     assert result.exit_code == ExitCode.PARTLY_FAILED
     status = {row["topic"]: row["status"] for row in rows_of(result)}
     assert status == {"bills": "done", "orders": "failed"}
@@ -293,12 +275,12 @@ def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_pa
     assert "No space left on device" in failure
     with monkeypatch.context() as patch:
         patch.setattr(replica.os, "rename", rename)
-        text = pylog(*words_of(source, target.disks[:1])).stdout
+        text = pylog(*words_of(source, [disk])).stdout
     assert "start no broker of the target before" in " ".join(text.split())
-    folders = {path.name for path in target.disks[0].iterdir() if path.is_dir()}
+    folders = {path.name for path in disk.iterdir() if path.is_dir()}
     assert folders == {"bills-0", CLUSTER_METADATA_DIRECTORY}
     assert rows_of(result, "group_offset") == []
-    again = pylog(*words_of(source, target.disks[:1]), "--output", "json")
+    again = pylog(*words_of(source, [disk]), "--output", "json")
     assert {row["topic"]: row["status"] for row in rows_of(again)} == {
         "bills": "skipped",
         "orders": "done",
@@ -343,19 +325,16 @@ def test_a_run_is_written_into_the_ledger(pylog, source: Path, disks, tmp_path: 
 
 @pytest.mark.thorough
 def test_a_target_has_to_be_one_cluster_with_its_metadata(pylog, source: Path, disks, tmp_path):
-    lacking = pylog(*words_of(source, disks[1:]))
-    assert lacking.exit_code == ExitCode.USAGE
-    assert "give the directory with __cluster_metadata-0 as well" in lacking.stderr
+    said = answer(pylog, ExitCode.USAGE, *words_of(source, disks[1:]))
+    assert "give the directory with __cluster_metadata-0 as well" in said
     write_properties(disks[1], 2, SOURCE_CLUSTER)
     for order in (disks, disks[::-1]):
-        mixed = pylog(*words_of(source, order))
-        assert mixed.exit_code == ExitCode.USAGE
-        assert f"{disks[1]}" in mixed.stderr
-        assert f"is of cluster {SOURCE_CLUSTER}, not of {CLUSTER}" in mixed.stderr
+        said = answer(pylog, ExitCode.USAGE, *words_of(source, order))
+        assert f"{disks[1]}" in said
+        assert f"is of cluster {SOURCE_CLUSTER}, not of {CLUSTER}" in said
     (disks[1] / "meta.properties").unlink()
-    nobodys = pylog(*words_of(source, disks))
-    assert nobodys.exit_code == ExitCode.USAGE
-    assert "expected cluster and node in its meta.properties" in nobodys.stderr
+    said = answer(pylog, ExitCode.USAGE, *words_of(source, disks))
+    assert "expected cluster and node in its meta.properties" in said
     absent = pylog(*words_of(source, [*disks, tmp_path / "absent"]))
     assert absent.exit_code == ExitCode.USAGE
 
@@ -367,9 +346,8 @@ def test_disks_of_several_clusters_are_no_replicas_of_each_other(
     other = tmp_path / "other"
     write_source(other, [SegmentSpec(base_offset=0, batches=some_batches(count=1))])
     write_properties(other, 5, CLUSTER)
-    refused = pylog(*words_of(source, disks), str(other))
-    assert refused.exit_code == ExitCode.USAGE
-    assert f"{other}: is of cluster {CLUSTER}, not of {SOURCE_CLUSTER}" in refused.stderr
+    said = answer(pylog, ExitCode.USAGE, *words_of(source, disks), str(other))
+    assert f"{other}: is of cluster {CLUSTER}, not of {SOURCE_CLUSTER}" in said
     (other / "meta.properties").unlink()
     assert pylog(*words_of(source, disks), str(other)).exit_code == ExitCode.DONE
 
@@ -380,27 +358,22 @@ def test_records_that_do_not_go_are_said(pylog, source: Path, disks):
     (source / CLEAN_SHUTDOWN_FILE).unlink()
     last = source / "orders-0" / log_file(END)
     last.write_bytes((source / "orders-0" / log_file(0)).read_bytes()[:70])
-    torn = pylog(*words_of(source, disks), "--dry-run")
-    assert torn.exit_code == ExitCode.DONE
-    assert "70 bytes at the end do not go" in " ".join(torn.stdout.split())
+    said = answer(pylog, ExitCode.DONE, *words_of(source, disks), "--dry-run")
+    assert "70 bytes at the end do not go" in said
     last.write_bytes(b"")
     log = source / "orders-0" / log_file(0)
     content = bytearray(log.read_bytes())
     content[-1] ^= 1
     log.write_bytes(content)
-    refused = pylog(*words_of(source, disks))
-    assert refused.exit_code == ExitCode.REFUSED
-    assert re.search(r"would cut \d+ readable records behind", " ".join(refused.stdout.split()))
+    said = answer(pylog, ExitCode.REFUSED, *words_of(source, disks))
+    assert re.search(r"would cut \d+ readable records behind", said)
     assert not (disks[0] / "orders-0").exists()
 
 
 def test_a_topic_that_is_on_the_disks_in_part_is_said(pylog, source: Path, tmp_path):
     values = [md.topic("orders"), *(md.partition(n) for n in range(3))]
     md.write_segment(source / CLUSTER_METADATA_DIRECTORY, [md.batch(*values, PRODUCER_IDS)])
-    target = Target(folder=tmp_path / "three", values=values)
-    disk = target.disks[0]
-    write_properties(disk, 1)
-    (target.folder / CLUSTER_METADATA_DIRECTORY).rename(disk / CLUSTER_METADATA_DIRECTORY)
+    disk, _ = Target(folder=tmp_path / "three", values=values).as_brokers()
     result = pylog(*words_of(source, [disk]), "--dry-run")
     assert result.exit_code == ExitCode.DONE, result.stderr
     text = " ".join((result.stdout + result.stderr).split())
@@ -427,9 +400,8 @@ def test_a_disk_of_the_target_may_be_named_twice(pylog, source: Path, disks):
 def test_metadata_that_cannot_be_read_decides_nothing(pylog, source: Path, disks):
     log = disks[0] / CLUSTER_METADATA_DIRECTORY / log_file(0)
     log.rename(log.with_name(log_file(7)))
-    refused = pylog(*words_of(source, disks))
-    assert refused.exit_code == ExitCode.USAGE
-    assert "leave it out to do without it" in refused.stderr
+    said = answer(pylog, ExitCode.USAGE, *words_of(source, disks))
+    assert "leave it out to do without it" in said
 
 
 @pytest.mark.thorough
@@ -448,9 +420,8 @@ def test_only_strays_of_the_targets_own_disk_are_a_source(pylog, source: Path, d
 def test_the_sources_own_metadata_say_how_many_partitions_a_topic_has(pylog, source: Path, disks):
     values = [md.topic("orders", md.ID_B), *(md.partition(n, md.ID_B) for n in range(3))]
     md.write_segment(source / CLUSTER_METADATA_DIRECTORY, [md.batch(*values, PRODUCER_IDS)])
-    result = pylog(*words_of(source, disks))
-    assert result.exit_code == ExitCode.REFUSED
-    assert "orders has 3 partitions, orders in the target has 1" in " ".join(result.stdout.split())
+    said = answer(pylog, ExitCode.REFUSED, *words_of(source, disks))
+    assert "orders has 3 partitions, orders in the target has 1" in said
 
 
 def test_topics_that_the_target_lacks_are_told_with_the_command_that_creates_them(
@@ -461,10 +432,8 @@ def test_topics_that_the_target_lacks_are_told_with_the_command_that_creates_the
         md.config("bills", "cleanup.policy", "compact,delete"),
     ]
     plain = [SegmentSpec(base_offset=0, batches=some_batches(count=1))]
-    starts = (source / "log-start-offset-checkpoint").read_bytes()
     for name in ("bills-0", "bills-1", "more-0", "more-4"):
         write_source(source, plain, name=name)
-    (source / "log-start-offset-checkpoint").write_bytes(starts)
     md.write_segment(source / CLUSTER_METADATA_DIRECTORY, [md.batch(*values, PRODUCER_IDS)])
     words = [*words_of(source, disks), "--dry-run"]
     missing = {
@@ -481,38 +450,27 @@ def test_topics_that_the_target_lacks_are_told_with_the_command_that_creates_the
 
 def test_records_that_the_target_would_delete_at_once_are_said(pylog, source: Path, tmp_path):
     values = [md.topic("orders"), md.partition(0)]
-    target = Target(folder=tmp_path / "other", values=values)
-    write_properties(target.disks[0], 1)
-    (target.folder / CLUSTER_METADATA_DIRECTORY).rename(
-        target.disks[0] / CLUSTER_METADATA_DIRECTORY
-    )
-    result = pylog(*words_of(source, target.disks[:1]), "--dry-run")
-    assert result.exit_code == ExitCode.DONE, result.stderr
-    assert "set retention.ms=-1 there before" in " ".join(result.stdout.split())
+    disk, _ = Target(folder=tmp_path / "other", values=values).as_brokers()
+    said = answer(pylog, ExitCode.DONE, *words_of(source, [disk]), "--dry-run")
+    assert "set retention.ms=-1 there before" in said
 
 
-@pytest.mark.parametrize("text", ["orders", "orders=", "orders=a b"])
-def test_what_is_no_pair_of_topics_is_wrong_usage(pylog, source: Path, disks, text: str):
-    refused = pylog(*words_of(source, disks), "--map", text)
-    assert refused.exit_code == ExitCode.USAGE
-    assert "expected OLD=NEW, names of topics" in refused.stderr
-
-
-def test_a_file_of_offsets_lies_in_no_log_directory(pylog, source: Path, disks):
-    refused = pylog(*words_of(source, disks), "--offsets-out", str(disks[0] / "offsets.csv"))
-    assert refused.exit_code == ExitCode.USAGE
-    assert "lies inside the log directory" in refused.stderr
-
-
-def test_a_topic_of_the_map_has_to_be_there(pylog, source: Path, disks):
-    refused = pylog(*words_of(source, disks), "--map", "bills=orders")
-    assert refused.exit_code == ExitCode.USAGE
-    assert "is no topic of the source" in refused.stderr
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        *((["--map", text], "expected OLD=NEW, names of topics") for text in ("a", "a=", "a=b c")),
+        (["--offsets-out", "{}/offsets.csv"], "lies inside the log directory"),
+        (["--map", "absent=orders"], "is no topic of the source"),
+        (["--exclude", "bills", "--map", "bills=x"], "is not among the topics that --topics"),
+        (["--map", "__consumer_offsets=x"], "is not among the topics that --topics names"),
+    ],
+)
+def test_words_that_do_not_fit_are_wrong_usage(
+    pylog, source: Path, disks, words: list[str], why: str
+):
     (source / "bills-0").mkdir()
-    for words in (["--exclude", "bills", "--map", "bills=x"], ["--map", "__consumer_offsets=x"]):
-        refused = pylog(*words_of(source, disks), *words)
-        assert refused.exit_code == ExitCode.USAGE
-        assert "is not among the topics that --topics names" in refused.stderr
+    more = [word.format(disks[0]) for word in words]
+    assert why in answer(pylog, ExitCode.USAGE, *words_of(source, disks), *more)
 
 
 @pytest.mark.thorough

@@ -28,7 +28,6 @@ from pylog_spark.operations.undo import undo
 from pylog_spark.operations.verify.driver import VerifyRequest, verify
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from pylog_spark.run.run_report import Report
-from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock
 from storage_core.filenames import TopicPartition
@@ -37,7 +36,7 @@ from storage_core.maintenance.materialize import STATE_FILE
 from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.generations import find_root, list_partitions
 from tests.cluster.transplant.clusters import Target
-from tests.kit.source_disk import NOW_MS, write_properties, write_source
+from tests.kit.source_disk import NOW_MS, write_source
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.crashed_roots import crashed_directory, tear
 from tests.pylog_spark.managed_roots import read_store
@@ -172,14 +171,10 @@ def give_away(stage: Stage) -> Report:
         for topic, topic_id in (("orders", md.ID_A), ("bills", md.ID_B))
         for value in (md.topic(topic, topic_id), md.partition(0, topic_id, replicas=(1, 2)))
     ]
-    target = Target(folder=stage.path("out"), values=values)
-    for node, disk in enumerate(target.disks, start=1):
-        write_properties(disk, node)
-    metadata = target.folder / CLUSTER_METADATA_DIRECTORY
-    metadata.rename(target.disks[0] / metadata.name)
+    disks = Target(folder=stage.path("out"), values=values).as_brokers()
     # Of the open transactions no coordinator's records are here.
     consent = TransplantOptions(aborts_undecided=True)
-    return transplant(stage.place, [stage.path("log")], target.disks, stage.options, consent)
+    return transplant(stage.place, [stage.path("log")], disks, stage.options, consent)
 
 
 DEEP = VerifyRequest(is_deep=True)

@@ -33,7 +33,7 @@ from storage_core.filenames import (
 from tests.cluster.transplant.clusters import Target
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec
-from tests.kit.source_disk import BATCHES, NOW_MS, write_properties, write_source
+from tests.kit.source_disk import BATCHES, NOW_MS, write_source
 from tests.storage_core.catalog import metadata_bytes as md
 
 PARTITIONS = 10
@@ -50,11 +50,9 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def disks(tmp_path: Path) -> list[Path]:
     values = [md.topic("orders"), *(md.partition(n, replicas=(1, 2)) for n in range(PARTITIONS))]
-    disks = Target(folder=tmp_path / "target", values=values).disks
-    for node, disk in enumerate(disks, start=1):
-        write_properties(disk, node)
+    disks = Target(folder=tmp_path / "target", values=values).as_brokers()
+    for disk in disks:
         (disk / CLEAN_SHUTDOWN_FILE).write_text('{"version":0,"brokerEpoch":7}')
-    (tmp_path / "target" / CLUSTER_METADATA_DIRECTORY).rename(disks[0] / CLUSTER_METADATA_DIRECTORY)
     return disks
 
 

@@ -34,7 +34,7 @@ from storage_core.cluster.transplant.source import (
 )
 from storage_core.coordinators.transactions import TransactionCoordinators
 from storage_core.roots.broker import BrokerRoot
-from tests.kit.source_disk import NOW_MS
+from tests.kit.source_disk import NOW_MS, write_properties
 from tests.storage_core.catalog import metadata_bytes as md
 
 LEADER_EPOCH: Final = 1
@@ -70,6 +70,14 @@ class Target:
         directory = self.folder / CLUSTER_METADATA_DIRECTORY
         md.write_segment(directory, [md.batch(*values, PRODUCER_IDS)])
         self.metadata = read_cluster_metadata(directory)
+
+    def as_brokers(self) -> list[Path]:
+        """Let the disks be those of brokers, the metadata on the first; return them."""
+        for node, disk in enumerate(self.disks, start=1):
+            write_properties(disk, node)
+        metadata = self.folder / CLUSTER_METADATA_DIRECTORY
+        metadata.rename(self.disks[0] / metadata.name)
+        return self.disks
 
     def directories(self) -> list[TargetDirectory]:
         """Return the log directories."""

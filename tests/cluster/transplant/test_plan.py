@@ -62,7 +62,6 @@ def reasons(plans: list[PlannedLog]) -> dict[str, TransplantReason | None]:
 def test_what_is_about_its_own_cluster_stays_and_the_others_go(source: Path, target: Target):
     for name in ("__consumer_offsets-0", "__transaction_state-0", "_schemas-0", "bills-0"):
         write_source(source, PLAIN, name=name)
-    write_source(source)
     assert reasons(target.plan(source)) == {
         "orders-0": None,
         "__consumer_offsets-0": R.INTERNAL_TOPIC,

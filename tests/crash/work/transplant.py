@@ -12,7 +12,6 @@ from pylog_spark.cluster.transplant import TransplantOptions, transplant
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import read_checkpoints
 from storage_core.commit.trash import RUN_FILE
@@ -25,7 +24,7 @@ from tests.cluster.transplant.clusters import Target
 from tests.crash.cells import Call, Cell, WorkOfRun, calls_of, creates
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end, restarted
 from tests.kit.compare import read_tree
-from tests.kit.source_disk import END, LOG_START, NOW_MS, ORDERS, write_properties, write_source
+from tests.kit.source_disk import END, LOG_START, NOW_MS, ORDERS, write_source
 from tests.kit.tasks_here import tasks_done_here
 
 # The source has an open transaction, and no records of its coordinator.
@@ -93,12 +92,9 @@ class _TargetWithTrash(WorkOfRun):
         self.disk, self.original = folder / "disk", folder / "original"
         self._source, self._trash = folder / "source", folder / "disk" / "trash"
         write_source(self._source)
-        self._disks = Target(folder=self.disk).disks
-        for node, disk in enumerate(self._disks, start=1):
-            write_properties(disk, node)
+        self._disks = Target(folder=self.disk).as_brokers()
+        for disk in self._disks:
             (disk / CLEAN_SHUTDOWN_FILE).write_text('{"version":0,"brokerEpoch":7}')
-        metadata = self.disk / CLUSTER_METADATA_DIRECTORY
-        metadata.rename(self._disks[0] / CLUSTER_METADATA_DIRECTORY)
         (self._disks[0] / str(ORDERS)).mkdir()
         (self._disks[0] / str(ORDERS) / log_file(0)).touch()
         self._before = self._logs()
