@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pylog_spark.cluster.differences_task import (
     COMPARED,
     DifferenceRow,
+    difference_columns,
     directory_of,
     log_name,
     name_of,
@@ -132,15 +133,5 @@ def _absence_columns(log: RestingLog | None, number: int) -> dict[str, Any] | No
 
 
 def _difference_columns(difference: CopyDifference) -> dict[str, Any]:
-    return {
-        "kind": difference.kind.value,
-        "records": difference.records,
-        "first_offset": difference.first_offset,
-        "last_offset": difference.last_offset,
-        "copy_first_offset": difference.copy_first_offset,
-        "copy_last_offset": difference.copy_last_offset,
-        "timestamp_ms": difference.timestamp_ms,
-        "message": difference.message or None,
-        **side_columns(difference.side),
-        **side_columns(difference.other, "other_"),
-    }
+    names = ("records", "copy_first_offset", "copy_last_offset", "timestamp_ms")
+    return difference_columns(difference) | {name: getattr(difference, name) for name in names}

@@ -19,6 +19,7 @@ from pylog_spark.rows import Binary, Int32, Number, Text, column
 from pylog_spark.schemas import Failure, PartitionName
 from pylog_spark.tasks.ahead import map_where_remote
 from pylog_spark.tasks.message import TaskMessage, attempt
+from storage_core.cluster.copy_report import CopyDifference
 from storage_core.cluster.differences import (
     Difference,
     Differences,
@@ -227,7 +228,7 @@ def _compare(
 
     def compare(head: DifferenceRow) -> DifferenceRow:
         answer = work()
-        rows.extend(replace(name, **_difference_columns(each)) for each in answer.differences)
+        rows.extend(replace(name, **difference_columns(each)) for each in answer.differences)
         rows.extend(
             replace(name, **_finding_columns(each.log, each.finding)) for each in answer.findings
         )
@@ -268,7 +269,8 @@ def log_name(places: PartitionPlaces) -> PartitionName:
     return PartitionName(topic=places.topic, partition=places.partition)
 
 
-def _difference_columns(difference: Difference) -> dict[str, Any]:
+def difference_columns(difference: Difference | CopyDifference) -> dict[str, Any]:
+    """Return the columns that differences of replicas and of copies have."""
     return {
         "kind": difference.kind.value,
         "first_offset": difference.first_offset,
