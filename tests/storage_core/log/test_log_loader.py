@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from storage_core import errors
-from storage_core.commit import commit
+from storage_core.commit import DeleteFile, SyncDirectory, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     log_file,
     segment_file,
@@ -170,6 +171,18 @@ def test_loading_twice_changes_nothing_the_second_time(golden: Golden, tmp_path)
 
 
 # --- segments and indexes
+
+
+@pytest.mark.item("REC-07")
+def test_indexes_without_a_log_go(tmp_path):
+    directory = three_segments(tmp_path / "t-0")
+    before = read_tree(directory)
+    for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        (directory / segment_file(15, suffix)).write_bytes(b"orphan")
+    log = load_and_commit(directory)
+    assert read_tree(directory) == before
+    kinds = [type(operation) for operation in log.operations]
+    assert kinds == [DeleteFile, DeleteFile, DeleteFile, SyncDirectory]
 
 
 @pytest.mark.parametrize("base", [0, 20], ids=["closed segment", "active segment"])
