@@ -93,14 +93,14 @@ MISTAKES: Final = (
         "A recovery point beyond what the checkpoint says hides an unflushed tail.",
         "self._log.recovery_point = min(self._point_checkpoint, self._log.log_end_offset)",
         "self._log.recovery_point = max(self._point_checkpoint, self._log.log_end_offset)",
-        ("storage_core/log/test_log_loader.py",),
+        ("storage_core/maintenance/recovery/test_golden_recoveries.py",),
     ),
     Mistake(
         "loader",
         "A log that is cut at a segment's first offset loses that segment's file as well.",
         "for base_offset in [base for base in log.base_offsets if base > offset]:",
         "for base_offset in [base for base in log.base_offsets if base >= offset]:",
-        ("cluster/storage/test_truncation.py",),
+        ("storage_core/maintenance/truncation/test_points.py",),
     ),
     Mistake(
         "loader",
