@@ -300,8 +300,8 @@ MISTAKES: Final = (
     Mistake(
         "cluster",
         "A transplant takes a directory with the id of the source's topic for the target's.",
-        "        if topic_id not in {None, new.topic_id}:\n",
-        "        if topic_id not in {None, new.topic_id, new.source.place.topic_id}:\n",
+        "        if topic_id not in {None, new.target.topic_id}:\n",
+        "        if topic_id not in {None, new.target.topic_id, new.source.place.topic_id}:\n",
         ("cluster/transplant/test_plan.py",),
     ),
     # Object stores.
