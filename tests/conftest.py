@@ -4,16 +4,14 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import settings
-from typer.testing import CliRunner
 
-from pylog_spark.cli.program import app
 from pylog_spark.engines import local_engine as local_pool
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
@@ -21,12 +19,11 @@ from storage_core.kernels._code_files import cache_folder
 from tests.kit import memory_objects  # noqa: F401  # tests open memory:// by it
 from tests.kit.connect import connect_session
 from tests.kit.prebuilt_kernels import WARM_UP
+from tests.kit.program import Program
 from tests.kit.ready_templates import ReadyTemplates
 from tests.kit.remaining_processes import end_with_this_process
 from tests.kit.sizes import small_items
 from tests.kit.spark_classes import FEW_ROWS, spark_options
-
-Pylog = Callable[..., Any]
 
 SPARK_SETTINGS = FEW_ROWS | {
     # Delta's state of a small table: one partition instead of fifty.
@@ -155,20 +152,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def pylog() -> Pylog:
-    """Call the program in this process; the result has exit_code, stdout and stderr.
-
-    It takes no session that another test has started: a person's process has none.
-    """
-    runner = CliRunner()
-
-    def call(*arguments: object) -> Any:
-        words = [str(argument) for argument in arguments]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pylog_spark.session.has_session", lambda: False)
-            return runner.invoke(app, words, prog_name="pylog")
-
-    return call
+def pylog() -> Program:
+    """The program, called in this process."""
+    return Program()
 
 
 @pytest.fixture

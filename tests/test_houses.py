@@ -1,6 +1,5 @@
 """Engine and upkeep where the cluster's packages are not installed."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.golden_data import Golden
+from tests.kit.program import lines_of
 from tests.kit.without_cluster import copy_without_cluster
 
 
@@ -47,9 +47,7 @@ def test_a_night_and_a_diagnosis_work_by_themselves(checkout: Path, tmp_path: Pa
     assert night.returncode == 0, night.stderr
     diagnosis = run(checkout, "doctor", *words)
     assert diagnosis.returncode in {0, 1}, diagnosis.stderr
-    (row,) = (
-        row for row in map(json.loads, diagnosis.stdout.splitlines()) if row["type"] == "diagnosis"
-    )
+    (row,) = (row for row in lines_of(diagnosis) if row["type"] == "diagnosis")
     assert row["advice"]
 
 

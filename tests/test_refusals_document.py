@@ -114,16 +114,14 @@ def test_every_code_is_explained_offline(code: str):
 
 
 def test_explain_prints_a_code(pylog):
-    result = pylog("explain", "NO_HIGH_WATERMARK", "3")
-    assert result.exit_code == 0
+    result = pylog.done("explain", "NO_HIGH_WATERMARK", "3")
     assert "--high-watermark log-end" in result.stdout
     assert "3 (exit status): a guard refused" in result.stdout
     row = json.loads(
         pylog("explain", "UNCLEAN_SHUTDOWN", "--output", "json").stdout.splitlines()[0]
     )
     assert (row["type"], row["code"]) == ("code", "UNCLEAN_SHUTDOWN")
-    lower = pylog("explain", "partition_strayed")
-    assert lower.exit_code == 0
+    lower = pylog.done("explain", "partition_strayed")
     assert lower.stdout.startswith("PARTITION_STRAYED (finding): ")
     assert "keep a copy of DIRECTORY" in " ".join(lower.stdout.split())
     for word in ("commit-expired", "Commit-Expired", "OPEN", "PARTS_STAY", "hanging"):

@@ -1,7 +1,5 @@
 """``pylog recover`` with a task for every segment, as ``jobs/recover.py`` runs it."""
 
-import json
-
 import pytest
 
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
@@ -30,9 +28,7 @@ def test_it_leaves_what_partition_recover_leaves(spark, pylog, tmp_path):
     arguments = [root.path, "--role", "broker", "--config", config, "--now-ms", str(NOW_MS)]
     # One byte a task: every segment is a task of its own.
     tuning = ["--set", "unit.min.bytes=1", "--set", "unit.max.bytes=1"]
-    ended = pylog("recover", *arguments, *tuning, "--output", "json")
-    assert ended.exit_code == 0, ended.stdout + ended.stderr
-    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    lines = pylog.rows("recover", *arguments, *tuning)
     assert [line["type"] for line in lines] == ["result", "result", "cut", "run"]
     assert root.trees() == twin.trees()
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS

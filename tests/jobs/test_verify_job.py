@@ -1,9 +1,8 @@
 """``pylog verify`` with a task for every segment, as ``jobs/verify.py`` runs it."""
 
-import json
-
 import pytest
 
+from tests.kit.program import lines_of
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, log_root
 
 pytestmark = pytest.mark.spark
@@ -17,6 +16,6 @@ def test_findings_end_it_with_one_however_the_segments_are_spread(spark, pylog, 
     arguments = [root.path, "--now-ms", str(NOW_MS), *tuning, "--output", "json"]
     ended = pylog("verify", *arguments)
     assert ended.exit_code == 1, ended.stdout + ended.stderr
-    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    lines = lines_of(ended)
     found = [(line["code"], line["offset"]) for line in lines if line["type"] == "finding"]
     assert found == [("BATCH_CRC_WRONG", 25)]

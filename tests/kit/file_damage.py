@@ -161,6 +161,13 @@ def damage(directory: Path, what: Damage) -> None:
     _ACCIDENTS[what.accident](directory, dice)
 
 
+def flip(path: Path, at: int = -1) -> None:
+    """Turn all bits of one byte round, by default of the last one."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
 def batch_positions(log: bytes) -> list[tuple[int, int]]:
     """Return (position, size) of the whole batches of a .log, by nothing but their lengths."""
     found = []

@@ -23,6 +23,7 @@ from pylog_spark.cli.program import app
 from storage_core.filenames import TOPIC_CONFIGS_FILE
 from tests.kit.golden_broker import broker_origin, unpack_broker
 from tests.kit.golden_data import GOLDEN, Golden
+from tests.kit.program import lines_of
 
 ANSWERS: Final = GOLDEN / "answers"
 IS_KEPT_ANEW: Final = "PYLOG_KEEP_ANSWERS" in os.environ
@@ -63,7 +64,7 @@ class Answers:
         ]
         result = self._runner.invoke(app, words, prog_name="pylog")
         assert isinstance(result.exception, SystemExit | None), result.stderr
-        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        rows = lines_of(result)
         self._last_run = next((row["run_id"] for row in rows[::-1] if row.get("run_id")), "")
         self._keep({"command": command, "exit_code": result.exit_code}, rows)
 

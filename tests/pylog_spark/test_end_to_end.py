@@ -4,7 +4,6 @@ Apache Kafka judges what it leaves: its loader, its cleaner on a copy of the sam
 broker that starts on it. What a consumer got while the broker ran says which records must be there.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from storage_core.filenames import CLEANER_FILE
 from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_broker import broker_consumed, broker_origin, unpack_broker
+from tests.kit.program import lines_of
 from tests.kit.spark_classes import FEW_ROWS
 from tests.oracle.broker import Broker
 from tests.oracle.broker_clients import consume_topics
@@ -105,7 +105,7 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    lines = lines_of(ended)
     return Nightly(
         before=before,
         after=after,

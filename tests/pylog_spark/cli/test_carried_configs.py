@@ -23,8 +23,7 @@ def take(pylog, tmp_path: Path):
 
     def ingest(mirror: Path, *more: object) -> list[str]:
         words = ("--sync-stopped", "--settle", "0s", *HERE, *more)
-        result = pylog("ingest", mirror, tmp_path / "managed", *words)
-        assert result.exit_code == ExitCode.DONE, result.stderr
+        result = pylog.done("ingest", mirror, tmp_path / "managed", *words)
         notes: list[str] = lines_of(result)[-1]["notes"]
         return notes
 
@@ -56,17 +55,15 @@ def test_a_night_needs_no_config_and_does_what_it_does_to_the_broker(pylog, take
     # What its owner set of each topic, as the cluster's own metadata has it.
     for topic, origin in broker_origin()["topics"].items():
         assert origin["config"].items() <= said[topic].items(), topic
-    shown = lines_of(pylog("inspect", managed, "--output", "json"))
+    shown = pylog.rows("inspect", managed)
     policies = {row["topic"]: row["cleanup_policy"] for row in shown if row["type"] == "partition"}
     assert policies == {topic: own["cleanup.policy"] for topic, own in said.items()}
-    result = pylog("run", managed, *NIGHT)
-    assert result.exit_code == ExitCode.DONE, result.stderr
+    result = pylog.done("run", managed, *NIGHT)
     assert "CONFIG_UNKNOWN" not in result.stdout
     run = lines_of(result)[-1]
     assert any(f"{TOPIC_CONFIGS_FILE}: configs of {len(said)} topics" in n for n in run["notes"])
     # The same night over the broker's own directory, by its own metadata.
-    own = pylog("run", mirror, "--role", "broker", "--max-delete-ratio", "1", *HERE)
-    assert own.exit_code == ExitCode.DONE, own.stderr
+    own = pylog.done("run", mirror, "--role", "broker", "--max-delete-ratio", "1", *HERE)
     done = {name for name, reason in reasons(own).items() if reason is None}
     assert done
     assert {name for name, reason in reasons(result).items() if reason is None} >= done

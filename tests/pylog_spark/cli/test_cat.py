@@ -11,6 +11,8 @@ from pylog_spark.exit_code import ExitCode
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.file_damage import flip
+from tests.kit.program import lines_of
 from tests.pylog_spark.source.test_ranges import consumed_from
 
 PLACE = ("topic", "partition", "offset")
@@ -39,8 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bytes_of(pylog, root: Path, *words: object) -> bytes:
-    result = pylog("cat", "orders", "--root", root, *words)
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done("cat", "orders", "--root", root, *words)
     return result.stdout_bytes
 
 
@@ -229,9 +230,7 @@ def test_records_before_damage_are_written_and_the_place_is_named(pylog, tmp_pat
     batches = [BatchSpec(base_offset=n, records=(RecordSpec(value=b"v%d" % n),)) for n in range(3)]
     write_partition(tmp_path / "orders-0", [SegmentSpec(base_offset=0, batches=batches)])
     log = tmp_path / "orders-0" / "00000000000000000000.log"
-    content = bytearray(log.read_bytes())
-    content[-1] ^= 1
-    log.write_bytes(content)
+    flip(log)
     result = pylog("cat", "orders", "--root", tmp_path)
     assert result.exit_code == ExitCode.PARTLY_FAILED
     assert result.stdout == "v0\nv1\n"
@@ -245,10 +244,9 @@ def test_what_a_consumer_of_the_broker_got_is_what_comes(pylog, broker_dir):
     for topic in dict.fromkeys(row[0] for row in consumed):
         words = ("--isolation", "read_committed", "--output", "json")
         how = ("--key-format", "hex", "--value-format", "hex")
-        result = pylog("cat", topic, "--root", broker_dir, *words, *how)
-        assert result.exit_code == 0, result.stderr
+        result = pylog.done("cat", topic, "--root", broker_dir, *words, *how)
         told += [
             [row[name] for name in (*PLACE, "timestamp", "key", "value", "headers")]
-            for row in map(json.loads, result.stdout.splitlines())
+            for row in lines_of(result)
         ]
     assert sorted(told, key=lambda row: row[:3]) == consumed

@@ -11,6 +11,7 @@ import pytest
 from pylog_spark.exit_code import ExitCode
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, REPLICATION_FILE
 from tests.kit.golden_data import GOLDEN, unpack_archive
+from tests.kit.program import lines_of
 from tests.kit.start_accidents import Disks
 
 TWO_DISKS = GOLDEN / "two-disks" / "before.tar.gz"
@@ -33,9 +34,8 @@ def clock(roots: list[Path]) -> int:
 
 def free(pylog: Any, roots: list[Path], now_ms: int) -> list[dict[str, Any]]:
     words = ("--now-ms", now_ms, "--set", "retention.ms=3600000", "--output", "json")
-    result = pylog("free", *roots, *words)
-    assert result.exit_code == ExitCode.DONE, result.output
-    rows = map(json.loads, result.stdout.splitlines())
+    result = pylog.done("free", *roots, *words)
+    rows = lines_of(result)
     return [row for row in rows if row["type"] == "free_step"]
 
 
@@ -72,7 +72,7 @@ def test_the_recovery_of_a_finding_names_both_disks(pylog: Any, disks):
     for command in ("doctor", "verify"):
         result = pylog(command, *disks, *words)
         answer = json.loads(result.stdout.splitlines()[0]) if command == "doctor" else {}
-        rows = answer.get("findings") or map(json.loads, result.stdout.splitlines())
+        rows = answer.get("findings") or lines_of(result)
         fixes = [row["fix"] for row in rows if row.get("code") == "BATCH_CRC_WRONG"]
         assert fixes
         assert all(f"pylog recover {disks[0]} {disks[1]} --role broker" in fix for fix in fixes)
@@ -98,9 +98,7 @@ def test_a_disk_that_was_not_given_is_named_where_it_lies_beside_the_other(
 
 
 def planned(pylog: Any, roots: list[Path]) -> list[tuple[str, int, str, str | None]]:
-    result = pylog("run", *roots, "--role", "broker", "--dry-run", "--output", "json")
-    assert result.exit_code == ExitCode.DONE, result.output
-    rows = map(json.loads, result.stdout.splitlines())
+    rows = pylog.rows("run", *roots, "--role", "broker", "--dry-run")
     return [
         (row["topic"], row["partition"], row["status"], row["reason"])
         for row in rows

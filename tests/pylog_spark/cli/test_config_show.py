@@ -12,8 +12,7 @@ from storage_core.config.log_config import TOPIC_KEYS
 
 
 def test_every_key_that_a_job_heeds_is_listed_once(pylog):
-    result = pylog("config", "show", "--output", "json")
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done("config", "show", "--output", "json")
     keys = [json.loads(line)["key"] for line in result.stdout.splitlines()]
     assert len(keys) == len(set(keys))
     assert {*TOPIC_KEYS, *CLEANER_KEYS, *TUNING_KEYS, "role", "ledger"} <= set(keys)

@@ -13,7 +13,9 @@ from pylog_spark.exit_code import ExitCode
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.file_damage import flip
 from tests.kit.golden_data import GOLDEN, Golden, unpack_archive
+from tests.kit.program import lines_of
 from tests.kit.source_disk import (
     BATCHES,
     END,
@@ -27,11 +29,6 @@ HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS
 LOG = "00000000000000000000.log"
 KEY = b"\x00\x01\x00\x01g\x00\x06orders\x00\x00\x00\x00"
-
-
-def lines_of(result: Any, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    return [line for line in lines if line["type"] == kind]
 
 
 def clock_of(name: str) -> int:
@@ -49,8 +46,7 @@ def places_of(result: Any) -> dict[tuple[str, str], dict[str, Any]]:
 def test_groups_have_the_offsets_that_their_broker_answered(pylog, broker_dir: Path):
     before = read_tree(broker_dir / "__consumer_offsets-0")
     now = clock_of("broker-dir")
-    result = pylog("groups", broker_dir, "--output", "json", "--now-ms", now)
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done("groups", broker_dir, "--output", "json", "--now-ms", now)
     places = places_of(result)
     groups = {row["group"]: row for row in lines_of(result, "group")}
     case = Golden("broker-dir").case
@@ -124,10 +120,7 @@ def test_compaction_changes_nothing_of_what_groups_have(pylog, tmp_path: Path):
     assert [row["offset"] for row in lines_of(before, "commit")] == [77]
     log = root / "__consumer_offsets-0"
     size = (log / LOG).stat().st_size
-    cleaned = pylog(
-        "partition", "clean", log, "--now-ms", 10**12, "--set", "cleanup.policy=compact"
-    )
-    assert cleaned.exit_code == 0, cleaned.stderr
+    pylog.done("partition", "clean", log, "--now-ms", 10**12, "--set", "cleanup.policy=compact")
     assert (log / LOG).stat().st_size < size
     assert pylog(*arguments).stdout == before.stdout
 
@@ -155,8 +148,7 @@ def test_a_version_of_later_is_told_and_hides_no_other_record(pylog, tmp_path: P
     write_partition(
         root / "__consumer_offsets-0", [SegmentSpec(base_offset=0, batches=[_batch(0, records)])]
     )
-    result = pylog("groups", root, "--output", "json")
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done("groups", root, "--output", "json")
     assert [row["offset"] for row in lines_of(result, "commit")] == [5]
     assert [
         (row["problem"], row["type_id"], row["version"], row["first_offset"])
@@ -164,9 +156,9 @@ def test_a_version_of_later_is_told_and_hides_no_other_record(pylog, tmp_path: P
     ] == [("unknown-version", 1, 9, 0), ("unknown-type", 99, None, 1)]
     text = pylog("groups", root, "--wide").stdout
     assert "1 records of OFFSET_COMMIT version 9 are not understood (unknown-version)" in text
-    dumped = pylog("dump", root / "__consumer_offsets-0" / LOG, "--output", "json")
-    assert dumped.exit_code == 0
-    unknown, strange, known = (row for row in lines_of(dumped, "record"))
+    unknown, strange, known = (
+        row for row in pylog.rows("dump", root / "__consumer_offsets-0" / LOG, kind="record")
+    )
     assert unknown["value"] == "AAluZXc="
     assert unknown["decoded"]["problem"] == "unknown-version"
     assert unknown["decoded"]["key"] == {"group": "g", "topic": "orders", "partition": 1}
@@ -178,8 +170,7 @@ def test_a_version_of_later_is_told_and_hides_no_other_record(pylog, tmp_path: P
 def test_what_holds_the_stable_offset_is_told_with_its_owner(pylog, unclean_broker_dir: Path):
     now = clock_of("broker-dir-unclean")
     arguments = ("transactions", unclean_broker_dir, "--output", "json", "--now-ms")
-    result = pylog(*arguments, now)
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done(*arguments, now)
     rows = lines_of(result, "open_transaction")
     assert [(row["topic"], row["partition"]) for row in rows] == [
         ("payments.txn", 0),
@@ -216,7 +207,7 @@ def test_a_transaction_that_nobody_ends_comes_with_the_command_that_does(pylog, 
     assert command in pylog("transactions", root).stdout
     # Without a partition of the coordinator nobody can say so.
     shutil.rmtree(root / "__transaction_state-1")
-    unknown = lines_of(pylog("transactions", root, "--output", "json"), "open_transaction")
+    unknown = pylog.rows("transactions", root, kind="open_transaction")
     assert {row["verdict"] for row in unknown} == {"unknown"}
     assert "find-hanging --topic payments.txn --partition 0" in unknown[0]["command"]
 
@@ -228,9 +219,7 @@ def test_a_partition_that_cannot_be_read_is_a_row_beside_the_others(
     root = Golden("broker-dir").unpack(tmp_path)
     topic = "__consumer_offsets" if command == "groups" else "__transaction_state"
     log = root / f"{topic}-1" / LOG
-    data = bytearray(log.read_bytes())
-    data[100] ^= 1
-    log.write_bytes(data)
+    flip(log, 100)
     result = pylog(command, root, "--output", "json")
     assert result.exit_code == ExitCode.PARTLY_FAILED
     (row,) = [row for row in lines_of(result, "partition") if row["topic"] == topic]
@@ -243,15 +232,13 @@ def test_a_partition_that_cannot_be_read_is_a_row_beside_the_others(
 
 def test_a_root_without_coordinators_has_nothing_to_tell(pylog, tmp_path: Path):
     write_partition(tmp_path / "kafka" / "orders-0", [SegmentSpec(base_offset=0, batches=[])])
-    groups = pylog("groups", tmp_path / "kafka")
-    assert groups.exit_code == 0
+    groups = pylog.done("groups", tmp_path / "kafka")
     assert groups.stdout.startswith("no groups\n")
     assert "it may lie in the broker's other log directories" in " ".join(groups.stdout.split())
     lines = pylog("groups", tmp_path / "kafka", "--output", "json")
     assert (lines.exit_code, lines.stdout) == (0, "")
     assert "no partition of __consumer_offsets is here" in lines.stderr
-    transactions = pylog("transactions", tmp_path / "kafka")
-    assert transactions.exit_code == 0
+    transactions = pylog.done("transactions", tmp_path / "kafka")
     assert transactions.stdout.startswith("no transaction is open in a log\n")
     text = " ".join(transactions.stdout.split())
     assert "no partition of __transaction_state is here, which has the transactional ids" in text
@@ -285,7 +272,7 @@ def test_a_coordinator_of_another_broker_decides_too(pylog, brokers: list[Path])
         (brokers[::-1], "ending", "commit"),
         ([log], "unknown", "undecided"),
     ):
-        rows = lines_of(pylog("transactions", *roots, "--output", "json"), "open_transaction")
+        rows = pylog.rows("transactions", *roots, kind="open_transaction")
         told = {(row["topic"], row["verdict"], row["outcome"]) for row in rows}
         assert told == {(name, verdict, outcome) for name in ("orders", "__consumer_offsets")}
         text = " ".join(pylog("transactions", *roots).stdout.split())
@@ -310,11 +297,9 @@ def test_a_committed_read_says_where_an_open_transaction_ends_it(
     for number, (text, roots) in enumerate(ends.items()):
         first = BATCHES[-1].base_offset
         said = f"{log}: committed records of orders-0 end at offset {first} of {END}: "
-        read = pylog("cat", *roots, *words)
-        assert read.exit_code == 0
+        pylog.done("cat", *roots, *words)
         to = ["--to", "jsonl", "--out"]
-        exported = pylog("export", *roots, *words, *to, tmp_path / f"out-{number}")
-        assert exported.exit_code == 0, exported.stderr
+        exported = pylog.done("export", *roots, *words, *to, tmp_path / f"out-{number}")
         for told in (caplog.text, exported.stdout):
             assert said in told
             assert text in told
@@ -337,8 +322,7 @@ def disk_of(tmp_path: Path) -> Any:
 
 def test_a_share_group_is_where_kafka_says(pylog, disk_of):
     disk = disk_of("group-share")
-    result = pylog("groups", disk, "--output", "json")
-    assert result.exit_code == 0
+    result = pylog.done("groups", disk, "--output", "json")
     place = places_of(result)["share1", "jobs-0"]
     assert (place["offset"], place["lag"], place["findings"]) == (130, 170, [])
     assert place["delivery_complete_count"] == 0
@@ -369,9 +353,7 @@ def test_a_share_group_is_shown_without_its_group_coordinator(pylog, disk_of):
 def test_a_share_partition_that_cannot_be_read_is_a_row(pylog, disk_of):
     disk = disk_of("group-share")
     log = disk / "__share_group_state-0" / LOG
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 1
-    log.write_bytes(data)
+    flip(log)
     result = pylog("groups", disk, "--output", "json")
     assert result.exit_code == ExitCode.PARTLY_FAILED
     (error,) = lines_of(result, "partition")

@@ -14,6 +14,7 @@ from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, REPLICATION_FILE
 from tests.kit.builders import encode_batch
 from tests.kit.golden_data import Golden
+from tests.kit.program import lines_of
 from tests.storage_core.maintenance.verification.log_root import (
     NOW_MS,
     ONLY_BROKER,
@@ -41,15 +42,6 @@ def crash(root: LogRoot) -> None:
     """Let the broker have died: no marker, the last segment not flushed since offset 30."""
     (root.path / CLEAN_SHUTDOWN_FILE).unlink()
     root.write_checkpoint("recovery-point-offset-checkpoint", 30)
-
-
-def test_after_a_clean_shutdown_the_broker_may_start(pylog, broker_dir):
-    status, answer = ask(pylog, broker_dir)
-    assert (status, answer["advice"]) == (ExitCode.DONE, "start-broker")
-    assert answer["start"]["read_bytes"] == 0
-    assert answer["commands"] == []
-    [state] = answer["roots"]
-    assert (state["role"], state["is_clean"], state["partitions"]) == ("broker", True, 14)
 
 
 def test_after_a_kill_it_foretells_what_a_start_would_do(pylog, unclean_broker_dir):
@@ -112,8 +104,7 @@ def test_a_directory_in_use_is_told_apart_and_its_lock_stays(pylog, root):
 
 def test_a_person_reads_the_verdict_first(pylog, root):
     root.file(20, ".index").unlink()
-    result = pylog("doctor", root.path, *CLOCK, "--engine", "local")
-    assert result.exit_code == ExitCode.DONE
+    result = pylog.done("doctor", root.path, *CLOCK, "--engine", "local")
     assert result.stdout.splitlines()[0].startswith("Just start the broker: it repairs this")
     text = " ".join(result.stdout.split())
     assert "A broker's start would recover 1 partition: read" in text
@@ -169,8 +160,7 @@ def test_other_commands_take_the_file_of_an_older_broker(pylog, root, tmp_path, 
     file = tmp_path / "server.properties"
     file.write_text("log.segment.bytes=1024\n")
     words = (root.path, *CLOCK, "--role", "broker", "--assume-defaults", "*", "--dry-run")
-    done = pylog("retain", *words, "--server-properties", file)
-    assert done.exit_code == ExitCode.DONE
+    pylog.done("retain", *words, "--server-properties", file)
     assert "Kafka 4.4 refuses log.segment.bytes=1024" in caplog.text
 
 
@@ -268,7 +258,7 @@ def test_the_records_that_the_plan_cuts_are_those_that_it_then_cuts(pylog, root,
     assert f"delete records: {answer['cut_records']} readable ones in all" in result.output
     _, *words = shlex.split(answer["commands"][-1])
     done = pylog(*words, "--engine", "local", "--output", "json")
-    cuts = [json.loads(line) for line in done.stdout.splitlines()]
+    cuts = lines_of(done)
     counted = sum(row["records"] for row in cuts if row["type"] == "cut")
     assert counted == answer["cut_records"]
 

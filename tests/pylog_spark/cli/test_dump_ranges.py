@@ -12,6 +12,7 @@ from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, end_txn_mark
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import Golden
 from tests.kit.legacy import LegacyMessage, LegacySet
+from tests.kit.program import lines_of
 
 LOG = "00000000000000000000.log"
 
@@ -47,9 +48,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dumped(pylog, path: Path, *words: object) -> tuple[list[int], list[int]]:
     """Return the base offsets of the batches, and the offsets of the records, that are shown."""
-    result = pylog("dump", path, "--output", "json", *words)
-    assert result.exit_code == 0, result.stderr
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    result = pylog.done("dump", path, "--output", "json", *words)
+    rows = lines_of(result)
     shown = {row["type"] for row in rows} - {"batch", "record"}
     assert not shown
     return (
@@ -151,8 +151,7 @@ def test_old_formats_are_cut_by_their_own_offsets(pylog, tmp_path):
 
 def test_entries_of_another_file_are_counted_and_have_no_part(pylog, broker_dir):
     file = broker_dir / "recovery-point-offset-checkpoint"
-    result = pylog("dump", file, "--max", 2, "--output", "json")
-    assert result.exit_code == 0
+    result = pylog.done("dump", file, "--max", 2, "--output", "json")
     whole = pylog("dump", file, "--output", "json").stdout.splitlines()
     assert result.stdout.splitlines() == whole[:2]
     assert len(whole) > 2
@@ -170,8 +169,7 @@ def test_whole_values_and_other_formats_are_written(pylog, tmp_path):
     log = tmp_path / "t-0" / LOG
 
     def text(*words: object) -> str:
-        result = pylog("dump", log, *words)
-        assert result.exit_code == 0, result.stderr
+        result = pylog.done("dump", log, *words)
         return result.stdout
 
     assert "..." in text()

@@ -14,6 +14,7 @@ from pylog_spark.text_table import SHOWN_ROWS
 from storage_core.local_files import folder_names
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.program import lines_of
 
 # More than any bound on rows that a command has.
 _FINDINGS: Final = ORDERED_FINDINGS + 50
@@ -57,7 +58,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_json_has_every_row(pylog, long: Path, command: str):
     words, kind = _COMMANDS[command]
     result = pylog(*(str(word).format(long) for word in words), "--output", "json")
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    rows = lines_of(result)
     assert sum(row["type"] == kind for row in rows) >= _ROWS, result.stderr
     text = json.dumps(rows)
     assert all(f"noise{number:05}" in text for number in (0, _ROWS // 2, _ROWS - 1))
@@ -72,7 +73,7 @@ def test_csv_has_every_row(pylog, crowded: Path):
 @pytest.mark.thorough
 def test_the_doctors_one_object_has_every_finding(pylog, crowded: Path):
     result = pylog("doctor", crowded, *_ENGINE, "--output", "json")
-    (told,) = map(json.loads, result.stdout.splitlines())
+    (told,) = lines_of(result)
     foreign = [each for each in told["findings"] if each["code"] == "DIRECTORY_FOREIGN"]
     assert len({each["file"] for each in foreign}) == _FINDINGS
     assert len(told["findings"]) == sum(each["count"] for each in told["counts"])
@@ -129,7 +130,7 @@ def test_spark_gives_every_row_and_its_driver_never_has_them_all(
     result = pylog(*words)
     assert result.exit_code == 1, result.stderr
     if output == "json":
-        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        rows = lines_of(result)
         rows = [row for row in rows if row["type"] == "finding"]
     else:
         rows = list(csv.DictReader(io.StringIO(result.stdout)))

@@ -10,22 +10,17 @@ import pytest
 from pylog_spark.exit_code import ExitCode
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.file_damage import flip
 from tests.kit.golden_broker import broker_origin, unpack_broker
+from tests.kit.program import lines_of
 from tests.kit.source_disk import write_source, write_states
 
 CLOCK_MS = int(broker_origin()["clock_ms"]) + 3_600_000
 TOPIC = "user-profiles"
 
 
-def lines_of(result: Any, kind: str) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
-    return [row for row in rows if row["type"] == kind]
-
-
 def find(pylog, root: Path, key: str, *words: object) -> Any:
-    result = pylog("find", root, "--topic", TOPIC, "--key", key, "--output", "json", *words)
-    assert result.exit_code == 0, result.stderr
-    return result
+    return pylog.done("find", root, "--topic", TOPIC, "--key", key, "--output", "json", *words)
 
 
 def offsets_of(result: Any) -> list[tuple[int, int]]:
@@ -39,16 +34,13 @@ def folder(pylog, tmp_path_factory: pytest.TempPathFactory) -> Path:
     unpack_broker(made / "before")
     unpack_broker(made / "after")
     job = ("--topics", TOPIC, "--now-ms", CLOCK_MS, "--engine", "local")
-    done = pylog("compact", made / "after", "--role", "broker", *job, "--trash", made / "trash")
-    assert done.exit_code == 0, done.stderr
+    pylog.done("compact", made / "after", "--role", "broker", *job, "--trash", made / "trash")
     managed = made / "managed"
     take = ("--topics", TOPIC, "--sync-stopped", "--settle", "1s", "--engine", "local")
-    done = pylog("ingest", made / "before", managed, *take)
-    assert done.exit_code == 0, done.stderr
+    pylog.done("ingest", made / "before", managed, *take)
     config = ("--config", made / "topics.yaml")
     (made / "topics.yaml").write_text(f"topics:\n  {TOPIC}:\n    cleanup.policy: compact\n")
-    done = pylog("compact", managed, "--role", "managed", *job, *config)
-    assert done.exit_code == 0, done.stderr
+    pylog.done("compact", managed, "--role", "managed", *job, *config)
     return made
 
 
@@ -173,16 +165,14 @@ def test_an_old_version_before_damage_is_not_called_the_newest(pylog, tmp_path):
     ]
     write_partition(tmp_path / "orders-0", [SegmentSpec(base_offset=0, batches=batches)])
     log = tmp_path / "orders-0" / "00000000000000000000.log"
-    content = bytearray(log.read_bytes())
-    content[-1] ^= 1
-    log.write_bytes(content)
+    flip(log)
     words = ("find", tmp_path, "--topic", "orders", "--key", "k")
     result = pylog(*words, "--wide")
     assert result.exit_code == ExitCode.PARTLY_FAILED
     assert "the newest that was read" in result.stdout
     assert "no version is missing" not in result.stdout
     assert str(log) in result.stdout
-    (told,) = lines_of(pylog(*words, "--output", "json"), "history")
+    (told,) = pylog.rows(*words, kind="history")
     assert (told["is_whole"], told["end_offset"]) == (False, 2)
     assert "newer versions may be there" in told["sentence"]
     nowhere = " ".join(pylog(*words[:-1], "nobody").stdout.split())
@@ -208,9 +198,7 @@ def test_an_open_transaction_ends_as_its_coordinator_has_decided(
     if status is not None:
         write_states(states, {"transaction_status": status})
     words = ("find", data, states, "--topic", "orders", "--key", "k")
-    result = pylog(*words, "--output", "json")
-    assert result.exit_code == 0, result.stderr
-    older, newest = lines_of(result, "version")[-2:]
+    older, newest = pylog.rows(*words, kind="version")[-2:]
     assert (older["transaction"], newest["transaction"]) == (None, transaction)
     # A version that is committed supersedes others; one that may never be does not.
     superseding = newest["offset"] if transaction == "commit" else None

@@ -1,6 +1,5 @@
 """``pylog free``: what could go, in which order, who would miss it; and nothing goes."""
 
-import json
 import os
 import shlex
 import struct
@@ -17,6 +16,7 @@ from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import Golden
+from tests.kit.program import lines_of
 from tests.pylog_spark.broker_roots import broker_directory
 
 NOW_MS = 1_700_000_000_000
@@ -25,11 +25,6 @@ DAY_MS = 86_400_000
 LATE_MS = 4_000_000_000_000
 EXPIRED = ["retain-size-s501", "retain-logstart-mid-s501"]
 COMPACTED = "clean-everything-none-s101-1"
-
-
-def lines_of(result: Any, kind: str) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
-    return [row for row in rows if row["type"] == kind]
 
 
 def tree_of(root: Path) -> dict[str, dict[str, bytes]]:
@@ -56,11 +51,10 @@ def folder(pylog, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "topics.yaml").write_text(
         yaml.safe_dump({"topics": root.configs, "max_delete_ratio": 1})
     )
-    done = pylog(
+    pylog.done(
         *("retain", root.path, "--role", "broker", "--topics", EXPIRED[1], "--now-ms", NOW_MS),
         *("--config", made / "topics.yaml", "--engine", "local", "--trash", made / "trash"),
     )
-    assert done.exit_code == 0, done.stderr
     gone = root.path / f"gone-0.{'0' * 32}-delete"
     gone.mkdir()
     (gone / "00000000000000000000.log").write_bytes(b"\0" * 5000)
@@ -103,9 +97,7 @@ def test_the_commands_free_what_was_said(pylog, folder):
             tried.add(step["source"])
             words = shlex.split(step["command"])[1:]
             look = "--dry-run=exact" if step["source"] == "compaction" else "--dry-run"
-            result = pylog(*words, look, "--engine", "local", "--output", "json")
-            assert result.exit_code == 0, (step["command"], result.stderr)
-            (run,) = lines_of(result, "run")
+            (run,) = pylog.rows(*words, look, "--engine", "local", kind="run")
             freed = run["bytes_before"] - run["bytes_after"]
             assert freed == step["frees_bytes"] == step["frees_at_most_bytes"] > 0
     assert tried == {"leftovers", "trash", "expired", "compaction"}
@@ -118,8 +110,7 @@ def test_a_trash_on_another_disk_frees_nothing_and_the_commands_keep_what_they_t
     root = broker_directory(tmp_path / "log", EXPIRED)
     said = ("--config", folder / "topics.yaml", "--trash", other_disk / "trash")
     words = ("retain", root.path, "--role", "broker", "--topics", EXPIRED[1], "--now-ms", NOW_MS)
-    done = pylog(*words, *said, "--engine", "local")
-    assert done.exit_code == 0, done.stderr
+    pylog.done(*words, *said, "--engine", "local")
     assert any(path.suffix == ".log" for path in (other_disk / "trash").rglob("*"))
     late = (*said, "--now-ms", LATE_MS, "--output", "json")
     result = pylog("free", root.path, *late)
@@ -305,8 +296,7 @@ def test_which_engine_looked_is_said(pylog, folder):
 
 def test_an_empty_directory_has_nothing_to_give(pylog, tmp_path):
     root = broker_directory(tmp_path / "log", [])
-    result = pylog("free", root.path)
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done("free", root.path)
     assert "nothing could go" in result.stdout
 
 
@@ -315,9 +305,7 @@ def test_after_a_crash_the_recovery_is_step_0_and_what_goes_then_follows(
     pylog: Any, tmp_path: Path
 ):
     root = Golden("broker-dir-unclean").unpack(tmp_path)
-    result = pylog("free", root, "--now-ms", 1_800_000_000_000, "--output", "json")
-    assert result.exit_code == 0, result.stderr
-    steps = [json.loads(line) for line in result.stdout.splitlines()]
+    steps = pylog.rows("free", root, "--now-ms", 1_800_000_000_000)
     steps = [step for step in steps if step["type"] == "free_step"]
     assert [step["step"] for step in steps] == list(range(len(steps)))
     assert steps[0]["source"] == "recovery"

@@ -14,6 +14,7 @@ from storage_core.errors import PylogError
 from storage_core.reading.planning import plan_ranges
 from storage_core.reading.ranges import read_range
 from tests.kit.builders import segment_bytes, some_batches
+from tests.kit.program import lines_of
 from tests.kit.strategies import hostile_batches
 
 LOG = "00000000000000000000.log"
@@ -45,7 +46,7 @@ def test_a_dump_of_hostile_batches_ends_with_lines_and_a_status(pylog, batches, 
     assert table.exit_code in ENDS
     assert "Traceback" not in result.stderr + table.stderr
     if result.exit_code == ExitCode.DONE or isolation == "read_uncommitted":
-        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        lines = lines_of(result)
         assert lines[0]["type"] == "batch"
         has_error = lines[-1]["type"] == "error"
         has_wrong_crc = any(line.get("crc_ok") is False for line in lines)

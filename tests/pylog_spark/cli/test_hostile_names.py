@@ -85,13 +85,11 @@ def test_a_partition_below_a_folder_that_is_not_utf8_is_worked_on(pylog, tmp_pat
     root = Golden("broker-dir").unpack(folder)
     directory = root / PARTITION
     for options in (("--dry-run",), ()):
-        result = pylog("partition", "recover", directory, "--now-ms", NOW_MS, *options)
-        assert result.exit_code == ExitCode.DONE, result.stderr
+        result = pylog.done("partition", "recover", directory, "--now-ms", NOW_MS, *options)
         lines(result.stdout)
     log = min(directory.glob("*.log"))
     for output in ("table", "json"):
-        result = pylog("dump", log, "--output", output)
-        assert result.exit_code == ExitCode.DONE, result.stderr
+        result = pylog.done("dump", log, "--output", output)
         assert b"\x1b" not in result.stdout_bytes
         result.stdout_bytes.decode("utf-8")
     shutil.rmtree(directory)

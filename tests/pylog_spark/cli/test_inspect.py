@@ -12,16 +12,11 @@ import pytest
 from pylog_spark.exit_code import ExitCode
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
-from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.legacy import LegacyMessage, LegacySet
+from tests.kit.program import lines_of
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
-
-
-def lines_of(result: Any, kind: str = "partition") -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    return [line for line in lines if line["type"] == kind]
 
 
 def write_orders(root: Path, number: int = 0) -> Path:
@@ -35,80 +30,27 @@ def write_orders(root: Path, number: int = 0) -> Path:
     )
 
 
-def tree_of(root: Path) -> dict[str, Any]:
-    return {str(path): read_tree(path) for path in [root, *root.iterdir()] if path.is_dir()}
-
-
-@pytest.mark.thorough
-def test_a_brokers_directory_is_described_by_its_own_metadata(pylog, broker_dir: Path):
-    before = tree_of(broker_dir)
-    result = pylog("inspect", broker_dir, "--output", "json")
-    assert result.exit_code == 0, result.stderr
-    (root,) = lines_of(result, "log_directory")
-    assert root["guessed_role"] == "broker"
-    assert root["is_cleanly_shut_down"] is True
-    assert root["node_id"] == 1
-    rows = {f"{row['topic']}-{row['partition']}": row for row in lines_of(result)}
-    assert len(rows) == 14
-    assert rows["compacted-delete-0"]["cleanup_policy"] == "compact,delete"
-    events = rows["events-0"]
-    assert (events["log_start_offset"], events["log_end_offset"]) == (195, 706)
-    assert events["segments"] == len(list((broker_dir / "events-0").glob("*.log")))
-    assert events["size_bytes"] == sum(
-        log.stat().st_size for log in (broker_dir / "events-0").glob("*.log")
-    )
-    assert events["oldest_timestamp"] < events["newest_timestamp"]
-    assert events["dirty_ratio"] is None
-    assert rows["compacted-0"]["cleaner_checkpoint"] == 459
-    assert rows["compacted-0"]["dirty_ratio"] == 0.0
-    assert all(row["error"] is None for row in rows.values())
-    assert tree_of(broker_dir) == before
-
-
-def test_an_open_transaction_and_a_missing_marker_are_seen(pylog, unclean_broker_dir: Path):
-    result = pylog("inspect", unclean_broker_dir, "--topics", "payments*", "--output", "json")
-    (root,) = lines_of(result, "log_directory")
-    assert root["is_cleanly_shut_down"] is False
-    first, second = lines_of(result)
-    assert (first["last_stable_offset"], first["log_end_offset"]) == (108, 118)
-    assert second["dirty_ratio"] > 0.5
-    assert second["dirty_bytes"] > 0
-
-
 @pytest.mark.parametrize("name", ["broker_dir", "unclean_broker_dir"])
 def test_the_ends_are_those_that_kafkas_own_loader_found(pylog, request, name: str):
     root = request.getfixturevalue(name)
     case = json.loads((Path(__file__).parents[2] / "golden" / root.name / "case.json").read_text())
-    rows = lines_of(pylog("inspect", root, "--output", "json"))
+    rows = pylog.rows("inspect", root, kind="partition")
     found = {row["directory"]: row["log_end_offset"] for row in rows}
     for partition, what in case["expected"].items():
         if "expected" in what:
             assert found[partition] == what["expected"]["leo"], partition
 
 
-def test_segments_are_listed_below_their_partition(pylog, tmp_path: Path):
-    write_orders(tmp_path)
-    result = pylog("inspect", tmp_path, "--segments", "--output", "json")
-    kinds = [json.loads(line)["type"] for line in result.stdout.splitlines()]
-    assert kinds == ["log_directory", "partition", "segment", "segment"]
-    first, active = lines_of(result, "segment")
-    assert (first["base_offset"], active["base_offset"]) == (0, 20)
-    assert (first["is_active"], active["is_active"]) == (False, True)
-    assert first["newest_timestamp"] == SOME_TIME_MS + 19
-    assert first["index_bytes"] == 0
-    assert first["txn_index_bytes"] is None
-
-
 def test_one_partition_directory_is_a_root_too(pylog, tmp_path: Path):
     write_orders(tmp_path, 0)
     directory = write_orders(tmp_path, 1)
-    (row,) = lines_of(pylog("inspect", directory, "--output", "json"))
+    (row,) = pylog.rows("inspect", directory, kind="partition")
     assert (row["topic"], row["partition"], row["log_end_offset"]) == ("orders", 1, 21)
 
 
 def test_one_partition_directory_has_the_policy_that_its_brokers_metadata_says(pylog, broker_dir):
     result = pylog("inspect", broker_dir / "compacted-delete-0", "--output", "json")
-    (row,) = lines_of(result)
+    (row,) = lines_of(result, "partition")
     assert row["cleanup_policy"] == "compact,delete"
 
 
@@ -127,7 +69,7 @@ def test_the_time_span_is_that_of_the_records(pylog, tmp_path: Path):
     write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=[batch, horizon])])
     write_partition(tmp_path / "u-0", [SegmentSpec(base_offset=2, batches=[horizon])])
     write_partition(tmp_path / "v-0", [SegmentSpec(base_offset=0)])
-    rows = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    rows = pylog.rows("inspect", tmp_path, kind="partition")
     spans = [(row["oldest_timestamp"], row["newest_timestamp"]) for row in rows]
     assert spans == [
         (SOME_TIME_MS + 7, SOME_TIME_MS + 9),
@@ -153,7 +95,7 @@ def test_the_oldest_time_is_that_of_the_first_record_not_of_its_batchs_header(py
         [SegmentSpec(base_offset=0, batches=[LegacySet(messages=legacy, codec=Codec.GZIP)])],
     )
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nstart 0 1\n")
-    rows = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    rows = pylog.rows("inspect", tmp_path, kind="partition")
     assert {row["topic"]: row["oldest_timestamp"] - SOME_TIME_MS for row in rows} == {
         "gzip": 3,
         "horizon": 3,
@@ -173,7 +115,7 @@ def test_a_directory_in_the_middle_of_a_swap_is_described_as_a_load_would_leave_
         path.rename(directory / f"{path.name}.swap")
     shutil.rmtree(new)
     result = pylog("inspect", tmp_path, "--segments", "--output", "json")
-    (row,) = lines_of(result)
+    (row,) = lines_of(result, "partition")
     first, last = lines_of(result, "segment")
     swapped = (directory / "00000000000000000000.log.swap").stat().st_size
     assert (first["base_offset"], first["size_bytes"]) == (0, swapped)
@@ -191,7 +133,7 @@ def test_directories_that_are_no_partition_are_rows_with_a_remark(pylog, tmp_pat
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "remote-log-index-cache").mkdir()
     result = pylog("inspect", tmp_path, "--output", "json")
-    rows = {row["directory"]: row for row in lines_of(result)}
+    rows = {row["directory"]: row for row in lines_of(result, "partition")}
     assert {name: row["kind"] for name, row in rows.items()} == {
         "lost+found": "foreign",
         "orders-0": "partition",
@@ -210,7 +152,7 @@ def test_leftovers_and_files_that_are_not_kafkas_are_named(pylog, tmp_path: Path
     directory = write_orders(tmp_path)
     (directory / "00000000000000000005.log.deleted").touch()
     (directory / "notes.txt").touch()
-    (row,) = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    (row,) = pylog.rows("inspect", tmp_path, kind="partition")
     assert row["leftover_files"] == ["00000000000000000005.log.deleted"]
     assert row["unknown_files"] == ["notes.txt"]
 
@@ -238,7 +180,7 @@ def test_a_broken_partition_is_a_row_with_its_error_and_never_the_end(
     breakage(write_orders(tmp_path, 0))
     write_orders(tmp_path, 1)
     result = pylog("inspect", tmp_path, "--segments", "--output", "json")
-    broken, whole = lines_of(result)
+    broken, whole = lines_of(result, "partition")
     # A broker recovers such a log when it starts: the look is whole.
     is_recovered = broken["error_class"] == "RecoveryRequiredError"
     assert result.exit_code == (ExitCode.DONE if is_recovered else ExitCode.PARTLY_FAILED)
@@ -252,7 +194,7 @@ def test_a_broken_partition_is_a_row_with_its_error_and_never_the_end(
 def test_a_missing_index_still_leaves_the_end_of_the_log_known(pylog, tmp_path: Path):
     directory = write_orders(tmp_path)
     (directory / "00000000000000000020.index").unlink()
-    (row,) = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    (row,) = pylog.rows("inspect", tmp_path, kind="partition")
     assert (row["log_end_offset"], row["error_class"]) == (21, "RecoveryRequiredError")
 
 
@@ -263,32 +205,8 @@ def test_a_broken_checkpoint_is_said_and_the_partitions_are_shown(pylog, tmp_pat
     assert result.exit_code == ExitCode.PARTLY_FAILED
     (root,) = lines_of(result, "log_directory")
     assert "cleaner-offset-checkpoint: line 3" in root["errors"][0]
-    (row,) = lines_of(result)
+    (row,) = lines_of(result, "partition")
     assert (row["error"], row["log_end_offset"]) == (None, 21)
-
-
-def test_checkpoints_bound_the_log_and_show_how_dirty_it_is(pylog, tmp_path: Path):
-    write_orders(tmp_path)
-    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 3\n")
-    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 20\n")
-    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 15\n")
-    (row,) = lines_of(pylog("inspect", tmp_path, "--output", "json"))
-    assert (row["log_start_offset"], row["high_watermark"]) == (3, 15)
-    assert (row["cleaner_checkpoint"], row["dirty_ratio"]) == (20, 0.0)
-
-
-def test_topics_are_chosen_by_globs(pylog, broker_dir: Path):
-    result = pylog("inspect", broker_dir, "--topics", "comp*", "--exclude", "*delete")
-    assert "compacted-0" in result.stdout
-    assert "compacted-delete-0" not in result.stdout
-    assert "events-0" not in result.stdout
-
-
-def test_several_roots_are_shown_one_after_the_other(pylog, tmp_path: Path):
-    for name in ("a", "b"):
-        write_orders(tmp_path / name)
-    text = pylog("inspect", tmp_path / "a", tmp_path / "b").stdout
-    assert text.index(str(tmp_path / "a")) < text.index(str(tmp_path / "b"))
 
 
 def test_a_root_that_is_not_there_is_said(pylog, tmp_path: Path):
@@ -340,27 +258,12 @@ def test_what_is_no_regular_file_neither_hangs_nor_is_quoted(
     assert is_ignored or f"is a {'FIFO' if kind == 'fifo' else 'link'}, expected" in said
     assert result.exit_code == 0 if is_ignored else result.exit_code in {0, 4, 5}
     if not name.startswith("meta"):
-        rows = lines_of(result)
+        rows = lines_of(result, "partition")
         assert [row["topic"] for row in rows if row["error"] is None].count("compacted") == 2
 
 
 def rows_by(pylog, root: Path, *said: str) -> list[dict[str, Any]]:
-    return lines_of(pylog("inspect", root, "--output", "json", *said))
-
-
-def test_partitions_are_sorted_by_size_dirt_and_age(pylog, unclean_broker_dir: Path):
-    plain = rows_by(pylog, unclean_broker_dir)
-    assert [row["directory"] for row in plain] == sorted(row["directory"] for row in plain)
-    sizes = [row["size_bytes"] for row in rows_by(pylog, unclean_broker_dir, "--by", "size")]
-    assert sizes == sorted(sizes, reverse=True)
-    dirty = [row["dirty_ratio"] for row in rows_by(pylog, unclean_broker_dir, "--by", "dirty")]
-    known = [ratio for ratio in dirty if ratio is not None]
-    assert known == sorted(known, reverse=True)
-    assert dirty == known + [None] * (len(dirty) - len(known))
-    ages = [row["oldest_timestamp"] for row in rows_by(pylog, unclean_broker_dir, "--by", "age")]
-    known = [age for age in ages if age is not None]
-    assert known == sorted(known)
-    assert ages[-1] is None
+    return lines_of(pylog("inspect", root, "--output", "json", *said), "partition")
 
 
 def test_segments_stay_with_their_partition_whatever_the_order(pylog, unclean_broker_dir: Path):
@@ -368,7 +271,7 @@ def test_segments_stay_with_their_partition_whatever_the_order(pylog, unclean_br
         *("inspect", unclean_broker_dir, "--by", "size", "--segments", "--output", "json")
     )
     owner = ""
-    for line in map(json.loads, result.stdout.splitlines()):
+    for line in lines_of(result):
         if line["type"] == "partition":
             owner = line["directory"]
         elif line["type"] == "segment":
@@ -381,7 +284,7 @@ def test_the_partitions_of_a_topic_are_added_up_over_all_roots(pylog, tmp_path, 
     roots = (tmp_path / "a", tmp_path / "b")
     result = pylog("inspect", *roots, "--per-topic", "--output", "json")
     (total,) = lines_of(result, "topic")
-    rows = lines_of(result)
+    rows = lines_of(result, "partition")
     assert (total["topic"], total["partitions"], total["failed"]) == ("orders", 2, 0)
     for name in ("segments", "size_bytes", "index_bytes", "recovery_bytes"):
         assert total[name] == sum(row[name] for row in rows) > -1
@@ -389,7 +292,7 @@ def test_the_partitions_of_a_topic_are_added_up_over_all_roots(pylog, tmp_path, 
     assert total["newest_timestamp"] == max(row["newest_timestamp"] for row in rows)
     result = pylog("inspect", broker_dir, "--per-topic", "--by", "size", "--output", "json")
     for total in lines_of(result, "topic"):
-        own = [row for row in lines_of(result) if row["topic"] == total["topic"]]
+        own = [row for row in lines_of(result, "partition") if row["topic"] == total["topic"]]
         for name, choose in (("oldest_timestamp", min), ("newest_timestamp", max)):
             times = [row[name] for row in own if row[name] is not None]
             assert total[name] == choose(times, default=None)
@@ -429,5 +332,5 @@ def test_a_broken_recovery_point_hides_no_other_checkpoint(pylog, tmp_path: Path
     result = pylog("inspect", tmp_path, "--output", "json")
     (root,) = lines_of(result, "log_directory")
     assert "recovery-point-offset-checkpoint" in root["errors"][0]
-    (row,) = lines_of(result)
+    (row,) = lines_of(result, "partition")
     assert (row["cleaner_checkpoint"], row["recovery_point"]) == (20, 0)

@@ -1,17 +1,14 @@
 """``pylog run`` and ``pylog compact``: options in, rows and an exit status out."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.schemas import RESULT
 from storage_core.errors import StorageError
 from tests.kit.compare import read_tree
-from tests.kit.golden_data import Golden
+from tests.kit.program import lines_of
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 
 NAMES = ["clean-headers-none-s101", "clean-nullkeys-none-s101"]
@@ -29,58 +26,9 @@ def tree_of(root: Path) -> dict[str, dict[str, bytes]]:
     return {path.name: read_tree(path) for path in [root, *folders]}
 
 
-def lines_of(result: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> BrokerDirectory:
     return broker_directory(tmp_path / "log", NAMES)
-
-
-@pytest.mark.thorough
-def test_compact_prints_a_row_a_partition_and_a_summary_and_keeps_the_ledger(pylog, root, tmp_path):
-    ledger = tmp_path / "ledger"
-    arguments = options_of(root, tmp_path)
-    result = pylog("compact", *arguments, "--ledger", ledger, "--engine", "local")
-    assert result.exit_code == ExitCode.DONE, result.stderr
-    assert "clean-headers-none-s101-0" in result.stdout
-    assert "2 done; " in result.stdout
-    assert " became " in result.stdout
-    assert {path.name for path in ledger.iterdir()} >= {"runs", "results"}
-
-
-@pytest.mark.thorough
-@pytest.mark.spark
-def test_json_has_a_line_a_partition_and_one_of_the_run(spark, pylog, root, tmp_path):
-    result = pylog("compact", *options_of(root, tmp_path), "--output", "json")
-    *rows, run = lines_of(result)
-    assert [list(row) for row in rows] == [["type", *RESULT.names]] * 2
-    assert {(row["type"], row["status"], row["action"]) for row in rows} == {
-        ("result", "done", "compact")
-    }
-    assert (run["type"], run["done"], run["exit_code"], run["dry_run"]) == ("run", 2, 0, False)
-    assert run["bytes_after"] < run["bytes_before"]
-
-
-@pytest.mark.spark
-def test_a_dry_run_says_what_is_due_and_writes_nothing(spark, pylog, root, tmp_path):
-    before = tree_of(root.path)
-    arguments = options_of(root, tmp_path)
-    # A role that was only guessed is enough to look.
-    result = pylog("run", *arguments[:-2], "--dry-run", "--output", "json")
-    assert result.exit_code == ExitCode.DONE, result.stderr
-    *rows, run = lines_of(result)
-    assert {row["status"] for row in rows} == {"planned"}
-    assert (run["planned"], run["dry_run"], run["action"]) == (2, True, "run")
-    plan = rows[0]["plan"]
-    assert 0 == plan["first_dirty_offset"] < plan["first_uncleanable_offset"]
-    assert plan["groups"] > 0
-    assert plan["bytes_after"] >= rows[0]["bytes_before"]
-    assert tree_of(root.path) == before
-    table = pylog("run", *arguments, "--dry-run", "--wide").stdout
-    assert "nothing was written" in table
-    assert "dirty from" in table
 
 
 @pytest.mark.spark
@@ -96,42 +44,7 @@ def test_topics_are_chosen_and_settings_overridden_on_the_command_line(
     assert {row["reason"] for row in deleted} == {"NOT_COMPACTED"}
 
 
-@pytest.mark.thorough
-@pytest.mark.spark
-def test_a_broken_partition_is_a_row_and_status_4_and_the_others_are_done(
-    spark, pylog, root, tmp_path
-):
-    log = min((root.path / f"{NAMES[0]}-0").glob("*.log"))
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 1
-    log.write_bytes(data)
-    before = read_tree(log.parent)
-    result = pylog("compact", *options_of(root, tmp_path), "--output", "json")
-    assert result.exit_code == ExitCode.PARTLY_FAILED
-    rows = {row["topic"]: row for row in lines_of(result)[:-1]}
-    assert rows[NAMES[0]]["status"] == "failed"
-    assert f"{log.name}: position" in rows[NAMES[0]]["error"]
-    assert rows[NAMES[1]]["status"] == "done"
-    assert read_tree(log.parent) == before
-
-
-@pytest.mark.spark
-def test_topics_of_a_brokers_own_metadata_need_no_config(spark, pylog, tmp_path):
-    golden = Golden("broker-dir")
-    # A day later what is compacted and deleted has expired, and has a line of its own.
-    now_ms = golden.case["clock_ms"] + 100_000_000
-    arguments = ("--dry-run", "--output", "json", "--now-ms", now_ms)
-    result = pylog("compact", golden.unpack(tmp_path), *arguments)
-    assert result.exit_code == ExitCode.DONE, result.stderr
-    rows = lines_of(result)
-    reasons = {row["topic"]: row["reason"] for row in rows if row["type"] == "result"}
-    assert reasons["events"] == "NOT_COMPACTED"
-    assert reasons["compacted"] == "NOTHING_TO_CLEAN"
-    others = {(row["type"], row.get("topic")) for row in rows if row["type"] != "result"}
-    assert others <= {("retention", "compacted-delete"), ("run", None)}
-
-
-@pytest.mark.parametrize("job", ["run", "compact"])
+@pytest.mark.parametrize("job", ["run", "compact", "retain", "recover"])
 def test_a_role_that_nobody_said_is_refused_before_spark_starts(pylog, root, tmp_path, job):
     result = pylog(job, *options_of(root, tmp_path)[:-2])
     assert result.exit_code == ExitCode.REFUSED
@@ -210,8 +123,7 @@ def test_exported_configs_do_as_well_as_said_ones_and_their_age_is_in_the_report
     said = options_of(root, tmp_path)[1:3]
     for source in (said, ["--topic-dump", dump]):
         clock = ["--now-ms", FIRST_ROUNDS_MS, "--dry-run", "--output", "json"]
-        result = pylog("compact", root.path, *source, *clock)
-        assert result.exit_code == ExitCode.DONE, result.stderr
+        result = pylog.done("compact", root.path, *source, *clock)
         *rows, run = lines_of(result)
         plans.append({row["topic"]: (row["status"], row["plan"]) for row in rows})
         noted = [note for note in run["notes"] if "configs of 2 topics" in note]
@@ -248,3 +160,15 @@ def test_a_page_that_cannot_be_written_hides_no_answer_though_it_is_quiet(
     assert "No space left on device" in result.stderr
     *rows, run = lines_of(result)
     assert ({row["status"] for row in rows}, run["done"]) == ({"done"}, 2)
+
+
+@pytest.mark.spark
+def test_what_a_guard_refused_to_delete_is_counted_in_the_last_line(spark, pylog, tmp_path):
+    root = broker_directory(tmp_path / "log", ["retain-size-s501", "retain-logstart-mid-s501"])
+    words = ("retain", *options_of(root, tmp_path), "--dry-run", "--max-delete-ratio", "0.1")
+    last = "1 refused to delete: DELETES_TOO_MUCH, --max-delete-ratio 1 allows it"
+    assert pylog.done(*words).stdout.splitlines()[-1].endswith(last)
+    *_, run = pylog.rows(*words)
+    assert run["refused_deletions"] == [
+        {"reason": "DELETES_TOO_MUCH", "partitions": 1, "allowed_by": "--max-delete-ratio 1"}
+    ]

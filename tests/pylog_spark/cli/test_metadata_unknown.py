@@ -11,6 +11,7 @@ import pytest
 
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from tests.kit.file_damage import flip
 from tests.kit.golden_data import GOLDEN, unpack_archive
 
 # Hours after the records: by the limit that was taken away most of them go, by age none.
@@ -39,9 +40,7 @@ def whole(roots: list[Path]) -> None:
 def flip_snapshot(roots: list[Path]) -> None:
     whole(roots)
     (snapshot,) = metadata_of(roots).glob("*.checkpoint")
-    data = bytearray(snapshot.read_bytes())
-    data[100] ^= 1
-    snapshot.write_bytes(data)
+    flip(snapshot, 100)
 
 
 def cut_between_batches(roots: list[Path]) -> None:

@@ -10,6 +10,7 @@ from pylog_spark.exit_code import ExitCode
 from storage_core.filenames import log_file
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.program import lines_of
 
 KEEP = ("--set", "keep.negative.timestamps=true")
 
@@ -39,7 +40,7 @@ def words(tmp_path: Path) -> list[object]:
 
 def rows_of(pylog, *words: object) -> tuple[int, dict[int, tuple[str, str | None]]]:
     result = pylog(*words, "--output", "json")
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    lines = lines_of(result)
     found = {
         line["partition"]: (line["status"], line["reason"])
         for line in lines
@@ -71,7 +72,7 @@ def test_explain_and_verify_say_it_with_partition_and_offset(pylog, words):
     assert (first["partition"], block["verdict"]) == (0, "blocks")
     assert log_file(0) in block["text"]
     found = pylog("verify", root, "--output", "json")
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    lines = lines_of(found)
     places = [
         (line["topic"], line["partition"], line["offset"])
         for line in lines

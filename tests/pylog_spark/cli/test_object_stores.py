@@ -1,6 +1,5 @@
 """Commands that only read, on mirrors at URLs and on managed roots."""
 
-import json
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.maintenance.verification.findings import VerifyOptions
 from storage_core.store import open_object_store
+from tests.kit.program import lines_of
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
 
@@ -43,24 +43,20 @@ def twin(origin, tmp_path_factory):
     return managed_twin(origin, tmp_path_factory.mktemp("managed"))
 
 
-def lines(result: Any, kind: str) -> list[dict[str, Any]]:
-    assert result.exit_code == ExitCode.DONE, result.stderr
-    found = [json.loads(line) for line in result.stdout.splitlines()]
+def rows_of(pylog, *words: object, kind: str) -> list[dict[str, Any]]:
     return [
-        {key: value for key, value in line.items() if key not in OWN}
-        for line in found
-        if line["type"] == kind
+        {key: value for key, value in row.items() if key not in OWN}
+        for row in pylog.rows(*words, kind=kind)
     ]
 
 
 @pytest.mark.parametrize("kind", ["partition", "segment"])
 def test_inspect_says_the_same_of_a_mirror_and_a_managed_root(pylog, origin, mirror, twin, kind):
-    arguments = ["--segments", "--output", "json"]
-    expected = lines(pylog("inspect", origin.path, *arguments), kind)
+    expected = rows_of(pylog, "inspect", origin.path, "--segments", kind=kind)
     assert len(expected) >= len(NAMES)
-    managed = lines(pylog("inspect", twin.location, *arguments), kind)
+    managed = rows_of(pylog, "inspect", twin.location, "--segments", kind=kind)
     assert managed == expected
-    at_url = lines(pylog("inspect", mirror, *arguments), kind)
+    at_url = rows_of(pylog, "inspect", mirror, "--segments", kind=kind)
     for line in (*at_url, *expected):
         line.pop("modified_ms", None)  # an object has the time at which it was written
     assert at_url == expected
@@ -69,26 +65,24 @@ def test_inspect_says_the_same_of_a_mirror_and_a_managed_root(pylog, origin, mir
 def test_inspect_knows_the_role_by_what_lies_there(pylog, origin, mirror, twin):
     found = {}
     for root in (origin.path, mirror, twin.location, f"managed+{twin.location}"):
-        (line,) = lines(pylog("inspect", root, "--output", "json"), "log_directory")
+        (line,) = rows_of(pylog, "inspect", root, kind="log_directory")
         found[str(root)] = line["guessed_role"]
     assert list(found.values()) == ["broker", "mirror", "managed", "managed"]
 
 
 def test_inspect_shows_one_partition_at_a_url(pylog, mirror, twin):
     for path in (f"{mirror}/{NAME}-0", f"{twin.location}/{NAME}-0", twin.directory(NAME)):
-        found = lines(pylog("inspect", path, "--output", "json"), "partition")
+        found = rows_of(pylog, "inspect", path, kind="partition")
         assert [line["topic"] for line in found] == [NAME]
 
 
 @pytest.mark.parametrize("output", ["json", "table"])
 @pytest.mark.parametrize("file", ["", f"/{LOG}", "/leader-epoch-checkpoint"])
 def test_dump_prints_the_same_lines_from_everywhere(pylog, origin, mirror, twin, output, file):
-    expected = pylog("dump", f"{origin.path}/{NAME}-0{file}", "--output", output)
-    assert expected.exit_code == ExitCode.DONE, expected.stderr
+    expected = pylog.done("dump", f"{origin.path}/{NAME}-0{file}", "--output", output)
     assert expected.stdout.count("\n") > (0 if file.startswith("/leader") else 10)
     for root in (mirror, twin.location, f"managed+{twin.location}"):
-        found = pylog("dump", f"{root}/{NAME}-0{file}", "--output", output)
-        assert found.exit_code == ExitCode.DONE, found.stderr
+        found = pylog.done("dump", f"{root}/{NAME}-0{file}", "--output", output)
         assert found.stdout == expected.stdout
 
 
@@ -178,7 +172,7 @@ def whole_mirror(broker_dir):
 
 def test_the_clusters_metadata_is_read_at_a_url_too(pylog, broker_dir, whole_mirror):
     def policies(root: object) -> dict[str, str]:
-        rows = lines(pylog("inspect", root, "--output", "json"), "partition")
+        rows = rows_of(pylog, "inspect", root, kind="partition")
         return {row["directory"]: row["cleanup_policy"] for row in rows}
 
     assert policies(whole_mirror) == policies(broker_dir)
@@ -193,7 +187,7 @@ def test_metadata_at_a_url_that_are_damaged_are_an_error(pylog, whole_mirror):
     snapshot = f"__cluster_metadata-0/{5:020d}-{1:010d}.checkpoint"
     open_object_store(whole_mirror).put(snapshot, bytes(40))
     result = pylog("inspect", whole_mirror, "--output", "json")
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    rows = lines_of(result)
     (root,) = (row for row in rows if row["type"] == "log_directory")
     (error,) = root["errors"]
     assert "memory://cli-whole/logs/__cluster_metadata-0" in error

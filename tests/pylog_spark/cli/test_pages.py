@@ -196,8 +196,7 @@ def test_what_cannot_be_looked_at_after_a_run_is_a_sentence(pylog, monkeypatch, 
     monkeypatch.setattr("pylog_spark.cli.jobs.segments_after_run", broken)
     root = unpack_broker(tmp_path / "log")
     page = tmp_path / "page.html"
-    result = pylog("compact", root, *CLOSED.split(), "--dry-run", "--report", page)
-    assert result.exit_code == 0
+    pylog.done("compact", root, *CLOSED.split(), "--dry-run", "--report", page)
     assert "They cannot be looked at: /logs: is gone" in page.read_text()
 
 
@@ -214,8 +213,7 @@ def test_the_metadata_of_another_log_directory_of_the_broker_counts(pylog, tmp_p
     (root / "clickstream-1").rename(other / "clickstream-1")
     page = tmp_path / "page.html"
     command = ("retain", root, other, *LATER.split(), "--dry-run", "--topics", "clickstream")
-    result = pylog(*command, "--report", page)
-    assert result.exit_code == 0, result.stderr
+    pylog.done(*command, "--report", page)
     text = sections_of(page)["Segments of the biggest partitions"]
     assert re.search(r'aria-label="[^"]*other: clickstream-1, [^"]+, expired"', text)
 
@@ -237,8 +235,7 @@ def test_a_page_does_not_lie_among_somebodys_files(pylog, tmp_path, name: str):
 def test_the_page_of_a_plan_does_not_lie_in_a_log_directory_of_it(pylog, tmp_path):
     root = unpack_broker(tmp_path / "log")
     plan = tmp_path / "plan.json"
-    planned = pylog("compact", root, *CLOSED.split(), "--dry-run", "--plan-out", plan)
-    assert planned.exit_code == 0, planned.stderr
+    pylog.done("compact", root, *CLOSED.split(), "--dry-run", "--plan-out", plan)
     before = read_tree(root)
     result = pylog("apply", plan, "--report", root / "page.html", "--engine", "local")
     assert result.exit_code == 2

@@ -39,8 +39,7 @@ def differences(golden: Golden, directory: Path, tmp_path: Path) -> list[object]
 def test_the_command_leaves_and_answers_what_kafka_did(pylog, tmp_path, name):
     golden = Golden(name)
     directory = golden.unpack(tmp_path / "before")
-    result = pylog(*retain_arguments(golden, directory))
-    assert result.exit_code == ExitCode.DONE, result.stderr
+    result = pylog.done(*retain_arguments(golden, directory))
     answer, expected = json.loads(result.stdout), golden.case["expected"]
     assert answer["deleted_segments"] == expected["deleted"]
     assert answer["log_start_offset"] == expected["log_start"]
@@ -103,8 +102,7 @@ def test_a_tiered_topic_is_refused(pylog, tmp_path):
 def test_a_round_and_the_pass_after_it_leave_what_a_cleaner_thread_did(pylog, tmp_path, name):
     golden = Golden(f"swept-{name}")
     directory = golden.unpack(tmp_path / "before")
-    result = pylog(*arguments_of(golden, directory), "--then-retain")
-    assert result.exit_code == ExitCode.DONE, result.stderr
+    result = pylog.done(*arguments_of(golden, directory), "--then-retain")
     answer, expected = json.loads(result.stdout), golden.case["expected"]
     assert answer["deleted_segments"] == expected["deleted"]
     assert answer["segments"] == len(expected["segments"])

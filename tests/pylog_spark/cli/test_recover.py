@@ -1,21 +1,18 @@
 """``pylog recover``: options in, rows, cuts and an exit status out."""
 
 import json
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from pylog_spark.cli.runner import ProgressLine
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.run.progress import Progress
 from pylog_spark.schemas import CUT, RESULT
-from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
 from tests.kit.compare import read_tree
+from tests.kit.file_damage import flip
+from tests.kit.program import lines_of
 from tests.pylog_spark.crashed_roots import (
     MARKER_OF_OURS,
     NOW_MS,
@@ -44,10 +41,6 @@ def options_of(root: CrashedRoot, folder: Path) -> list[object]:
     return [root.path, "--config", file, "--now-ms", NOW_MS, "--role", "broker"]
 
 
-def lines_of(result: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
 def tree_of(root: Path) -> dict[str, dict[str, bytes]]:
     return {path.name: read_tree(path) for path in [root, *root.iterdir()] if path.is_dir()}
 
@@ -57,11 +50,9 @@ def tree_of(root: Path) -> dict[str, dict[str, bytes]]:
 def test_json_has_a_line_a_partition_one_a_cut_and_one_of_the_run(spark, pylog, root, tmp_path):
     arguments = [*options_of(root, tmp_path), "--output", "json"]
     before = tree_of(root.path)
-    said = pylog("recover", *arguments, "--dry-run")
-    assert said.exit_code == ExitCode.DONE, said.stderr
+    said = pylog.done("recover", *arguments, "--dry-run")
     assert tree_of(root.path) == before
-    done = pylog("recover", *arguments, "--salvage", tmp_path / "salvage")
-    assert done.exit_code == ExitCode.DONE, done.stderr
+    done = pylog.done("recover", *arguments, "--salvage", tmp_path / "salvage")
     *rows, cut, run = lines_of(done)
     assert [list(row) for row in rows] == [["type", *RESULT.names]] * 2
     assert {(row["type"], row["status"], row["action"]) for row in rows} == {
@@ -82,14 +73,6 @@ def test_json_has_a_line_a_partition_one_a_cut_and_one_of_the_run(spark, pylog, 
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
 
 
-@pytest.mark.spark
-def test_the_table_names_every_cut(spark, pylog, root, tmp_path):
-    result = pylog("recover", *options_of(root, tmp_path), "--dry-run")
-    assert "dry run, nothing was written: 2 planned" in result.stdout
-    [torn] = [log for log in logs_of(root.path / f"{TORN}-0") if log.name in result.stdout]
-    assert torn.stat().st_size
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.spark
 @pytest.mark.parametrize(
@@ -107,9 +90,7 @@ def test_cuts_are_findings_where_somebody_asks(spark, pylog, root, tmp_path, lev
 @pytest.mark.spark
 def test_a_cut_of_batches_that_can_be_read_is_an_error(spark, pylog, root, tmp_path):
     log = logs_of(root.path / f"{TORN}-0")[1]
-    data = bytearray(log.read_bytes())
-    data[40] ^= 0xFF
-    log.write_bytes(data)
+    flip(log, 40)
     arguments = [*options_of(root, tmp_path), "--dry-run", "--fail-on", "error"]
     assert pylog("recover", *arguments).exit_code == ExitCode.REFUSED
     assert pylog("recover", *arguments, "--allow-truncate").exit_code == ExitCode.FINDINGS
@@ -123,21 +104,6 @@ def test_a_refused_cut_ends_with_three_and_says_how_to_allow_it(spark, pylog, ro
     row = next(line for line in lines_of(result) if line.get("topic") == TORN)
     assert (row["status"], row["reason"]) == ("skipped", "CUTS_TOO_MUCH")
     assert "override: --max-truncate-bytes" in row["error"]
-
-
-def test_a_role_that_nobody_said_is_refused_before_spark_starts(pylog, root, tmp_path):
-    result = pylog("recover", *options_of(root, tmp_path)[:-2])
-    assert result.exit_code == ExitCode.REFUSED
-    assert "--role broker" in result.stderr
-    assert result.stdout == ""
-
-
-@pytest.mark.spark
-def test_a_directory_in_use_is_refused_with_three(spark, pylog, root, tmp_path):
-    with LogDirectoryLock(root.path) as lock:
-        result = pylog("recover", *options_of(root, tmp_path))
-        assert result.exit_code == ExitCode.REFUSED
-        assert f"process {lock.proof.holder_pid}" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -193,17 +159,6 @@ def test_partition_truncate_says_first_what_it_would_do(pylog, root):
     assert done["log_end_offset"] <= 20
 
 
-@pytest.mark.item("REC-31")
-def test_no_progress_is_drawn_where_no_terminal_is(capsys):
-    with ProgressLine(is_shown=True) as line:
-        line.on_progress(
-            Progress(done_bytes=1, total_bytes=2, done_segments=0, total_segments=1, seconds=1.0)
-        )
-        time.sleep(0.01)
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "")
-
-
 @pytest.mark.thorough
 def test_a_flipped_epoch_is_written_as_a_broker_writes_it_and_named(pylog, tmp_path):
     """``recover-flip-leader-epoch`` of the golden data is Kafka's answer: it believes the epoch."""
@@ -213,8 +168,7 @@ def test_a_flipped_epoch_is_written_as_a_broker_writes_it_and_named(pylog, tmp_p
     words = ("--role", "broker", "--from-start", "--engine", "local", "--wide")
     named = "t-0: leader epoch 1000000 at offset 25 is not believed"
     for more in (("--dry-run",), ()):
-        done = pylog("recover", root.path, *words, *more)
-        assert done.exit_code == ExitCode.DONE, done.output
+        done = pylog.done("recover", root.path, *words, *more)
         assert named in " ".join(done.stdout.split())
     epochs = (root.partition / LEADER_EPOCH_FILE).read_text()
     assert epochs == "0\n3\n0 5\n3 15\n1000000 25\n"

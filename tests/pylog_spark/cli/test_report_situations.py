@@ -130,7 +130,7 @@ def test_records_without_a_key_are_counted_and_most_of_a_log_is_kept(pylog, tmp_
     assert (row["status"], row["reason"]) == ("skipped", "RECORDS_WITHOUT_KEY")
     assert logs_of(roots, "turned-0") == before
     words = ("free", *roots, "--exact", "--now-ms", NOW_MS, "--engine", "local")
-    steps = map(json.loads, pylog(*words, "--output", "json").stdout.splitlines())
+    steps = pylog.rows(*words)
     [step] = [each for each in steps if each.get("topic") == "turned"]
     assert (step["frees_bytes"], step["refused_by"]) == (0, "RECORDS_WITHOUT_KEY")
     allowed = night(roots, "--override", "RECORDS_WITHOUT_KEY")

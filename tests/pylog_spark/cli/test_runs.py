@@ -21,9 +21,7 @@ CLOCK_MS = int(broker_origin()["clock_ms"]) + 3_600_000
 
 
 def runs(pylog, *words: object) -> list[dict[str, Any]]:
-    result = pylog("runs", *words, "--output", "json")
-    assert result.exit_code == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return pylog.rows("runs", *words)
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +29,11 @@ def done(pylog, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with a log directory, ledger and trash after a retention; and the run's name."""
     folder = tmp_path_factory.mktemp("done")
     unpack_broker(folder / "log")
-    result = pylog(
+    result = pylog.done(
         *("retain", folder / "log", "--role", "broker", "--topics", "clickstream"),
         *("--now-ms", CLOCK_MS, "--engine", "local", "--output", "json"),
         *("--trash", folder / "trash", "--ledger", folder / "ledger"),
     )
-    assert result.exit_code == 0, result.stderr
     return folder, json.loads(result.stdout.splitlines()[-1])["run_id"]
 
 

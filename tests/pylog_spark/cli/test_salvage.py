@@ -23,6 +23,7 @@ from storage_core.store.local import LocalStore
 from tests.kit.builders import encode_batch
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_any
+from tests.kit.program import lines_of
 from tests.storage_core.maintenance.recovery.test_plan import SETTINGS
 from tests.storage_core.maintenance.verification.log_root import (
     NOW_MS,
@@ -50,8 +51,7 @@ def cut(pylog, root: LogRoot) -> None:
     """Damage the log at offset 20, and let a recovery cut it there."""
     root.change(root.file(20), len(encode_batch(batch(20, leader_epoch=3))) - 1, b"\x55")
     words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
-    done = pylog("recover", root.path, *words, "--salvage", salvage_of(root))
-    assert done.exit_code == ExitCode.DONE, done.output
+    pylog.done("recover", root.path, *words, "--salvage", salvage_of(root))
 
 
 def salvage_of(root: LogRoot) -> Path:
@@ -59,9 +59,7 @@ def salvage_of(root: LogRoot) -> Path:
 
 
 def show(pylog, root: LogRoot, *words: object) -> dict:
-    result = pylog("salvage", "show", salvage_of(root), *words, "--output", "json")
-    assert result.exit_code == ExitCode.DONE, result.output
-    [row] = map(json.loads, result.stdout.splitlines())
+    [row] = pylog.rows("salvage", "show", salvage_of(root), *words)
     return row
 
 
@@ -72,9 +70,7 @@ def replay(pylog, root: LogRoot, *words: object):
 
 
 def records_of(pylog, place: Path) -> list[dict]:
-    result = pylog("cat", "t", "--root", place, "--output", "json")
-    assert result.exit_code == ExitCode.DONE, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return pylog.rows("cat", "t", "--root", place)
 
 
 def append(root: LogRoot, count: int, *, leader_epoch: int = 3) -> None:
@@ -142,8 +138,7 @@ def test_messages_of_old_formats_go_back_but_for_sets_that_the_log_reaches_into(
     before = records_of(pylog, made.path)
     made.change(made.file(10), len(encode_any(damaged[0])) - 1, b"\x55")
     words = ("--role", "broker", "--from-start", "--allow-truncate", "--engine", "local", *CLOCK)
-    done = pylog("recover", made.path, *words, "--salvage", salvage_of(made))
-    assert done.exit_code == ExitCode.DONE, done.output
+    pylog.done("recover", made.path, *words, "--salvage", salvage_of(made))
     append(made, gone_past, leader_epoch=0)
     ours = records_of(pylog, made.path)[10:]
     row = show(pylog, made)
@@ -356,7 +351,7 @@ def test_a_batch_whose_epoch_is_not_believed_does_not_go_back(pylog, tmp_path):
 @pytest.mark.thorough
 def test_records_for_a_producer_are_written_as_cat_writes_them(pylog, root):
     sent = replay(pylog, root, "--as-records", "--output", "json")
-    rows = [json.loads(line) for line in sent.stdout.splitlines()]
+    rows = lines_of(sent)
     assert rows == records_of(pylog, salvaged_partition(root))
     assert [row["offset"] for row in rows] == list(range(FIRST, LAST + 1))
 
@@ -416,7 +411,7 @@ def test_what_another_user_may_have_salvaged_does_not_go_into_a_log(pylog, root,
     before = records_of(pylog, root.path)
     result = replay(pylog, root, "--output", "json")
     assert result.exit_code == ExitCode.PARTLY_FAILED, result.output
-    (row,) = map(json.loads, result.stdout.splitlines())
+    (row,) = lines_of(result)
     assert "SALVAGE_OF_ANOTHER_USER" in row["error"]
     assert "expected" in row["error"]
     assert records_of(pylog, root.path) == before

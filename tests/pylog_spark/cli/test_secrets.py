@@ -75,8 +75,7 @@ def test_the_settings_in_force_are_shown_without_secrets(pylog, tmp_path):
         f"  spark.jars.repositories: 'https://me:hunter2@nexus/'\n"
     )
     for output in ("table", "json"):
-        result = pylog("config", "show", "--config", config, "--output", output)
-        assert result.exit_code == 0, result.stderr
+        result = pylog.done("config", "show", "--config", config, "--output", output)
         assert "hunter2" not in result.stdout + result.stderr
         assert "https://me:***@nexus/" in result.stdout
     config.write_text("spark:\n  spark.hadoop.fs.s3a.secret.key: {a: hunter2}\n")

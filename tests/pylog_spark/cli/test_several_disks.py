@@ -13,6 +13,7 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.reader import KafkaLogReader
 from tests.kit.golden_data import Golden
+from tests.kit.program import lines_of
 
 NOW_MS = int(Golden("broker-dir").case["clock_ms"])
 # What of a row names the disk, or is a sum over it.
@@ -41,7 +42,7 @@ def disks(broker_dir: Path, tmp_path: Path) -> tuple[Path, Path]:
 def rows_of(result: Any) -> list[str]:
     """Return all rows without what names the disk, in an order of their own."""
     assert result.exit_code == 0, result.stderr
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    rows = lines_of(result)
     rows = [row for row in rows if row["type"] != "log_directory"]
     return sorted(
         json.dumps({key: value for key, value in row.items() if key not in OF_THE_DISK})
@@ -98,8 +99,7 @@ def test_a_place_whose_log_is_on_a_disk_that_was_not_given_is_said_to_be_unknown
     pylog: Any, disks: tuple[Path, Path]
 ):
     holder = next(disk for disk in disks if list(disk.glob("__consumer_offsets-*")))
-    shown = pylog("groups", holder, "--now-ms", NOW_MS)
-    assert shown.exit_code == 0
+    shown = pylog.done("groups", holder, "--now-ms", NOW_MS)
     text = " ".join(shown.stdout.split())
     assert "no log here of " in text
     assert "Give all log directories of the broker (log.dirs)" in text
@@ -125,7 +125,7 @@ def test_a_disk_of_another_broker_is_not_asked(pylog: Any, disks: tuple[Path, Pa
     properties = second / "meta.properties"
     properties.write_text(properties.read_text().replace("node.id=", "node.id=9"))
     shown = pylog("inspect", first, second, "--output", "json")
-    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    rows = lines_of(shown)
     policies = {
         row["cleanup_policy"]
         for row in rows
@@ -149,8 +149,7 @@ def test_an_export_of_one_disk_says_which_partitions_it_does_not_have(
     first, _ = disks
     (there,) = [int(path.name.rpartition("-")[2]) for path in first.glob("events-*")]
     words = ("--topic", "events", "--to", "csv", "--engine", "local")
-    alone = pylog("export", first, *words, "--out", tmp_path / "alone")
-    assert alone.exit_code == 0, alone.stderr
+    alone = pylog.done("export", first, *words, "--out", tmp_path / "alone")
     text = " ".join(alone.stdout.split())
     assert f"1 partition of events not in these directories (events-{1 - there})" in text
     told = pylog("export", first, *words, "--out", tmp_path / "json", "--output", "json")

@@ -1,6 +1,5 @@
 """``pylog undo``, ``purge`` and ``apply`` from the command line: statuses and what is printed."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,11 @@ from storage_core.errors import ConfigError
 from storage_core.store.generations import create_root
 from storage_core.store.local_objects import LocalObjectStore
 from tests.kit.golden_data import Golden
+from tests.kit.program import lines_of
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.cli.test_jobs import options_of
 
 SMALL = "clean-headers-none-s101"
-
-
-def lines_of(result) -> list[dict]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_a_run_that_the_trash_does_not_know_is_wrong_usage(pylog, tmp_path):
@@ -35,8 +31,7 @@ def test_purge_lists_and_then_removes(pylog, tmp_path):
     waiting = root / "events-0" / "00000000000000000007.log.deleted"
     waiting.write_bytes(b"12345")
     said = (root, "--role", "broker", "--now-ms", 2 * 10**12, "--output", "json")
-    result = pylog("purge", *said, "--dry-run")
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done("purge", *said, "--dry-run")
     row, run = lines_of(result)
     assert (row["status"], row["bytes_before"]) == ("planned", 5)
     assert (run["action"], run["dry_run"]) == ("purge", True)
@@ -74,9 +69,7 @@ def test_a_trash_that_cannot_be_written_at_last_hides_no_undo(pylog, tmp_path, m
         unlink(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    result = pylog("undo", run["run_id"], "--trash", trash, "--output", "json")
-    assert result.exit_code == 0, result.stderr
-    row, end = lines_of(result)
+    row, end = pylog.rows("undo", run["run_id"], "--trash", trash)
     assert (row["topic"], row["status"], end["done"]) == (SMALL, "done", 1)
     assert any("Read-only file system" in note for note in end["notes"])
 
@@ -134,17 +127,16 @@ def test_plan_apply_and_undo_make_a_circle(pylog, spark, tmp_path, monkeypatch):
     config.write_text(f"topics:\n  {SMALL}:\n{settings}")
     plan, trash = tmp_path / "plan.json", tmp_path / "trash"
     said = ("--config", config, "--now-ms", FIRST_ROUNDS_MS, "--output", "json")
-    result = pylog("compact", root.path, *said, "--dry-run=exact", "--plan-out", plan)
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done("compact", root.path, *said, "--dry-run=exact", "--plan-out", plan)
     planned, run = lines_of(result)
     assert run["dry_run"] is True
     assert planned["records_after"] < planned["records_before"]
     # The role was not said for the dry run; whatever writes needs it.
     assert pylog("apply", plan, "--trash", trash).exit_code == 3
-    result = pylog("compact", root.path, *said, "--role", "broker", "--dry-run", "--plan-out", plan)
-    assert result.exit_code == 0, result.stderr
-    result = pylog("apply", plan, "--trash", trash, "--output", "json")
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done(
+        "compact", root.path, *said, "--role", "broker", "--dry-run", "--plan-out", plan
+    )
+    result = pylog.done("apply", plan, "--trash", trash, "--output", "json")
     *rows, run = lines_of(result)
     done = [row for row in rows if row["type"] == "result"]
     assert [(row["status"], row["bytes_after"]) for row in done] == [
@@ -158,8 +150,7 @@ def test_plan_apply_and_undo_make_a_circle(pylog, spark, tmp_path, monkeypatch):
     [nothing] = lines_of(pylog(*said, "--topics", "nope*", "--dry-run"))
     left = "the run left nothing to undo there of a topic that --topics and --exclude ask for"
     assert f"{root.path}: {left}" in nothing["notes"]
-    result = pylog(*said)
-    assert result.exit_code == 0, result.stderr
+    result = pylog.done(*said)
     assert not any("left nothing" in note for note in lines_of(result)[-1]["notes"])
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     assert list(Path(trash).iterdir()) == [Path(trash, run["run_id"])]

@@ -46,11 +46,10 @@ def test_materialize(pylog: Any, log: Path, tmp_path: Path):
     assert pylog("ingest", log, managed, *TAKEN, "--topics", "events").exit_code == 0
     assert pylog("materialize", managed, plain, "--engine", "local").exit_code == 0
     less = ("--set", "retention.ms=1", "--max-delete-ratio", 1, "--assume-defaults", "events")
-    retained = pylog(
+    pylog.done(
         *("retain", managed, "--role", "managed", *NOW, *less),
         *("--override", "CLOCK_PAST_RETENTION"),
     )
-    assert retained.exit_code == 0, retained.stderr
     result = pylog("materialize", managed, plain, "--engine", "local")
     assert ways(result) == [Reason.TARGET_IS_OLDER]
 

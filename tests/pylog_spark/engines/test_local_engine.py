@@ -1,13 +1,16 @@
 """The local engine: which task gets which rows, and what becomes of tasks whose process dies."""
 
+import gc
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,18 +22,33 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from pylog_spark.engines import local_engine
 from pylog_spark.engines.choice import Local, open_engine
-from pylog_spark.engines.engine import AnyEngine
+from pylog_spark.engines.engine import AnyEngine, run_apart
 from pylog_spark.engines.errors import TaskFailedError
 from pylog_spark.engines.local_engine import LocalEngine, LocalPublished
+from pylog_spark.engines.spark_engine import map_in_arrow
 from pylog_spark.ledger.tables import LedgerTable
+from pylog_spark.operations import undo as undo_module
+from pylog_spark.operations.compact.driver import compact
+from pylog_spark.operations.undo import undo
+from pylog_spark.options import Strategy
 from pylog_spark.rows import Binary, Int32, Number, column, schema_of
+from pylog_spark.tasks import worker
+from pylog_spark.tasks.worker import freeze_modules
+from storage_core import interruption
 from storage_core.errors import ConfigError
+from tests.crash.work.run_of_undo import RUN, compaction_in
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,
     differences_from_kafka,
+    expected_points,
+    read_points,
 )
+from tests.pylog_spark.managed_roots import managed_twin
+from tests.pylog_spark.operations.test_managed_undo import RUN as MANAGED_RUN
+from tests.pylog_spark.operations.test_managed_undo import options, publish
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, ONLY_BROKER, log_root
 
 # A flag of a process, from Linux's include/linux/sched.h: it is being ended.
@@ -434,3 +452,155 @@ def test_work_that_outlives_its_engine_leaves_no_folder(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="the engine was closed"):
         engine.publish(1)
     assert list(tmp_path.iterdir()) == []
+
+
+# What a Python task does beside its work.
+
+
+@pytest.fixture
+def thawed(monkeypatch):
+    """A process as a worker begins."""
+    monkeypatch.setattr(worker, "_frozen_modules", 0)
+    gc.unfreeze()
+
+
+def collected(things: list[list[str]]) -> bool:
+    """Whether the collector looks through a list, as through all that is not kept from it."""
+    return any(found is things for found in gc.get_objects())
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("thawed")
+def test_what_is_imported_is_kept_from_the_collector_once():
+    before: list[list[str]] = [[]]
+    freeze_modules()
+    assert gc.get_freeze_count() > 10_000
+    after: list[list[str]] = [[]]
+    freeze_modules()
+    assert not collected(before)
+    assert collected(after)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("thawed")
+def test_what_a_later_task_imports_is_kept_from_it_too(monkeypatch):
+    freeze_modules()
+    later: list[list[str]] = [[]]
+    monkeypatch.setitem(sys.modules, "imported_later", later)
+    freeze_modules()
+    assert not collected(later)
+
+
+@pytest.mark.thorough
+@pytest.mark.spark
+def test_every_task_does_it(spark):
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pylist([{"frozen": gc.get_freeze_count()}])
+
+    frame = map_in_arrow(spark.range(0, 2, 1, 2), work, pa.schema([("frozen", pa.int64())]))
+    assert all(row.frozen > 10_000 for row in frame.collect())
+
+
+# What is done with Spark after an error, and what is said of it.
+
+
+def fail() -> None:
+    raise ConnectionError("the JVM is gone")
+
+
+@pytest.mark.parametrize("is_requested", [False, True])
+def test_a_step_that_fails_is_told_unless_a_signal_ended_all(
+    is_requested: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(interruption, "is_requested", lambda: is_requested)
+    with caplog.at_level(logging.WARNING):
+        run_apart("interrupt the run's Spark jobs", fail)
+    said = ["could not interrupt the run's Spark jobs: the JVM is gone"]
+    assert caplog.messages == ([] if is_requested else said)
+
+
+# Processes that are killed after their task was done: it is done again, to the byte.
+
+
+NAMES = ["clean-hw-none-s161", "clean-group-all-s211"]
+
+
+class DyingEngine(local_engine.LocalEngine):
+    """Lets the first attempt of each unit do all of its work, and then die."""
+
+    deaths = Path()
+
+    def spread(
+        self,
+        units: Sequence[object],
+        work: Callable[[object], Iterable[object]],
+        kind: type[object],
+    ) -> local_engine.LocalRows:
+        folder = str(self.deaths)
+
+        def die_once(numbered: tuple[str, object]) -> Iterator[object]:
+            name, unit = numbered
+            messages = list(work(unit))
+            marker = Path(folder, name)
+            if not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield from messages
+
+        return super().spread([(uuid.uuid4().hex, unit) for unit in units], die_once, kind)
+
+
+@pytest.mark.thorough
+@pytest.mark.item("FLT-14")
+@pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.SHUFFLE, Strategy.WHOLE])
+def test_what_is_done_again_leaves_what_kafka_left(tmp_path, monkeypatch, strategy):
+    monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
+    monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
+    (tmp_path / "deaths").mkdir()
+    root = broker_directory(tmp_path / "log", NAMES)
+    report = compact(Local(2), [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy)
+    assert report.exit_code == 0
+    assert report.results["status"].to_pylist() == ["done"] * len(NAMES)
+    least = {Strategy.BROADCAST: 3, Strategy.SHUFFLE: 2, Strategy.WHOLE: 1}[strategy]
+    assert len(list((tmp_path / "deaths").iterdir())) >= least
+    assert differences_from_kafka(root.path, NAMES, tmp_path) == []
+    assert read_points(root.path) == expected_points(NAMES)
+
+
+@pytest.mark.thorough
+@pytest.mark.item("FLT-14")
+def test_an_undo_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
+    compaction = compaction_in(tmp_path)
+    monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
+    monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
+    monkeypatch.setattr(undo_module, "_FEW", 0)
+    (tmp_path / "deaths").mkdir()
+    report = undo(RUN, compaction.options, place=Local(2))
+    # A task looks, and another one undoes.
+    assert len(list((tmp_path / "deaths").iterdir())) == 2
+    assert (report.exit_code, report.summary.done) == (0, len(report.results))
+    compaction.check_undone("undone twice")
+
+
+@pytest.mark.item("FLT-14")
+def test_an_undo_of_a_managed_root_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
+    origin = broker_directory(tmp_path / "log", NAMES)
+    reports = []
+    for name in ("once", "twice"):
+        twin = managed_twin(origin, tmp_path / name)
+        before = {topic: twin.tree(topic) for topic in NAMES}
+        for topic in NAMES:
+            publish(twin, topic, MANAGED_RUN, b"of the run")
+        if name == "twice":
+            monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
+            monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
+            monkeypatch.setattr(undo_module, "are_looked_at_here", lambda _: False)
+            (tmp_path / "deaths").mkdir()
+        report = undo(MANAGED_RUN, options(), roots=[twin.location], place=Local(2))
+        assert (report.exit_code, report.summary.done) == (0, len(NAMES))
+        reports.append(report.results.drop_columns(["run_id", "root", "directory", "duration_ms"]))
+        assert {topic: twin.tree(topic) for topic in NAMES} == before
+        assert [twin.store(topic).manifest.generation for topic in NAMES] == [3, 3]
+    assert len(list((tmp_path / "deaths").iterdir())) == 1
+    assert reports[0].to_pylist() == reports[1].to_pylist()

@@ -14,7 +14,7 @@ from pylog_spark.run import planning, upkeep
 from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.config import CleanerConfig
-from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.errors import StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,
@@ -23,6 +23,7 @@ from storage_core.filenames import (
     offset_of,
 )
 from tests.kit.compare import read_tree
+from tests.kit.file_damage import flip
 from tests.kit.golden_data import Golden
 from tests.kit.one_partition import clean_partition, retain_partition
 from tests.pylog_spark.broker_roots import (
@@ -142,9 +143,7 @@ def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
     root = broker_directory(tmp_path / "log", names)
     broken = names[0]
     log = min((root.path / f"{broken}-0").glob("*.log"))
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 0xFF
-    log.write_bytes(data)
+    flip(log)
     before = read_tree(root.path / f"{broken}-0")
     report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy)
 
@@ -203,30 +202,6 @@ def test_a_partition_whose_map_was_full_is_repeated_until_nothing_is_due(spark, 
     assert row["bytes_after"] == result.size
 
 
-@pytest.mark.item("FLT-15")
-def test_a_directory_that_was_not_cleanly_shut_down_is_left_alone(spark, tmp_path):
-    root = broker_directory(tmp_path / "log", SMALL)
-    (root.path / ".kafka_cleanshutdown").unlink()
-    before = state_of(root.path)
-    report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
-    assert report.exit_code == 3
-    assert {row["reason"] for row in rows_of(report).values()} == {"UNCLEAN_SHUTDOWN"}
-    changed = {path for path, *_ in set(state_of(root.path)) ^ set(before)}
-    assert changed <= {str(root.path)}
-
-
-@pytest.mark.item("FLT-10")
-def test_a_directory_in_use_is_refused_before_anything_is_read(spark, tmp_path):
-    root = broker_directory(tmp_path / "log", SMALL)
-    before = read_tree(root.path)
-    with (
-        LogDirectoryLock(root.path),
-        pytest.raises(GuardRefusedError, match="LOG_DIRECTORY_IN_USE"),
-    ):
-        compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
-    assert read_tree(root.path) == before
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("looks_here", [0, planning.MOST_LOOKS_HERE])
 def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(
@@ -258,12 +233,6 @@ def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(
     assert [tags for _, tags in seen] == [{f"pylog-{report.run_id}"}] * len(seen)
     assert not spark.sparkContext.getJobTags()
     assert spark.sparkContext.getLocalProperty("spark.job.description") is None
-
-
-def test_topics_are_chosen_and_excluded_by_globs(spark, tmp_path):
-    root = broker_directory(tmp_path / "log", [*SMALL, "clean-epochs-mixed-s151"])
-    options = root.options(FIRST_ROUNDS_MS, include=("clean-h*",), exclude=("*hw*",))
-    assert list(rows_of(compact(spark, [root.path], options))) == ["clean-headers-none-s101"]
 
 
 def test_what_is_left_of_a_deleted_partition_has_a_row_of_its_own(spark, tmp_path):

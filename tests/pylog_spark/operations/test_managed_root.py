@@ -10,8 +10,7 @@ from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
-from pylog_spark.operations.verify.driver import verify
-from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits, Strategy, Tuning
+from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits, Strategy
 from pylog_spark.run.guards import check_roots
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError
@@ -203,31 +202,6 @@ def test_a_url_is_never_a_brokers_directory():
     root = LogRoot(location="memory://logs", role=Role.BROKER, is_said=True)
     with pytest.raises(ConfigError, match="no directory of this host"):
         check_roots([root], JobOptions(now_ms=FIRST_ROUNDS_MS, dry_run=True))
-
-
-@pytest.mark.thorough
-def test_verification_of_a_managed_root_finds_what_is_damaged(spark, tmp_path):
-    name = "clean-headers-none-s101"
-    root = broker_directory(tmp_path / "log", [name, "clean-hw-none-s161"])
-    twin = managed_twin(root, tmp_path / "managed")
-    # Small units: each segment is a task of its own, and one puts them together.
-    options = twin.options(
-        FIRST_ROUNDS_MS, tuning=Tuning(unit_min_bytes=1, unit_max_bytes=1), role=None
-    )
-    report = verify(spark, [twin.location], options)
-    assert not [row for row in report.findings if row["severity"] in {"error", "fatal"}]
-    report.release()
-    store = twin.store(name)
-    log = next(file.name for file in store.list_files() if file.name.endswith(".log"))
-    data = bytearray(store.read_file(log, limit_bytes=1 << 30))
-    data[len(data) // 2] ^= 0xFF
-    store.write_file(log, bytes(data))
-    store.publish(run_id="damage")
-    report = verify(spark, [twin.location], options)
-    bad = {row["file"] for row in report.findings if row["severity"] in {"error", "fatal"}}
-    assert f"{twin.directory(name)}/{log}" in bad
-    assert all(file.startswith(twin.directory(name)) for file in bad)
-    report.release()
 
 
 @pytest.mark.thorough

@@ -1,13 +1,9 @@
 """Whole nights on Spark: each step's own referee, and what only all of them together show."""
 
-import json
 from dataclasses import replace
 
-import deltalake
 import pytest
 
-from pylog_spark.engines.choice import Local
-from pylog_spark.ledger.tables import LedgerTable
 from pylog_spark.operations import nightly
 from pylog_spark.operations.nightly import run_nightly
 from storage_core.errors import GuardRefusedError
@@ -125,20 +121,3 @@ def test_two_nights_at_once_are_one(spark, tmp_path, monkeypatch):
     assert refusal.code == "LOG_DIRECTORY_IN_USE"
     assert "process " in str(refusal)
     assert differences_from_kafka(root.path, SMALL, tmp_path) == []
-
-
-@pytest.mark.thorough
-def test_the_ledger_knows_one_run_and_its_steps(tmp_path):
-    crashed = crashed_directory(tmp_path / "log", SMALL)
-    ledger = tmp_path / "ledger"
-    options = crashed.with_options(now_ms=FIRST_ROUNDS_MS, ledger=str(ledger))
-    report = run_nightly(Local(), [crashed.path], options)
-    runs, results = (
-        deltalake.DeltaTable(str(ledger / name)).to_pyarrow_table().to_pylist()
-        for name in (LedgerTable.RUNS, LedgerTable.RESULTS)
-    )
-    assert [row["action"] for row in runs] == ["run", "run"]
-    assert {row["run_id"] for row in results} == {report.run_id}
-    found = sorted((row["topic"], row["action"]) for row in results)
-    assert found == sorted((name, step) for name in SMALL for step in ("compact", "recover"))
-    assert json.loads(runs[0]["options"])["now_ms"] == FIRST_ROUNDS_MS

@@ -27,6 +27,7 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from tests.kit.compare import read_tree
+from tests.kit.file_damage import flip
 from tests.kit.golden_data import Golden
 from tests.kit.one_partition import recover_partition
 from tests.pylog_spark.broker_roots import read_points
@@ -160,9 +161,7 @@ def test_a_dry_run_writes_nothing_and_says_what_the_run_then_does(spark, tmp_pat
         tear(directory)
     first = root.partitions()[0]
     log = logs_of(first)[0]
-    data = bytearray(log.read_bytes())
-    data[30] ^= 0xFF
-    log.write_bytes(data)
+    flip(log, 30)
     options = root.with_options(tuning=tuning, allow_truncate=True)
     before, sizes = state_of(tmp_path), sizes_of(root)
     salvage, ledger = str(tmp_path / "salvage"), str(tmp_path / "ledger")
@@ -231,9 +230,7 @@ def test_a_directory_that_was_cleanly_shut_down_is_not_touched_and_keeps_its_epo
     assert marker != MARKER_OF_OURS
     # A segment below the active one: a broker that was cleanly shut down does not look at it.
     log = logs_of(path / "events-0")[0]
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 0xFF
-    log.write_bytes(data)
+    flip(log)
     before = state_of(path)
     options = killed_broker(tmp_path).options
     for is_dry in (True, False):

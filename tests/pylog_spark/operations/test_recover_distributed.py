@@ -1,6 +1,5 @@
 """Recovery on the two executors of a real cluster; processes that die in it change nothing."""
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +8,7 @@ import pytest
 
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
+from tests.kit.program import lines_of
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import (
     MARKER_OF_OURS,
@@ -50,7 +50,7 @@ def played(tmp_path_factory):
             check=False,
         )
     assert ended.returncode == 0, ended.stderr
-    said = [json.loads(line) for line in ended.stdout.splitlines()]
+    said = lines_of(ended)
     return {line["run"]: line for line in said}, folder
 
 

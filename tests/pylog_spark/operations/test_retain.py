@@ -199,17 +199,6 @@ def test_copies_on_their_way_are_swept_and_compacted_topics_are_not(spark, tmp_p
     assert differences_from_kafka(root.path, [name], tmp_path) == []
 
 
-@pytest.mark.item("RET-15")
-def test_a_tiered_topic_is_refused(spark, tmp_path):
-    name = "retain-size-s501"
-    root = broker_directory(tmp_path / "log", [name])
-    root.configs[name] |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
-    before = read_tree(root.path / f"{name}-0")
-    report = retain(spark, [root.path], options_of(root))
-    assert rows_of(report)[name]["reason"] == "TIERED"
-    assert read_tree(root.path / f"{name}-0") == before
-
-
 @pytest.mark.item("FLT-11")
 def test_one_damaged_partition_stops_no_other(spark, tmp_path):
     names = ["retain-size-s501", "retain-logstart-s501", "retain-size-zero-s501"]
@@ -270,15 +259,6 @@ def test_a_directory_in_use_or_not_cleanly_closed_is_refused(spark, tmp_path):
     assert rows_of(report)[name]["reason"] == "UNCLEAN_SHUTDOWN"
     assert report.exit_code == 3
     assert read_tree(root.path / f"{name}-0") == before
-
-
-def test_an_unknown_config_is_refused(spark, tmp_path):
-    name = "retain-size-s501"
-    root = broker_directory(tmp_path / "log", [name])
-    shutil.copytree(root.path / f"{name}-0", root.path / "unknown-0")
-    report = retain(spark, [root.path], options_of(root))
-    assert rows_of(report)["unknown"]["reason"] == "CONFIG_UNKNOWN"
-    assert rows_of(report)[name]["status"] == "done"
 
 
 def test_a_log_start_stays_checkpointed_where_a_guard_refuses_the_sweep(spark, tmp_path):

@@ -8,6 +8,7 @@ from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import Strategy
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
+from tests.kit.program import lines_of
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,
@@ -98,7 +99,7 @@ def test_copies_of_slow_tasks_beside_failing_ones_leave_what_kafka_left(tmp_path
         )
     assert ended.returncode == 0, ended.stderr
     names = ("broadcast", "shuffle")
-    runs = dict(zip(names, map(json.loads, ended.stdout.splitlines()), strict=True))
+    runs = dict(zip(names, lines_of(ended), strict=True))
     # Some attempts failed or were overtaken by a copy.
     assert all(run["attempts"] > run["units"] for run in runs.values()), runs
     for name, said in runs.items():

@@ -1,6 +1,5 @@
 """Whether anybody misses what a broker has set aside: the metadata's word on that partition."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,8 @@ from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.reading.inspection import inspect_root
 from tests.kit.golden_data import GOLDEN, unpack_archive
-from tests.kit.start_accidents import DELETE, STRAY, Disks
+from tests.kit.program import lines_of
+from tests.kit.start_accidents import ACCIDENTS, DELETE, STRAY, Disks
 
 
 @pytest.fixture
@@ -72,14 +72,48 @@ def test_purge_says_so_of_what_it_leaves_and_of_what_it_removes(disks, pylog):
     words = ("--role", "broker", "--now-ms", 4 * 10**12, "--output", "json")
     for dry in (("--dry-run",), ()):
         assert deleted.is_dir()
-        result = pylog("purge", *disks.roots, *words, *dry)
-        assert result.exit_code == 0, result.stderr
-        (run,) = [
-            row for row in map(json.loads, result.stdout.splitlines()) if row["type"] == "run"
-        ]
+        result = pylog.done("purge", *disks.roots, *words, *dry)
+        (run,) = [row for row in lines_of(result) if row["type"] == "run"]
         assert [
             note for note in run["notes"] if "-delete" in note and "orders-0 has its place" in note
         ]
         assert [note for note in run["notes"] if "-stray" in note and "keep it" in note]
     assert not deleted.exists()
     assert (disks.last / f"orders-1{STRAY}").is_dir()
+
+
+# A partition whose directory is a link: no run goes through it, and no night fails of it.
+
+
+@pytest.fixture
+def linked_disks(tmp_path: Path) -> Disks:
+    linked_disks = Disks(unpack_archive(GOLDEN / "two-disks" / "before.tar.gz", tmp_path))
+    ACCIDENTS["linked"](linked_disks)
+    return linked_disks
+
+
+def rows(result) -> list[dict]:
+    lines = lines_of(result)
+    return [row for row in lines if row["type"] == "result" and row["topic"] == "orders"]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("command", ["run", "compact", "retain", "recover"])
+def test_it_is_skipped_with_the_way_out_and_the_rest_is_done(pylog, linked_disks, command):
+    behind = linked_disks.base / "elsewhere" / "orders-0"
+    before = {path.name: path.read_bytes() for path in behind.iterdir()}
+    options = ("--role", "broker", "--engine", "local", "--output", "json")
+    result = pylog.done(command, *linked_disks.roots, *options)
+    linked = [row for row in rows(result) if row["partition"] == 0]
+    assert linked
+    assert {(row["status"], row["reason"]) for row in linked} == {("skipped", "LINKED_DIRECTORY")}
+    assert all("mount --bind" in row["error"] for row in linked)
+    assert {path.name: path.read_bytes() for path in behind.iterdir()} == before
+
+
+@pytest.mark.thorough
+def test_a_recovery_that_leaves_it_out_does_not_mark_its_directory_clean(pylog, linked_disks):
+    for root in linked_disks.roots:
+        (root / ".kafka_cleanshutdown").unlink()
+    pylog.done("recover", *linked_disks.roots, "--role", "broker", "--engine", "local")
+    assert not (linked_disks.first / ".kafka_cleanshutdown").exists()

@@ -38,7 +38,6 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import (
     Code,
@@ -283,14 +282,6 @@ def test_a_log_directory_without_partitions_has_nothing_wrong_but_its_owner(spar
     assert [count.code for count in report.counts] == ["META_PROPERTIES_MISSING"]
     assert report.results.num_rows == 0
     assert report.exit_code == 0
-
-
-@pytest.mark.spark
-def test_a_ledger_inside_of_a_log_directory_is_refused(spark, tmp_path):
-    root = log_root(tmp_path / "log")
-    options = replace(OPTIONS, ledger=str(root.path / "ledger"))
-    with pytest.raises(ConfigError, match="lies inside"):
-        verify(spark, [root.path], options)
 
 
 @pytest.mark.thorough

@@ -1,6 +1,5 @@
 """The views of ``kafka-log`` beside records have what ``dump``, ``inspect`` and ``groups`` say."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from storage_core.kafka_log import open_logs
 from storage_core.reading.ranges import BATCH_TYPES
 from tests.kit.builders import SOME_TIME_MS, some_batches
 from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
+from tests.kit.file_damage import flip
 from tests.kit.golden_data import Golden
+from tests.kit.program import lines_of
 
 INTERNAL = "__consumer_offsets", "__transaction_state"
 
@@ -52,9 +53,7 @@ def as_ms(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def dumped(pylog: Any, directory: Path, kind: str) -> list[dict[str, Any]]:
     """Return the lines of a kind that ``pylog dump`` has for a partition directory."""
-    result = pylog("dump", directory, "--output", "json")
-    assert result.exit_code == 0, result.stderr
-    lines = map(json.loads, result.stdout.splitlines())
+    lines = pylog.rows("dump", directory)
     return [line for line in lines if line["type"] == kind]
 
 
@@ -201,7 +200,7 @@ def test_groups_and_transactions_are_those_of_the_command(
     now = int(Golden(name).case["clock_ms"])
     monkeypatch.setattr("storage_core.clock.SystemClock.now_ms", lambda _: now)
     result = pylog(command, path, "--output", "json", "--now-ms", now)
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    lines = lines_of(result)
     expected = [
         {key: value for key, value in line.items() if key != "type"} | {"error": None}
         for line in lines
@@ -221,9 +220,7 @@ def test_commits_of_chosen_topics_alone(root: Path):
 def test_a_coordinator_that_cannot_be_read_is_a_row_with_its_error(tmp_path):
     path = Golden("broker-dir").unpack(tmp_path)
     log = path / "__consumer_offsets-0" / "00000000000000000000.log"
-    data = bytearray(log.read_bytes())
-    data[70] ^= 1
-    log.write_bytes(data)
+    flip(log, 70)
     errors = [row["error"] for row in rows_of(path, "groups") if row["error"]]
     assert len(errors) == 1
     assert errors[0].startswith("__consumer_offsets-0: ")

@@ -1,6 +1,5 @@
 """What other commands make of a directory that ``df.write`` wrote."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,8 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-def lines_of(ended) -> list[dict]:
-    assert ended.exit_code == 0, ended.output
-    return [json.loads(line) for line in ended.stdout.splitlines()]
-
-
 def test_verify_finds_nothing_wrong_with_it(directory, pylog):
-    lines = lines_of(pylog("verify", directory, "--deep", "--engine", "local", "--output", "json"))
+    lines = pylog.rows("verify", directory, "--deep", "--engine", "local")
     codes = [line["code"] for line in lines if line["type"] == "finding"]
     assert codes == ["META_PROPERTIES_MISSING"]  # that makes it a broker's
 
@@ -35,16 +29,14 @@ def test_verify_finds_nothing_wrong_with_it(directory, pylog):
 def test_a_managed_root_takes_it_in(directory, pylog, tmp_path):
     managed = tmp_path / "managed"
     arguments = (directory, managed, "--sync-stopped", "--settle", "0s")
-    lines_of(pylog("ingest", *arguments, "--engine", "local", "--output", "json"))
+    pylog.rows("ingest", *arguments, "--engine", "local")
     assert numbers_of(managed) == list(range(700))
 
 
 @pytest.mark.thorough
 def test_it_is_recovered_and_retained_as_a_brokers_is(directory, pylog):
     """It has no cluster metadata: what needs no topic's configuration works, nothing is cut."""
-    lines = lines_of(
-        pylog("recover", directory, "--role", "broker", "--engine", "local", "--output", "json")
-    )
+    lines = pylog.rows("recover", directory, "--role", "broker", "--engine", "local")
     assert {line.get("truncated_bytes", 0) for line in lines} == {0}
     assert numbers_of(directory) == list(range(700))
     write(request_of(directory), records_of(range(700, 710)))

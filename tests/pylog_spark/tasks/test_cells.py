@@ -18,9 +18,6 @@ from pylog_spark.tasks.message import (
 )
 from storage_core.log.segment_scan import scan_segment
 from storage_core.store import LocalStore
-from tests.kit.compare import read_tree
-from tests.kit.one_partition import clean_partition
-from tests.pylog_spark.broker_roots import cleaner
 from tests.pylog_spark.cell_sizes import largest_cell
 from tests.pylog_spark.large_partitions import MANY_KEYS, large_root
 from tests.pylog_spark.tasks.pipeline import Pipeline
@@ -140,23 +137,6 @@ def test_a_scan_of_many_batches_travels_in_pieces(tmp_path):
     assert max(map(largest_cell, cut_batches([batch]))) <= PIECE_BYTES
     (again,) = join_rows(cut_batches([batch]))
     assert bytes(again["scan"]) == row["scan"]
-
-
-def test_many_keys_leave_the_bytes_of_the_process_in_pieces_too(tmp_path):
-    root = large_root(tmp_path / "log")
-    alone = root.copy(tmp_path / "alone")
-    clean_partition(
-        alone.path / f"{MANY_KEYS.topic}-0",
-        config=root.config(MANY_KEYS.topic),
-        cleaner=cleaner(),
-        request=root.request(MANY_KEYS.topic, MANY_KEYS.now_ms),
-    )
-    rows = Pipeline(root, MANY_KEYS.now_ms).run(tasks=2)
-    assert [row["error"] for row in rows] == [None]
-    left = {
-        n: c for n, c in read_tree(root.path / f"{MANY_KEYS.topic}-0").items() if "pylog" not in n
-    }
-    assert left == read_tree(alone.path / f"{MANY_KEYS.topic}-0")
 
 
 def test_pieces_of_partial_indexes_are_those_of_their_columns():

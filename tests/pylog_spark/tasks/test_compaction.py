@@ -28,6 +28,7 @@ from storage_core.maintenance.compaction.merged import encode_start
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
+from tests.kit.file_damage import flip
 from tests.kit.golden_data import Golden
 from tests.kit.one_partition import clean_partition
 from tests.pylog_spark.broker_roots import (
@@ -135,7 +136,7 @@ def test_a_task_reads_each_plan_once_where_it_gets_segments_of_several(
 
 def test_an_error_of_a_segment_whose_keys_are_exchanged_is_the_partitions(tmp_path):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS, "clean-group-all-s211"])
-    flip_last_byte(sorted((root.path / f"{MANY_GROUPS}-0").glob("*.log"))[1])
+    flip(sorted((root.path / f"{MANY_GROUPS}-0").glob("*.log"))[1])
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)
     damaged = [plan["topic"] for plan in pipeline.plans].index(MANY_GROUPS)
     rows = pipeline.exchange()
@@ -161,14 +162,6 @@ def test_an_error_of_a_bucket_is_the_partitions_however_large_the_start_of_a_gro
     rows = Pipeline(root, FIRST_ROUNDS_MS).exchange(buckets=2)
     first = next(row for row in rows if row["group"] == 0)
     assert first["error_class"] == "ZeroDivisionError"
-
-
-def test_a_partition_cleaned_whole_in_one_task_is_the_same(tmp_path):
-    root = broker_directory(tmp_path / "log", FIRST_ROUNDS)
-    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
-    pipeline.allow_commits()
-    assert not any(row["error"] for row in pipeline.clean_whole())
-    assert differences_from_kafka(root.path, FIRST_ROUNDS, tmp_path) == []
 
 
 def test_a_task_that_cleans_a_partition_whole_leaves_key_sidecars(tmp_path):
@@ -349,12 +342,6 @@ def test_an_attempt_that_cannot_read_its_claim_does_not_say_that_nothing_was_tou
     assert [(r["error_class"], r["touched"]) for r in rows] == [("ManifestError", True)] * 2
 
 
-def flip_last_byte(log: Path) -> None:
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 0xFF
-    log.write_bytes(data)
-
-
 def log_files(root: Path) -> list[Path]:
     return sorted(root.glob(f"*/*{LOG_SUFFIX}"))
 
@@ -387,29 +374,6 @@ def test_a_task_on_a_host_without_the_lock_writes_nothing(tmp_path):
     assert read_tree(tmp_path) == before
 
 
-@pytest.mark.item("FLT-03", "CMP-43", "ERR-02", "ERR-15")
-@pytest.mark.parametrize("way", ["spread over tasks", "whole"])
-def test_a_wrong_crc_stops_its_partition_and_no_other(tmp_path, way):
-    names = [MANY_GROUPS, "clean-group-all-s211", "clean-headers-none-s101"]
-    root = broker_directory(tmp_path / "log", names)
-    damaged = sorted((root.path / f"{MANY_GROUPS}-0").glob("*.log"))[1]
-    flip_last_byte(damaged)
-    before = read_tree(root.path / f"{MANY_GROUPS}-0")
-    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
-    pipeline.allow_commits()
-    if way == "whole":
-        errors = [row["error"] for row in pipeline.clean_whole() if row["error"]]
-    else:
-        merged = pipeline.index(tasks=2)
-        errors = [row["error"] for row in merged.values() if row["error"]]
-        pipeline.commit(pipeline.pairs(merged, pipeline.rewrite(merged)))
-    (error,) = errors
-    assert damaged.name in error
-    assert "position" in error
-    assert read_tree(root.path / f"{MANY_GROUPS}-0") == before
-    assert differences_from_kafka(root.path, names[1:], tmp_path) == []
-
-
 def test_a_merged_index_above_its_limit_is_left_to_a_whole_clean(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.pylog_spark.tasks.pipeline.NO_LIMIT", 10)
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])
@@ -440,21 +404,3 @@ def test_the_wall_clock_of_executors_decides_nothing(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert not any(row["error"] for row in rows)
     assert differences_from_kafka(root.path, FIRST_ROUNDS, tmp_path) == []
-
-
-def test_a_bounded_map_is_cleaned_whole_like_in_process(tmp_path):
-    name = "clean-group-all-s211"
-    cleaner = CleanerConfig(dedupe_buffer_bytes=24 * 40)
-    root = broker_directory(tmp_path / "log", [name])
-    copy = root.copy(tmp_path / "copy")
-    result = clean_partition(
-        copy.path / f"{name}-0",
-        config=root.config(name),
-        cleaner=cleaner,
-        request=root.request(name, FIRST_ROUNDS_MS),
-    )
-    pipeline = Pipeline(root, FIRST_ROUNDS_MS, cleaner=cleaner)
-    pipeline.allow_commits()
-    (row,) = pipeline.clean_whole()
-    assert 0 < row["next_offset"] == result.next_offset < 270
-    assert read_tree(root.path / f"{name}-0") == read_tree(copy.path / f"{name}-0")

@@ -104,14 +104,6 @@ def test_a_task_that_runs_twice_commits_once_and_returns_the_same_row(roots):
     assert managed_store(roots).manifest.generation == 1
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(roots):
-    context = context_of(roots)
-    before = [info.key for info in open_object_store(str(roots[1])).list()]
-    (row,) = taken(compared(roots, context), context)
-    assert (row["status"], row["taken_segments"]) == ("planned", 2)
-    assert [info.key for info in open_object_store(str(roots[1])).list()] == before
-
-
 def test_a_zombie_whose_lease_has_ended_commits_nothing(roots):
     objects = open_object_store(str(roots[1]))
     lease = acquire_lease(objects, holder="zombie", ttl_ms=1000, clock=ManualClock(1_000))
@@ -121,15 +113,6 @@ def test_a_zombie_whose_lease_has_ended_commits_nothing(roots):
     assert row["status"] == "failed"
     assert row["error"].startswith("LEASE_LOST")
     assert managed_store(roots).manifest.generation == 0
-
-
-def test_a_refusal_is_a_skipped_row_with_its_code(roots):
-    overlapping = [segment(0, batches=7), segment(6), segment(12)]
-    write_files(roots[0], *overlapping)
-    context = context_of(roots)
-    (row,) = taken(compared(roots, context), context)
-    assert (row["status"], row["reason"]) == ("skipped", "OVERLAPPING_SEGMENTS")
-    assert "orders-0" in row["error"]
 
 
 def test_a_partition_that_its_owner_switched_off_is_left_alone(roots):

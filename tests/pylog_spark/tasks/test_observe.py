@@ -1,21 +1,37 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from pylog_spark.operations.compact import task as measure
+from pylog_spark.operations.compact.task import count_records
+from pylog_spark.operations.survey_task import survey_partitions
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.schemas import PLAN
+from pylog_spark.schemas import PARTITION, PLAN
 from pylog_spark.tasks import observe as observe_module
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observe import decode_plan, observe_partition
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import CleanerConfig
-from storage_core.filenames import CLEANER_FILE, TopicPartition
+from storage_core.errors import InvalidRecordError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+    log_file,
+)
+from storage_core.formats.batch_v2 import Codec
+from storage_core.records import payload
 from storage_core.roots.open_root import root_checkpoints
-from storage_core.store import local
+from storage_core.store import LocalStore, local
+from tests.kit.builders import log_with
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.kit.one_partition import clean_partition
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
@@ -267,3 +283,127 @@ def test_observing_changes_nothing(root):
     before = sorted((p, p.stat().st_mtime_ns) for p in root.path.rglob("*"))
     observe(root)
     assert sorted((p, p.stat().st_mtime_ns) for p in root.path.rglob("*")) == before
+
+
+# How many records segments hold, told by headers where those tell it.
+
+
+LOG = "00000000000000000000.log"
+MESSAGES = tuple(LegacyMessage(offset=offset) for offset in range(5))
+SET = encode_entry(LegacySet(messages=MESSAGES, codec=Codec.GZIP))
+PLAIN = b"".join(map(encode_entry, MESSAGES))
+
+
+def counted(directory: Path, data: bytes) -> int:
+    (directory / LOG).write_bytes(data)
+    return count_records(LocalStore(directory), [LOG])
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1 << 20])
+def test_all_formats_are_counted_up_to_the_last_whole_batch(
+    tmp_path: Path, monkeypatch, window_bytes: int
+):
+    monkeypatch.setattr(measure, "_WINDOW_BYTES", window_bytes)
+    new = log_with(batches=3, records=4, codec=Codec.LZ4)
+    assert counted(tmp_path, new) == 12
+    assert counted(tmp_path, PLAIN) == 5
+    assert counted(tmp_path, SET * 3 + PLAIN + new + SET + new[:70]) == 15 + 5 + 12 + 5
+    assert counted(tmp_path, b"") == 0
+
+
+def test_sets_are_opened_as_many_at_a_time_as_memory_allows(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(payload, "ARENA_BUDGET_BYTES", 1)
+    assert counted(tmp_path, SET * 3 + PLAIN + SET) == 25
+
+
+def test_nothing_is_opened_that_counts_its_records(tmp_path: Path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise AssertionError("a batch was opened")
+
+    monkeypatch.setattr(payload, "open_batches", refuse)
+    assert counted(tmp_path, log_with(batches=2, codec=Codec.GZIP) + PLAIN) == 7
+
+
+def test_a_set_that_cannot_be_opened_is_told_with_its_place(tmp_path: Path):
+    bad = encode_entry(LegacySet(messages=MESSAGES, payload=None))
+    with pytest.raises(InvalidRecordError) as caught:
+        counted(tmp_path, PLAIN + bad)
+    assert (caught.value.file, caught.value.position) == (LOG, len(PLAIN))
+
+
+# What a listing alone says of one partition, by its cleanup policies.
+
+
+NOW_MS = 1_795_000_000_000
+DAY_MS = 86_400_000
+# Written four, three, two, one and no days ago.
+SEGMENTS = [(100 * number, 1000, NOW_MS - (4 - number) * DAY_MS) for number in range(5)]
+
+
+def surveyed(settings: dict[str, str], *, log_start: int | None = None, cleaned: int = 0) -> dict:
+    partition = TopicPartition("t", 0)
+    context = RunContext(
+        run_id="run",
+        options=JobOptions(now_ms=NOW_MS),
+        hash_key=bytes(16),
+        catalogs={"/r": TopicCatalog(explicit={"t": settings})},
+        unclean_roots=frozenset(),
+    )
+    row = {
+        "root": "/r",
+        "topic": "t",
+        "partition": 0,
+        "role": "mirror",
+        "directory": "/r/t-0",
+        "kind": "partition",
+        "file_names": [log_file(base) for base, _, _ in SEGMENTS],
+        "file_bytes": [size for _, size, _ in SEGMENTS],
+        "file_times_ms": [at for _, _, at in SEGMENTS],
+        "file_etags": [""] * len(SEGMENTS),
+    }
+    checkpoints = Checkpoints(
+        entries={
+            REPLICATION_FILE: {partition: 450},
+            LOG_START_FILE: {} if log_start is None else {partition: log_start},
+            CLEANER_FILE: {partition: cleaned},
+        }
+    )
+    batches = survey_partitions(
+        iter([rows_to_batch(PARTITION, [row])]), context, lambda _: checkpoints
+    )
+    (found,) = pa.Table.from_batches(batches).to_pylist()
+    assert found["error"] is None
+    return found
+
+
+BOTH = {"cleanup.policy": "compact,delete", "retention.ms": str(2 * DAY_MS)}
+
+
+def test_what_is_compacted_and_deleted_loses_what_is_too_old_and_is_cleaned():
+    row = surveyed(BOTH)
+    assert (row["status"], row["policy"]) == ("planned", "compact+delete")
+    assert (row["removable_segments"], row["removable_bytes"]) == (2, 2000)
+    assert (row["bytes_after"], row["segments_after"]) == (3000, 3)
+    assert (row["blocked_by"], row["wait_ms"]) == ("WITHIN_TIME", 1)
+    assert row["cleanable_bytes"] == 4000
+    assert row["due_bytes"] == 4000 + 2000
+
+
+def test_what_expires_is_due_though_nothing_is_to_be_cleaned():
+    row = surveyed(BOTH, cleaned=400)
+    assert (row["status"], row["reason"], row["due_bytes"]) == ("planned", None, 2000)
+    assert (row["cleanable_bytes"], row["clean_bytes"]) == (0, 4000)
+
+
+@pytest.mark.parametrize(("log_start", "removable"), [(None, 0), (200, 2)])
+def test_what_is_only_compacted_loses_what_lies_below_its_log_start(log_start, removable):
+    row = surveyed({"cleanup.policy": "compact"}, log_start=log_start, cleaned=400)
+    assert row["removable_segments"] == removable
+    assert row["status"] == ("planned" if removable else "skipped")
+    assert row["reason"] == (None if removable else "NOTHING_TO_CLEAN")
+
+
+def test_what_is_only_deleted_says_nothing_of_cleaning():
+    row = surveyed({"cleanup.policy": "delete", "retention.ms": "-1"})
+    assert (row["status"], row["reason"]) == ("skipped", "NOTHING_TO_RETAIN")
+    assert row["cleanable_bytes"] is None

@@ -36,6 +36,7 @@ from storage_core.store import LocalStore
 from storage_core.threads import waiting
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
+from tests.kit.file_damage import flip
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.tasks.pipeline import proof_of
 
@@ -58,9 +59,7 @@ class Recoverer:
         self.root, self.directory = str(root.path), root.path / f"{TOPIC}-0"
         self.logs = sorted(self.directory.glob("*.log"))
         damaged = self.logs[len(self.logs) // 2]
-        data = bytearray(damaged.read_bytes())
-        data[-1] ^= 0xFF
-        damaged.write_bytes(bytes(data))
+        flip(damaged)
         scratch = folder / "scratch"
         scratch.mkdir()
         run = RunContext(
