@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.program import run_to_end
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "CONTRIBUTING.md"
 # What of the tree the changed program needs to run.
@@ -453,9 +455,7 @@ def run(change: Change, tree: Path, places: Mapping[str, Path]) -> subprocess.Co
         words = ["-c", change.program]
     else:
         words = ["-m", "pylog_spark", *change.command.format_map(places).split()]
-    return subprocess.run(
-        [sys.executable, *words], cwd=tree, capture_output=True, text=True, check=False
-    )
+    return run_to_end([sys.executable, *words], cwd=tree)
 
 
 @pytest.mark.thorough

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.golden_data import Golden
-from tests.kit.program import lines_of
+from tests.kit.program import lines_of, run_to_end
 from tests.kit.without_cluster import copy_without_cluster
 
 
@@ -19,13 +19,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(checkout: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pylog_spark", *map(str, words)],
-        cwd=checkout,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_to_end([sys.executable, "-m", "pylog_spark", *map(str, words)], cwd=checkout)
 
 
 def test_the_program_has_the_commands_of_upkeep_alone(checkout: Path):

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from storage_core.errors import UnsupportedPythonError
+from tests.kit.program import run_to_end
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -76,9 +77,7 @@ def test_all_places_say_the_same_versions_of_python():
 
 def test_make_takes_the_python_that_was_tested():
     place = f"PYTHON={sys.executable}"
-    shown = subprocess.run(
-        ["make", "--dry-run", place, "fmt"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    shown = run_to_end(["make", "--dry-run", place, "fmt"], cwd=ROOT, check=True)
     assert "no Python 3.11 to 3.14" in shown.stdout  # the rule asks it
     program = re.findall(rf"{re.escape(sys.executable)} -c '(.+?)'", shown.stdout, re.DOTALL)[0]
     for change, is_refused in {
@@ -98,9 +97,7 @@ def test_make_refuses_another_python(tmp_path):
     python = tmp_path / "python3.15"
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
-    done = subprocess.run(
-        ["make", f"PYTHON={python}", "fmt"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_to_end(["make", f"PYTHON={python}", "fmt"], cwd=ROOT)
     assert done.returncode == 2
     assert f"{python} is no Python 3.11 to 3.14, or it is free-threaded" in done.stderr
     assert not (ROOT / "build" / "venv-python3.15").exists()
@@ -119,5 +116,5 @@ def test_golden_data_stays_small():
 def test_every_make_target_is_listed_by_make_help():
     makefile = (ROOT / "Makefile").read_text()
     (phony,) = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = run_to_end(["make", "help"], cwd=ROOT, check=True)
     assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.MULTILINE) == phony.split()

@@ -2,11 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.kit.program import run_to_end
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TUTORIAL = (REPOSITORY / "docs" / "tutorial.md").read_text()
@@ -40,15 +41,7 @@ def test_the_tutorial_runs_from_its_first_line_to_its_last(tmp_path: Path):
         lines = [line for line in text.splitlines() if line not in INSTALL]
         left_out |= set(text.splitlines()) & INSTALL
         program = [sys.executable, "-"] if language == "python" else ["bash", "-e"]
-        ended = subprocess.run(
-            program,
-            input="\n".join(lines),
-            cwd=tmp_path,
-            env=environment,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        ended = run_to_end(program, input="\n".join(lines), cwd=tmp_path, env=environment)
         assert ended.returncode == 0, (text, ended.stdout, ended.stderr)
         assert ended.stderr == "", text
         for piece, words in SEEN.items():

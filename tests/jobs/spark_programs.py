@@ -15,6 +15,7 @@ import yaml
 
 from pylog_spark.java import find_java
 from tests.kit.ports import free_ports
+from tests.kit.program import run_to_end
 from tests.kit.spark_classes import spark_options
 from tests.pylog_spark.broker_roots import BrokerDirectory
 
@@ -72,14 +73,11 @@ def submit(
     """Run spark-submit in a folder and wait for its end."""
     variables = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python} | variables
     conf = [word for setting in _SUBMIT_CONF for word in ("--conf", setting)]
-    ended = subprocess.run(
+    ended = run_to_end(
         [SPARK_HOME / "bin" / "spark-submit", *conf, *arguments],
         cwd=folder,
         env=environment(**variables),
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
     return Finished(ended.returncode, ended.stdout, ended.stderr)
 

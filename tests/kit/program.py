@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -48,10 +49,10 @@ def lines_of(result: Any, kind: str | None = None) -> list[dict[str, Any]]:
 
 
 def run_to_end(
-    *command: object, timeout: float = 600, **options: Any
+    command: Sequence[object], *, timeout: float = 600, check: bool = False, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, whatever its exit status, and return what it has said."""
+    """Run a program to its end, and return what it has said."""
     words = [str(word) for word in command]
     return subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=timeout, **options
+        words, capture_output=True, text=True, check=check, timeout=timeout, **options
     )

@@ -6,7 +6,6 @@ broker that starts on it. What a consumer got while the broker ran says which re
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from storage_core.filenames import CLEANER_FILE
 from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_broker import broker_consumed, broker_origin, unpack_broker
-from tests.kit.program import lines_of
+from tests.kit.program import lines_of, run_to_end
 from tests.kit.spark_classes import FEW_ROWS
 from tests.oracle.broker import Broker
 from tests.oracle.broker_clients import consume_topics
@@ -91,7 +90,7 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
     quick = FEW_ROWS | {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     config = folder / "spark.yaml"
     config.write_text(yaml.safe_dump({"spark": quick}))
-    ended = subprocess.run(
+    ended = run_to_end(
         [
             *(sys.executable, "-m", "pylog_spark", "run", after, "--role", "broker"),
             *("--ledger", folder / "ledger", "--now-ms", str(now_ms), "--output", "json"),
@@ -99,10 +98,7 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
         ],
         cwd=REPOSITORY,
         env=environment(ledger=True),
-        capture_output=True,
-        text=True,
         timeout=RUN_TIMEOUT_S,
-        check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     lines = lines_of(ended)
@@ -158,12 +154,10 @@ def kafkas(nightly: Nightly, tmp_path_factory: pytest.TempPathFactory) -> Kafkas
 def test_make_run_is_this_command_over_this_directory():
     # Under "make test" this is a make within a make, which would say so in between.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    shown = subprocess.run(
+    shown = run_to_end(
         ["make", "--dry-run", "--no-print-directory", "run"],
         cwd=REPOSITORY,
         env=variables,
-        capture_output=True,
-        text=True,
         check=True,
     ).stdout.splitlines()
     assert "tests/golden/broker-uncleaned/before.tar.gz" in shown[-2]

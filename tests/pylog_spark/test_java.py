@@ -1,5 +1,4 @@
 import pickle
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -7,6 +6,7 @@ import pytest
 
 from pylog_spark import java
 from pylog_spark.java import CACHE_VARIABLE, JavaNotFoundError, find_java
+from tests.kit.program import run_to_end
 
 # Answers the questions that find_java asks, and prints its arguments to all others.
 FAKE_JAVA = """\
@@ -71,9 +71,7 @@ def test_a_runtime_gets_a_java_that_asks_for_no_module_it_would_warn_of_or_has_n
     found = find_java({"JAVA_HOME": str(runtime)})
     assert found.home != runtime
     arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "Main", "*"]
-    answer = subprocess.run(
-        [found.executable, *arguments], capture_output=True, text=True, check=True
-    )
+    answer = run_to_end([found.executable, *arguments], check=True)
     assert answer.stdout.splitlines() == ["<-cp>", "<a b>", "<>", "<Main>", "<*>"]
     assert answer.stderr == ""
     assert (found.home / "release").read_text() == (runtime / "release").read_text()

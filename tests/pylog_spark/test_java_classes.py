@@ -1,7 +1,6 @@
 """Spark's Java classes are kept by a warm-up, and taken by the JVM of a job."""
 
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pylog_spark.java import (
     options_to_use,
 )
 from pylog_spark.session import session_conf
+from tests.kit.program import run_to_end
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_java_that_cannot_take_an_archive_says_nothing(tmp_path: Path):
     archive = tmp_path / "broken.jsa"
     archive.write_bytes(b"no archive at all")
     command = [find_java().executable, *options_to_use(archive), "-version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_to_end(command, check=True)
     assert (done.stdout, "archive" in done.stderr.lower()) == ("", False)
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.crash.disk_images import can_mount
 from tests.jobs.spark_programs import write_config
 from tests.kit.mounted_disk import MountedDisk
+from tests.kit.program import run_to_end
 from tests.pylog_spark.broker_roots import (
     LATER_ROUNDS,
     LATER_ROUNDS_MS,
@@ -44,7 +45,7 @@ def place(tmp_path, request) -> Callable[[str], BrokerDirectory]:
             }.items()
         )
         command = ["mount", "-t", "overlay", "overlay", "-o", layers, tmp_path / "log"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        done = run_to_end(command)
         if done.returncode:
             pytest.skip(f"no overlay can be mounted here: {done.stderr.strip()}")
         request.addfinalizer(lambda: subprocess.run(["umount", tmp_path / "log"], check=True))
@@ -61,6 +62,6 @@ def test_a_night_leaves_what_kafka_leaves(kind, place, tmp_path):
     config = write_config(root, tmp_path / "conf.yaml")
     program = [sys.executable, "-m", "pylog_spark", "run", root.path, "--role", "broker"]
     words = ["--config", config, "--now-ms", str(LATER_ROUNDS_MS), "--engine", "local"]
-    done = subprocess.run([*program, *words], capture_output=True, text=True, check=False)
+    done = run_to_end([*program, *words])
     assert done.returncode == 0, done.stdout + done.stderr
     assert differences_from_kafka(root.path, NAMES, tmp_path) == []

@@ -1,10 +1,10 @@
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import pylog_spark
+from tests.kit.program import run_to_end
 
 ROOT = Path(pylog_spark.__file__).parents[1]
 CODE = """
@@ -18,7 +18,7 @@ print(*sys.modules, sep="\\n")
 @pytest.mark.thorough
 def test_workers_are_forked_from_a_process_that_has_imported_every_task():
     run = [sys.executable, "-c", CODE]
-    imported = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    imported = run_to_end(run, cwd=ROOT, check=True).stdout
     files = [
         *ROOT.glob("pylog_spark/tasks/[!_]*.py"),
         *ROOT.glob("pylog_spark/operations/*/*task.py"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.spark_programs import REPOSITORY, environment
+from tests.kit.program import run_to_end
 
 # Found before the library itself.
 BROKEN = """
@@ -43,14 +44,10 @@ def run(
     text = BROKEN.format(name=library, action=KINDS[kind])
     (folder / "sitecustomize.py").write_text(text)
     path = f"{folder}{os.pathsep}{REPOSITORY}"
-    return subprocess.run(
+    return run_to_end(
         [sys.executable, *program.split(), *map(str, arguments)],
         cwd=REPOSITORY,
         env=environment(PYTHONPATH=path),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
 
 
@@ -110,14 +107,10 @@ def test_a_java_that_does_not_start_spark_is_status_5(broker: Path, tmp_path: Pa
         "exit 134\n"
     )
     java.chmod(0o755)
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", "pylog_spark", "verify", str(broker), "--engine", "spark"],
         cwd=REPOSITORY,
         env=environment(JAVA_HOME=str(tmp_path)),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
     assert done.returncode == STATUS
     assert "pylog: Spark failed:" in done.stderr

@@ -1,23 +1,18 @@
 """What the shell is told at Tab, and how it learns to ask."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 import shellingham
 
+from tests.kit.program import run_to_end
+
 
 def answer(words: str, number: int) -> list[str]:
     asked = {"_PYLOG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
     code = "from pylog_spark.cli import main; main()"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | asked,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    result = run_to_end([sys.executable, "-c", code], env=os.environ | asked, check=True)
     assert result.stderr == ""
     return result.stdout.split()
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -34,7 +33,7 @@ from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_data import GOLDEN, Golden, Side, goldens, unpack_archive
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry, encode_message
-from tests.kit.program import lines_of
+from tests.kit.program import lines_of, run_to_end
 
 LOG = "00000000000000000000.log"
 # Kafka's names in dump.jsonl.gz, and ours.
@@ -687,12 +686,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path):
     small = tmp_path / "00000000000000000001.log"
     small.write_bytes(batch * 40)
     for path in (small, tmp_path / LOG):
-        done = subprocess.run(
-            [sys.executable, "-c", code, os.fspath(path)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_to_end([sys.executable, "-c", code, os.fspath(path)], check=True)
         peaks[path.name] = int(done.stderr)
     assert peaks[LOG] - peaks[small.name] < 25_000  # KiB
 

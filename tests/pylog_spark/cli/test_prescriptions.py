@@ -19,6 +19,7 @@ from storage_core.filenames import (
 from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.maintenance.verification.findings import Code, Severity
 from tests.kit.file_damage import Accident, Damage, damage
+from tests.kit.program import run_to_end
 from tests.pylog_spark.cli.prescriptions import ONLY_LOOKS, Shell, commands_in, is_for_people
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP
 from tests.storage_core.maintenance.verification.log_root import (
@@ -188,24 +189,14 @@ def test_a_person_copies_whole_lines_to_a_shell(root, tmp_path):
         environment = {"PATH": f"{bin_path}:/usr/bin:/bin", "COLUMNS": "40", "FORCE_COLOR": "1"}
         environment |= {"HOME": str(tmp_path), "TERM": "xterm"}
         command = f"pylog doctor {root.path} --now-ms {NOW_MS} {' '.join(ONLY_BROKER)}"
-        return subprocess.run(
-            ["sh", "-c", command],
-            env=environment,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        return run_to_end(["sh", "-c", command], env=environment)
 
     done = ask()
     assert done.returncode == ExitCode.FINDINGS, done.stderr
     [line] = [line for line in done.stdout.splitlines() if "TIME_INDEX_WRONG: " in line]
     command = line.partition("rebuild it: ")[2]
-    mended = subprocess.run(
-        ["sh", "-c", command],
-        env={"PATH": f"{bin_path}:/usr/bin:/bin", "HOME": str(tmp_path)},
-        check=False,
-        capture_output=True,
-        text=True,
+    mended = run_to_end(
+        ["sh", "-c", command], env={"PATH": f"{bin_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
     )
     assert mended.returncode == ExitCode.DONE, mended.stderr
     assert ask().returncode == ExitCode.DONE

@@ -65,7 +65,7 @@ def modules_after(*arguments: object) -> set[str]:
         "sys.stderr.write('\\n' + ' '.join({m.partition('.')[0] for m in sys.modules}))"
     )
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_to_end(command, check=True)
     return set(done.stderr.splitlines()[-1].split())
 
 
@@ -189,7 +189,7 @@ def test_a_command_starts_no_thread_of_blas_unless_it_is_told_to(tmp_path: Path)
 
     def threads_of(said: dict[str, str]) -> int:
         environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"} | said
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        done = run_to_end(command, check=True, env=environment)
         return int(done.stderr)
 
     assert threads_of({}) == threads_of({"OPENBLAS_NUM_THREADS": "2"}) - 1
@@ -322,7 +322,7 @@ import signal
 pylog_spark.cli.end_silently()
 print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)
 """
-    done = run_to_end(sys.executable, "-c", code)
+    done = run_to_end([sys.executable, "-c", code])
     assert done.stdout == "['pylog_spark', 'pylog_spark.cli']\nTrue\n"
 
 
@@ -336,7 +336,7 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 runpy.run_module("pylog_spark.__main__", run_name="imported")
 """
-    done = run_to_end(sys.executable, "-c", code)
+    done = run_to_end([sys.executable, "-c", code])
     assert done.stdout == "True\n"
 
 
@@ -461,7 +461,7 @@ def test_streams_that_are_full_or_closed_end_no_command_with_1(
 ):
     program = f"{sys.executable} {unbuffered}-m pylog_spark"
     command = f"{program} {arguments.replace('{}', str(broker_dir))}"
-    done = run_to_end("/bin/sh", "-c", f"{command} {streams}")
+    done = run_to_end(["/bin/sh", "-c", f"{command} {streams}"])
     assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
 
 
@@ -472,7 +472,7 @@ def test_streams_that_are_full_or_closed_end_no_command_with_1(
 )
 def test_a_reader_that_goes_away_ends_the_command_quietly(broker_dir: Path, words: str):
     command = f"{sys.executable} -m pylog_spark {words.replace('{}', str(broker_dir))}"
-    done = run_to_end("/bin/bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}")
+    done = run_to_end(["/bin/bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"])
     assert done.stderr == ""
     assert done.returncode in {ExitCode.READER_GONE, ExitCode.DONE}
 
@@ -502,7 +502,7 @@ main(sys.argv[1:])
 def test_a_python_that_is_not_supported_is_one_error_before_work_begins(tmp_path, words):
     root = Golden("broker-dir").unpack(tmp_path)
     before = sorted(root.rglob("*"))
-    done = run_to_end(sys.executable, "-c", FREE_THREADED, *(word.format(root) for word in words))
+    done = run_to_end([sys.executable, "-c", FREE_THREADED, *(word.format(root) for word in words)])
     assert (done.returncode, done.stdout) == (ExitCode.FAILED, "")
     (line,) = done.stderr.splitlines()
     version = ".".join(map(str, sys.version_info[:3]))

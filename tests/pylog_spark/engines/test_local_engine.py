@@ -39,6 +39,7 @@ from pylog_spark.tasks.worker import freeze_modules
 from storage_core import interruption
 from storage_core.errors import ConfigError
 from tests.crash.work.run_of_undo import RUN, compaction_in
+from tests.kit.program import run_to_end
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,
@@ -370,7 +371,7 @@ sys.exit(f"imported: {sorted(heavy)}" if heavy else max(statuses))
 
 def run_without_java(folder: Path, *commands: list[object]) -> str:
     """Run commands in one process that would find no Java; return what they print."""
-    done = subprocess.run(
+    done = run_to_end(
         [
             sys.executable,
             "-c",
@@ -379,10 +380,7 @@ def run_without_java(folder: Path, *commands: list[object]) -> str:
         ],
         cwd=folder,
         env=os.environ | {"JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

@@ -1,9 +1,8 @@
 """The ledger, as Spark's executors, Spark's driver and this machine write and read it."""
 
-import json
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,20 +18,12 @@ from pylog_spark.ledger import LedgerTable, last_limits, open_ledger, spark_ledg
 from pylog_spark.ledger.spark_ledger import SparkLedger, driver_reaches, format_at, read_table
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, local_folder
 from pylog_spark.operations.compact.driver import compact
-from pylog_spark.operations.ingest import ingest
-from pylog_spark.operations.materialize import materialize
-from pylog_spark.operations.purge import purge
-from pylog_spark.operations.survey import survey
-from pylog_spark.operations.undo import undo
-from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch, spark_frame
 from pylog_spark.run.recording import Recorder
 from pylog_spark.schemas import RESULT
 from storage_core.clock import ManualClock, SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
-from storage_core.maintenance.ingest.partition import IngestRules
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
-from tests.storage_core.maintenance.ingest.mirrors import segment, write_files
 
 pytestmark = pytest.mark.spark
 
@@ -144,7 +135,7 @@ def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, m
     monkeypatch.setattr(
         "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
     )
-    location = str(tmp_path / "ledger")
+    location = str(tmp_path / "led[g]er {1,2}*?\\")
     SparkLedger.open(spark, location, run_id="r").append(
         LedgerTable.RESULTS, result_rows("a"), number=0
     )
@@ -204,19 +195,6 @@ def test_what_a_ledger_is_stored_as_is_found_under_any_name(spark, tmp_path, nam
     assert format_at(spark, f"{scheme}{place}") is LedgerFormat.PARQUET
     (place / "runs" / "_delta_log").mkdir()
     assert format_at(spark, f"{scheme}{place}") is LedgerFormat.DELTA
-
-
-@pytest.mark.thorough
-def test_a_ledger_of_parquet_files_may_lie_there_too(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
-    )
-    location = str(tmp_path / "led[g]er {1,2}*?\\")
-    ledger = SparkLedger.open(spark, location, run_id="r")
-    assert ledger.format is LedgerFormat.PARQUET
-    ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
-    rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
-    assert [row["topic"] for row in rows] == ["a"]
 
 
 @pytest.mark.thorough
@@ -429,68 +407,6 @@ def test_a_run_that_an_error_ended_says_so(tmp_path, monkeypatch):
     assert rows["END"]["error_class"] == "GuardRefusedError"
     assert "not today" in rows["END"]["error"]
     assert (root.path / ".kafka_cleanshutdown").exists()
-
-
-@pytest.mark.thorough
-def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
-    root = broker_directory(tmp_path / "log", [NAME])
-    location, trash = str(tmp_path / "ledger"), str(tmp_path / "trash")
-    options = root.options(FIRST_ROUNDS_MS, trash=trash)
-    cleaned = compact(Local(), [root.path], options)
-    told = replace(options, ledger=location)
-    dry = undo(cleaned.run_id, replace(told, dry_run=True), place=spark)
-    assert dry.summary.planned == 1
-    assert not (tmp_path / "ledger").exists()
-    undone = undo(cleaned.run_id, told, place=spark)
-    # Where there is no session, this machine goes on with the same tables.
-    purged = purge([], replace(told, now_ms=2**50, purge_after_ms=0))
-
-    runs = delta_rows(location, LedgerTable.RUNS)
-    assert {(row["run_id"], row["action"], row["event"]) for row in runs} == {
-        (report.run_id, report.action, event)
-        for report in (undone, purged)
-        for event in ("START", "END")
-    }
-    assert {row["exit_code"] for row in runs if row["event"] == "END"} == {0}
-    told_of = {row["action"]: json.loads(row["options"]).get("undoes") for row in runs}
-    assert told_of == {"undo": cleaned.run_id, "purge": None}
-    results = {row["action"]: row for row in delta_rows(location, LedgerTable.RESULTS)}
-    assert (results["undo"]["topic"], results["undo"]["status"]) == (NAME, "done")
-    assert results["undo"]["bytes_after"] > results["undo"]["bytes_before"]
-    assert (results["purge"]["topic"], results["purge"]["status"]) == (None, "done")
-    steps = sorted(delta_rows(location, LedgerTable.OPERATIONS), key=lambda row: row["step"])
-    back = [row for row in steps if row["run_id"] == undone.run_id]
-    assert {row["topic"] for row in back} == {NAME}
-    assert [row["step"] for row in back] == list(range(len(back)))
-    assert {"RestoreFile", "RenameFile"} <= {row["operation"] for row in back}
-    gone = [row["file"] for row in steps if row["run_id"] == purged.run_id]
-    place = Path(str(root.path).lstrip("/"), f"{NAME}-0", "0000", "record.json")
-    assert str(place) in gone
-    assert not Path(trash, cleaned.run_id).exists()
-
-
-@pytest.mark.thorough
-def test_what_goes_into_a_managed_root_and_out_is_on_record_and_a_survey_is_not(spark, tmp_path):
-    mirror, managed, location = tmp_path / "mirror", tmp_path / "managed", tmp_path / "ledger"
-    write_files(mirror, segment(0), segment(6))
-    options = JobOptions(now_ms=2**40, ledger=str(location))
-    rules = IngestRules(settle_ms=0, sync_has_stopped=True)
-    looked = survey(spark, [mirror], options)
-    assert looked.dry_run
-    assert not location.exists()
-    done = [
-        ingest(spark, str(mirror), str(managed), options, rules=rules),
-        materialize(spark, str(managed), tmp_path / "out", options),
-    ]
-    assert [report.exit_code for report in done] == [0, 0]
-    runs = delta_rows(location, LedgerTable.RUNS)
-    assert sorted((row["run_id"], row["event"]) for row in runs) == sorted(
-        (report.run_id, event) for report in done for event in ("END", "START")
-    )
-    results = delta_rows(location, LedgerTable.RESULTS)
-    assert {(row["run_id"], row["action"], row["topic"], row["status"]) for row in results} == {
-        (report.run_id, report.action, "orders", "done") for report in done
-    }
 
 
 @pytest.mark.thorough

@@ -12,6 +12,7 @@ from pylog_spark.source import register
 from storage_core.kafka_log import open_logs
 from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.kit.compare import read_tree
+from tests.kit.program import run_to_end
 from tests.pylog_spark.broker_roots import (
     differences_from_kafka,
     expected_points,
@@ -34,14 +35,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ended(folder: Path) -> subprocess.CompletedProcess[str]:
     """The program with the session, over; its directories are in the folder."""
     pytest.importorskip("grpc", reason="pyspark's own extra 'connect' is not installed")
-    ended = subprocess.run(
+    ended = run_to_end(
         [sys.executable, "-m", "tests.pylog_spark.operations.connect_side", folder, *NAMES],
         cwd=REPOSITORY,
         env=environment(),
-        capture_output=True,
-        text=True,
         timeout=360,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     return ended

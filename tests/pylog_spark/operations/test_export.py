@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.file_damage import flip
+from tests.kit.program import run_to_end
 
 HEADERS = (("trace", b"\x01"), ("none", None))
 
@@ -292,7 +292,7 @@ operation.export(Local(1), reader_of(sys.argv[1]), Path(sys.argv[2]), parquet_re
 @pytest.mark.thorough
 def test_what_a_killed_export_leaves_is_removed_by_the_next_one(pylog, root, tmp_path):
     command = [sys.executable, "-c", KILLED, str(root), str(tmp_path / "out")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = run_to_end(command)
     assert done.returncode == 9, done.stderr
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".out.pylog-export-")

@@ -1,6 +1,5 @@
 """Recovery on the two executors of a real cluster; processes that die in it change nothing."""
 
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import pytest
 
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
-from tests.kit.program import lines_of
+from tests.kit.program import lines_of, run_to_end
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import (
     MARKER_OF_OURS,
@@ -40,14 +39,11 @@ def played(tmp_path_factory):
     folder = tmp_path_factory.mktemp("played")
     program = "tests.pylog_spark.operations.killed_executors"
     with standalone_cluster(tmp_path_factory.mktemp("cluster")) as url:
-        ended = subprocess.run(
+        ended = run_to_end(
             [sys.executable, "-m", program, url, folder, *NAMES],
             cwd=REPOSITORY,
             env=environment(),
-            capture_output=True,
-            text=True,
             timeout=400,
-            check=False,
         )
     assert ended.returncode == 0, ended.stderr
     said = lines_of(ended)

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 
 import pytest
@@ -8,7 +7,7 @@ from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact.driver import compact
 from pylog_spark.options import Strategy
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
-from tests.kit.program import lines_of
+from tests.kit.program import lines_of, run_to_end
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,
@@ -29,14 +28,11 @@ WORKED_TWICE = NAMES[1:]
 @pytest.mark.item("FLT-14")
 def test_tasks_that_fail_after_their_work_and_run_again_leave_what_kafka_left(tmp_path):
     program = "tests.pylog_spark.operations.failing_tasks"
-    ended = subprocess.run(
+    ended = run_to_end(
         [sys.executable, "-m", program, tmp_path, *WORKED_TWICE],
         cwd=REPOSITORY,
         env=environment(),
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     runs = {
@@ -88,14 +84,11 @@ def test_without_broadcasts_keys_are_exchanged_and_that_is_said(spark, tmp_path,
 def test_copies_of_slow_tasks_beside_failing_ones_leave_what_kafka_left(tmp_path):
     program = "tests.pylog_spark.operations.speculating_tasks"
     with standalone_cluster(tmp_path, hosts=("127.0.0.1", "127.0.0.2")) as url:
-        ended = subprocess.run(
+        ended = run_to_end(
             [sys.executable, "-m", program, tmp_path, url, *WORKED_TWICE],
             cwd=REPOSITORY,
             env=environment(),
-            capture_output=True,
-            text=True,
             timeout=500,
-            check=False,
         )
     assert ended.returncode == 0, ended.stderr
     names = ("broadcast", "shuffle")

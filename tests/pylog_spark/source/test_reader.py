@@ -1,9 +1,10 @@
 """What Spark's Python workers load before their first task of a query."""
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.kit.program import run_to_end
 
 # What plans a query, and what writes: of the process that plans, and of the driver.
 NOT_OF_A_TASK = (
@@ -18,7 +19,7 @@ NOT_OF_A_TASK = (
 @pytest.mark.thorough
 def test_a_worker_imports_nothing_that_plans_or_writes():
     code = "import sys, pylog_spark.source.reader; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = run_to_end([sys.executable, "-c", code], check=True)
     modules = done.stdout.split()
     assert "storage_core.reading.ranges" in modules
     assert [name for name in modules if name.startswith(NOT_OF_A_TASK)] == []

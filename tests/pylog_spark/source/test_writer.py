@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from storage_core.writing.publication import begin_write
 from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.kit.builders import SOME_TIME_MS
 from tests.kit.golden_data import Golden
+from tests.kit.program import run_to_end
 from tests.kit.spark_classes import FEW_ROWS
 from tests.storage_core.writing.writes import (
     begin,
@@ -147,14 +147,10 @@ def test_a_killed_task_is_repeated_and_a_killed_write_too_and_all_is_there_once(
     numbers, directory, tmp_path
 ):
     marker = tmp_path / "killed"
-    ended = subprocess.run(
+    ended = run_to_end(
         [sys.executable, "-c", KILLED_PROGRAM, directory, marker, repr(FEW_ROWS)],
         cwd=REPOSITORY,
         env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     # One worker was killed and one driver, each once.
