@@ -168,6 +168,16 @@ def read_points(path: Path, name: str = CLEANER_FILE) -> dict[TopicPartition, in
     return parse_offset_checkpoint((path / name).read_bytes(), file=name)
 
 
+def rows_of(report: Any) -> dict[str, dict[str, Any]]:
+    """Return the rows of a run's report by their topics."""
+    return {row["topic"]: row for row in report.results.to_pylist()}
+
+
+def state_of(path: Path) -> list[tuple[str, int, int]]:
+    """Return all of a tree that a write would change, file times included."""
+    return sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_size) for p in path.rglob("*"))
+
+
 def differences_from_kafka(path: Path, names: Sequence[str], tmp_path: Path) -> list[str]:
     """Compare the partitions of a log directory with what Apache Kafka made of them."""
     found = []

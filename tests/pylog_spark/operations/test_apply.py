@@ -24,6 +24,7 @@ from tests.pylog_spark.broker_roots import (
     differences_from_kafka,
     expected_points,
     read_points,
+    rows_of,
 )
 from tests.pylog_spark.crashed_roots import (
     crashed_directory,
@@ -36,10 +37,6 @@ pytestmark = pytest.mark.spark
 
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"]
 NOT_DUE = "clean-ratio-none-s191-2"
-
-
-def rows_of(report) -> dict[str, dict]:
-    return {row["topic"]: row for row in report.results.to_pylist()}
 
 
 @pytest.fixture(params=["plan.json", "plan.parquet"])

@@ -36,21 +36,14 @@ from tests.pylog_spark.broker_roots import (
     differences_from_kafka,
     expected_points,
     read_points,
+    rows_of,
+    state_of,
 )
 
 pytestmark = pytest.mark.spark
 
 SMALL = ["clean-headers-none-s101", "clean-hw-none-s161"]
 NOT_DUE = "clean-ratio-none-s191-2"
-
-
-def rows_of(report) -> dict[str, dict]:
-    return {row["topic"]: row for row in report.results.to_pylist()}
-
-
-def state_of(path) -> list:
-    """Return everything about a tree that a write would change."""
-    return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in path.rglob("*"))
 
 
 @pytest.mark.sampled(3)

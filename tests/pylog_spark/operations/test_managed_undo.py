@@ -23,7 +23,7 @@ from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.generations import create_root
 from tests.kit.compare import read_tree
-from tests.pylog_spark.broker_roots import broker_directory
+from tests.pylog_spark.broker_roots import broker_directory, rows_of
 from tests.pylog_spark.managed_roots import CREATED_MS, ManagedTwin, managed_twin
 from tests.pylog_spark.operations.test_undo_failing_disks import TwoDisks, compacted
 
@@ -52,10 +52,6 @@ def publish(twin: ManagedTwin, topic: str, run_id: str, content: bytes) -> Manag
     store.set_checkpoints(replace(store.checkpoints, cleaner_offset=7))
     store.publish(run_id=run_id)
     return twin.store(topic)
-
-
-def rows_of(report) -> dict[str, dict]:
-    return {row["topic"]: row for row in report.results.to_pylist()}
 
 
 def test_an_undo_names_again_what_was_named_before_the_run(twin):

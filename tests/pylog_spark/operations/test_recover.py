@@ -30,7 +30,7 @@ from tests.kit.compare import read_tree
 from tests.kit.file_damage import flip
 from tests.kit.golden_data import Golden
 from tests.kit.one_partition import recover_partition
-from tests.pylog_spark.broker_roots import read_points
+from tests.pylog_spark.broker_roots import read_points, state_of
 from tests.pylog_spark.crashed_roots import (
     MANY_KINDS,
     MARKER_OF_OURS,
@@ -54,11 +54,6 @@ SPREAD = Tuning(unit_min_bytes=1, unit_max_bytes=1)
 
 def rows_of(report) -> dict[str, dict]:
     return {f"{row['topic']}-{row['partition']}": row for row in report.results.to_pylist()}
-
-
-def state_of(path) -> list:
-    """Return everything about a tree that a write would change, file times included."""
-    return sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_size) for p in path.rglob("*"))
 
 
 @pytest.mark.item("REC-01", "REC-21", "REC-24")

@@ -32,7 +32,7 @@ from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.file_damage import flip
-from tests.pylog_spark.broker_roots import read_points
+from tests.pylog_spark.broker_roots import read_points, state_of
 from tests.pylog_spark.crashed_roots import (
     MARKER_OF_OURS,
     NOW_MS,
@@ -52,10 +52,6 @@ SPREAD = Tuning(unit_min_bytes=1, unit_max_bytes=1)
 
 def row_of(report, topic=TORN) -> dict:
     return next(row for row in report.results.to_pylist() if row["topic"] == topic)
-
-
-def state_of(path) -> list:
-    return sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_size) for p in path.rglob("*"))
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from tests.pylog_spark.broker_roots import (
     broker_directory,
     differences_from_kafka,
     read_points,
+    rows_of,
+    state_of,
 )
 
 pytestmark = pytest.mark.spark
@@ -57,17 +59,8 @@ def clock_of(name: str) -> int:
     return int(Golden(name).case["clock_ms"])
 
 
-def rows_of(report) -> dict[str, dict]:
-    return {row["topic"]: row for row in report.results.to_pylist()}
-
-
 def retentions_of(report) -> dict[str, dict]:
     return {row["topic"]: row for row in report.retentions.to_pylist()}
-
-
-def state_of(path) -> list:
-    """Return everything about a tree that a write would change."""
-    return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in path.rglob("*"))
 
 
 def expected_starts(names) -> dict[TopicPartition, int]:

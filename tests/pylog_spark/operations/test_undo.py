@@ -22,6 +22,7 @@ from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,
     read_points,
+    rows_of,
 )
 
 pytestmark = pytest.mark.spark
@@ -31,10 +32,6 @@ NAMES = [*FIRST_ROUNDS[:5], "clean-group-all-s211", "clean-txn-open-mixed-s151"]
 
 def partitions(root) -> dict[str, dict[str, bytes]]:
     return {path.name: read_tree(path) for path in sorted(root.path.iterdir()) if path.is_dir()}
-
-
-def rows_of(report) -> dict[str, dict]:
-    return {row["topic"]: row for row in report.results.to_pylist()}
 
 
 def done(report) -> set[str]:
