@@ -62,14 +62,6 @@ def test_a_machine_clock_behind_the_newest_checkpoint_is_refused(tmp_path):
     check(root, now_ms=written_ms - 120_001, now_is_said=True)
 
 
-def test_a_ledger_inside_a_log_directory_is_refused(tmp_path):
-    root = log_directory(tmp_path / "log")
-    with pytest.raises(ConfigError, match="lies inside the log directory"):
-        check(root, ledger=str(root / "ledger"))
-    check(root, ledger=str(tmp_path / "ledger"))
-    check(root, ledger="s3://bucket/ledger")
-
-
 @pytest.mark.parametrize("prefix", ["file://", "file:", "file://localhost", "FILE://"])
 def test_a_ledger_whose_url_leads_into_a_log_directory_is_refused(tmp_path, prefix):
     root = log_directory(tmp_path / "log s")

@@ -56,29 +56,22 @@ def strategy(
     )
 
 
-def test_nothing_to_do_makes_no_unit():
-    assert pack_units([], unit_bytes=MIB) == []
+HALF = 32 * MIB - ITEM_OVERHEAD_BYTES
 
 
-def test_a_big_item_has_a_unit_of_its_own_and_is_started_first():
-    units = pack_units([item(0, MIB), item(1, 900 * MIB), item(2, MIB)], unit_bytes=64 * MIB)
-    assert [unit.values for unit in units] == [[1], [0, 2]]
-
-
-def test_an_item_of_exactly_the_unit_is_not_packed_with_others():
-    exact = 64 * MIB - ITEM_OVERHEAD_BYTES
-    units = pack_units([item(0, exact), item(1, 0)], unit_bytes=64 * MIB)
-    assert [len(unit.items) for unit in units] == [1, 1]
-
-
-def test_two_items_that_just_fit_share_a_unit():
-    half = 32 * MIB - ITEM_OVERHEAD_BYTES
-    assert len(pack_units([item(0, half), item(1, half)], unit_bytes=64 * MIB)) == 1
-
-
-def test_two_items_that_just_do_not_fit_are_apart():
-    half = 32 * MIB - ITEM_OVERHEAD_BYTES
-    assert len(pack_units([item(0, half), item(1, half + 1)], unit_bytes=64 * MIB)) == 2
+@pytest.mark.parametrize(
+    ("sizes", "units"),
+    [
+        pytest.param([], [], id="nothing to do"),
+        pytest.param([MIB, 900 * MIB, MIB], [[1], [0, 2]], id="a big one first, by itself"),
+        pytest.param([64 * MIB - ITEM_OVERHEAD_BYTES, 0], [[0], [1]], id="one of exactly the unit"),
+        pytest.param([HALF, HALF], [[0, 1]], id="two that just fit"),
+        pytest.param([HALF, HALF + 1], [[1], [0]], id="two that just do not fit"),
+    ],
+)
+def test_items_share_units_as_far_as_they_fit(sizes, units):
+    items = [item(number, size) for number, size in enumerate(sizes)]
+    assert [unit.values for unit in pack_units(items, unit_bytes=64 * MIB)] == units
 
 
 def test_empty_items_are_spread_for_what_opening_them_costs():
@@ -130,24 +123,18 @@ def test_units_are_busy_together_as_far_as_they_take_as_long(sizes, busy):
     assert count_busy([WorkUnit(items=(each,)) for each in items]) == busy
 
 
-def test_no_partitions_need_no_round():
-    assert rounds_of([]) == []
-
-
-def test_a_round_takes_maps_up_to_exactly_the_budget():
-    assert rounds_of([4, 6, 1]) == [[0, 1], [2]]
-
-
-def test_the_order_of_urgency_is_kept_even_where_a_later_one_would_fit():
-    assert rounds_of([4, 9, 4]) == [[0], [1], [2]]
-
-
-def test_a_map_above_the_budget_is_alone():
-    assert rounds_of([1, 11, 1]) == [[0], [1], [2]]
-
-
-def test_a_round_has_a_limit_of_partitions():
-    assert rounds_of([0] * 5, most=2) == [[0, 1], [2, 3], [4]]
+@pytest.mark.parametrize(
+    ("sizes", "most", "rounds"),
+    [
+        pytest.param([], 9, [], id="no partitions"),
+        pytest.param([4, 6, 1], 9, [[0, 1], [2]], id="up to exactly the budget"),
+        pytest.param([4, 9, 4], 9, [[0], [1], [2]], id="urgency, though a later one would fit"),
+        pytest.param([1, 11, 1], 9, [[0], [1], [2]], id="a map above the budget"),
+        pytest.param([0] * 5, 2, [[0, 1], [2, 3], [4]], id="a limit of partitions"),
+    ],
+)
+def test_rounds_are_filled_in_the_order_of_urgency(sizes, most, rounds):
+    assert rounds_of(sizes, most=most) == rounds
 
 
 def test_a_round_fits_on_the_disk():
@@ -272,17 +259,17 @@ def test_keys_are_dealt_into_buckets_that_fit_a_task_and_use_all_slots():
     assert [buckets(256 * MIB), buckets(256 * MIB + 1), buckets(3200 * MIB)] == [8, 9, 100]
 
 
-def test_a_map_has_at_most_one_entry_for_each_offset():
-    assert estimate_map_bytes(offset_span=80, dirty_bytes=10**9, capacity=None) == 80 * 24 + 10
-
-
-def test_offsets_with_gaps_of_billions_do_not_make_a_big_map():
-    estimate = estimate_map_bytes(offset_span=2**62, dirty_bytes=16_000, capacity=None)
-    assert estimate == 1000 * MAP_ENTRY_BYTES + 125
-
-
-def test_a_capacity_bounds_the_keys_but_not_the_bitmap():
-    assert estimate_map_bytes(offset_span=800, dirty_bytes=10**9, capacity=10) == 240 + 100
+@pytest.mark.parametrize(
+    ("offset_span", "dirty_bytes", "capacity", "expected"),
+    [
+        pytest.param(80, 10**9, None, 80 * 24 + 10, id="an entry for each offset at most"),
+        pytest.param(2**62, 16_000, None, 1000 * MAP_ENTRY_BYTES + 125, id="gaps of billions"),
+        pytest.param(800, 10**9, 10, 240 + 100, id="a capacity bounds keys, not the bitmap"),
+    ],
+)
+def test_a_map_is_as_large_as_its_keys(offset_span, dirty_bytes, capacity, expected):
+    found = estimate_map_bytes(offset_span=offset_span, dirty_bytes=dirty_bytes, capacity=capacity)
+    assert found == expected
 
 
 def test_units_are_a_third_of_a_slots_share_within_bounds():

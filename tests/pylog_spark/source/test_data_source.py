@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 import pytest
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkAttributeError, PySparkException
+from pyspark.errors import AnalysisException, PySparkAttributeError
 from pyspark.sql import functions as sf
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import (
@@ -23,18 +21,12 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.udtf import AnalyzeResult
 
-from pylog_spark.engines.session_facts import is_connect
 from pylog_spark.source import register
 from pylog_spark.source.reader import KafkaLogReader
-from storage_core.commit import DeleteFile, SyncDirectory
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition
-from tests.kit.golden_cleaning import prepare
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
-from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
-from tests.pylog_spark.source.test_reads_during_commits import one_group, steps_of
-from tests.storage_core.maintenance.compaction.hand_made import cleaning
 
 pytestmark = pytest.mark.spark
 
@@ -78,19 +70,6 @@ def test_the_columns_are_those_of_sparks_own_kafka_source(read):
     assert read(includeHeaders="true").schema == StructType([*KAFKA_COLUMNS, HEADERS])
 
 
-@pytest.mark.thorough
-@pytest.mark.item("RD-08")
-def test_a_committed_read_is_what_a_consumer_got(read):
-    frame = read(
-        subscribePattern="[^_].*",
-        includeHeaders="true",
-        **{"kafka.isolation.level": "read_committed"},
-    )
-    # Milliseconds as a number: Python's own datetimes would be in the session's time zone.
-    rows = [row.asDict(recursive=True) for row in frame.collect()]
-    assert as_consumed(rows) == consumed_from("broker-dir")
-
-
 def test_chosen_columns_are_the_only_ones(read):
     frame = read(subscribe="events", columns="offset,partition")
     assert frame.columns == ["offset", "partition"]
@@ -119,17 +98,6 @@ def test_a_range_without_records_is_an_empty_frame(read):
     same = '{"events":{"0":300}}'
     frame = read(assign='{"events":[0]}', startingOffsets=same, endingOffsets=same)
     assert frame.count() == 0
-
-
-@pytest.mark.thorough
-def test_small_partitions_share_a_task_and_large_ones_are_cut(read):
-    def tasks(**options: str) -> int:
-        frame = read(subscribe="events,compacted", **options)
-        return frame.select(sf.spark_partition_id()).distinct().count()
-
-    assert tasks() == 1
-    assert 4 <= tasks(minPartitions="4") <= 8
-    assert tasks(maxPartitionBytes="12k") > 8
 
 
 def test_a_session_says_how_much_a_task_reads_when_the_format_is_registered(spark, read, root):
@@ -188,37 +156,6 @@ def test_registering_twice_changes_nothing(spark, read):
 def test_a_wrong_option_is_said_in_sparks_error(read, options, said: str):
     with pytest.raises(AnalysisException, match=said.replace("?", r"\?")):
         read(**options).count()
-
-
-@pytest.mark.thorough
-def test_a_frame_has_the_rows_before_or_after_a_commit_at_any_point_of_it(spark, tmp_path):
-    register(spark)
-    directory = one_group(tmp_path / "t-0")
-    plan = prepare(directory, cleaning()).commit_of()
-    read = spark.read.format("kafka-log").option("columns", "offset")
-    first = read.load(str(tmp_path))
-    assert first.count() == 40
-    points = {
-        number
-        for number, step in enumerate(plan.operations)
-        if isinstance(step, SyncDirectory | DeleteFile)
-    }
-    counts = [
-        read.load(str(tmp_path)).count() for number in steps_of(plan, directory) if number in points
-    ]
-    assert counts == sorted(counts, reverse=True)
-    assert set(counts) == {40, 8}
-    # A frame keeps the plan that it was first used with; PySpark 4.0 plans each action anew, and a
-    # server of Spark Connect those whose plans it does not remember.
-    try:
-        assert first.count() == 8
-    except (PySparkException, Py4JJavaError) as error:
-        said = str(error)
-    else:
-        said = ""
-    if not is_connect(spark):
-        assert bool(said) == (pyspark.__version__ >= "4.1")
-    assert not said or "ChangedWhileReadError" in said
 
 
 def test_a_frame_refuses_a_log_whose_middle_is_missing(spark, tmp_path):

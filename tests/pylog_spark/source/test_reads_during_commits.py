@@ -337,10 +337,3 @@ def test_a_deletion_that_was_cut_short_loses_nothing(gapped):
         log = gapped / log_file(base)
         log.rename(f"{log}.deleted")
     assert offsets_of(gapped) == list(range(10, 30))
-
-
-def test_a_golden_log_whose_middle_segment_is_missing_is_refused(tmp_path):
-    directory = Golden("recover-middle-segment-missing-none-s400").unpack(tmp_path)
-    with pytest.raises(MissingSegmentError):
-        offsets_of(directory)
-    assert offsets_of(directory, failOnDataLoss="false")
