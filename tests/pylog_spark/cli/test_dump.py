@@ -163,7 +163,7 @@ def test_what_stands_first_is_told_of_several_bad_batches(pylog, tmp_path: Path)
     """Batches are opened in several steps; the second of these fails in an earlier one."""
     bad_count, bad_codec = damage.with_lying_count(GOOD, 2**31 - 1), damage.with_codec(GOOD, 6)
     (tmp_path / LOG).write_bytes(GOOD + bad_count + GOOD + bad_codec)
-    lines = pylog.rows("dump", tmp_path / LOG)
+    lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
     assert [line["type"] for line in lines] == ["batch", "record", "batch", "error"]
     assert lines[-1]["position"] == len(GOOD)
 
@@ -276,7 +276,7 @@ def test_of_a_batch_with_bytes_left_over_the_records_are_shown_that_kafka_hands_
 ):
     batch = damage.with_trailing_bytes(dataclasses.replace(TWO, codec=codec))
     (tmp_path / LOG).write_bytes(GOOD + batch)
-    lines = pylog.rows("dump", tmp_path / LOG)
+    lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
     assert [line["type"] for line in lines] == ["batch", "record", *kinds]
 
 
@@ -285,7 +285,7 @@ def test_a_message_set_that_cannot_be_opened_is_an_error_and_no_batch(pylog, tmp
     """Its first offset lies inside."""
     message = LegacyMessage(offset=5, value=b"not compressed", attributes=int(codec))
     (tmp_path / LOG).write_bytes(GOOD + encode_message(message))
-    lines = pylog.rows("dump", tmp_path / LOG)
+    lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
     assert [line["type"] for line in lines] == ["batch", "record", "error"]
     assert lines[-1]["position"] == len(GOOD)
 

@@ -172,7 +172,7 @@ def test_an_old_version_before_damage_is_not_called_the_newest(pylog, tmp_path):
     assert "the newest that was read" in result.stdout
     assert "no version is missing" not in result.stdout
     assert str(log) in result.stdout
-    (told,) = pylog.rows(*words, kind="history")
+    (told,) = lines_of(pylog(*words, "--output", "json"), "history")
     assert (told["is_whole"], told["end_offset"]) == (False, 2)
     assert "newer versions may be there" in told["sentence"]
     nowhere = " ".join(pylog(*words[:-1], "nobody").stdout.split())
