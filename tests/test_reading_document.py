@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import functions as sf
 
 from pylog_spark.source.stream import HAS_LIMITS
-from tests.kit.builders import BatchSpec, RecordSpec, some_batches
-from tests.kit.directories import SegmentSpec, sync_partition, write_partition
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.directories import SegmentSpec, plain_segment, sync_partition, write_partition
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "reading.md"
 # What the document says to need PySpark 4.2.
@@ -40,7 +40,7 @@ def write_logs(root: Path, values: list[tuple[bytes, bytes | None]]) -> None:
 def write_guide_logs(root: Path, count: int) -> None:
     """Write the topics of Spark's guide, with so many records in each partition that it names."""
     for name in ("topic1-0", "topic1-1", "topic2-0"):
-        spec = SegmentSpec(base_offset=0, batches=some_batches(count=count))
+        spec = plain_segment(0, count)
         sync_partition(root / name, [spec])
 
 

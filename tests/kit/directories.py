@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import crc32c
 import numpy as np
@@ -37,6 +37,7 @@ from storage_core.formats.producer_snapshot import (
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
 )
+from tests.kit.builders import some_batches
 from tests.kit.legacy import AnyBatch, encode_any
 
 DEFAULT_INDEX_INTERVAL_BYTES: Final = 4096
@@ -79,6 +80,12 @@ class SegmentSpec:
     modified_ms: int | None = None  # modification time of its files; None leaves it to the clock
     # Entries of the producer snapshot at its base offset; None for no snapshot
     producers: Sequence[ProducerSpec] | None = None
+
+
+def plain_segment(base_offset: int, count: int, **fields: Any) -> SegmentSpec:
+    """Return a segment of so many plain batches with a record each."""
+    batches = some_batches(count=count, base_offset=base_offset)
+    return SegmentSpec(base_offset=base_offset, batches=batches, **fields)
 
 
 def write_partition(

@@ -30,7 +30,7 @@ from tests.kit.builders import (
     some_batches,
 )
 from tests.kit.compare import read_tree
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.golden_data import GOLDEN, Golden, Side, goldens, unpack_archive
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry, encode_message
 from tests.kit.program import lines_of, run_to_end
@@ -230,13 +230,7 @@ BAD_BATCHES = {
 def test_bad_bytes_end_their_file_with_an_error_and_the_next_file_goes_on(
     pylog, tmp_path: Path, batch: bytes
 ):
-    directory = write_partition(
-        tmp_path / "orders-0",
-        [
-            SegmentSpec(base_offset=0, batches=some_batches(count=3)),
-            SegmentSpec(base_offset=9, batches=some_batches(count=1, base_offset=9)),
-        ],
-    )
+    directory = write_partition(tmp_path / "orders-0", [plain_segment(0, 3), plain_segment(9, 1)])
     log = directory / LOG
     where = log.stat().st_size
     log.write_bytes(log.read_bytes() + batch + GOOD)
@@ -504,10 +498,7 @@ def test_what_is_bad_is_counted_on_standard_error_with_the_first_place(pylog, tm
 
 
 def test_a_file_that_vanishes_ends_its_own_lines_only(pylog, tmp_path, monkeypatch):
-    directory = write_partition(
-        tmp_path / "t-0",
-        [SegmentSpec(base_offset=n, batches=some_batches(count=2, base_offset=n)) for n in (0, 2)],
-    )
+    directory = write_partition(tmp_path / "t-0", [plain_segment(n, 2) for n in (0, 2)])
     last = "00000000000000000002.log"
     original = dump_files.dump_segment
 
@@ -529,9 +520,7 @@ def test_a_file_that_vanishes_ends_its_own_lines_only(pylog, tmp_path, monkeypat
 
 def test_a_directory_in_the_middle_of_a_swap_is_dumped_as_a_load_would_leave_it(pylog, tmp_path):
     directory = tmp_path / "t-0"
-    specs = [
-        SegmentSpec(base_offset=n, batches=some_batches(count=2, base_offset=n)) for n in (0, 2, 4)
-    ]
+    specs = [plain_segment(n, 2) for n in (0, 2, 4)]
     write_partition(directory, specs)
     swap = write_partition(
         tmp_path / "new-0",

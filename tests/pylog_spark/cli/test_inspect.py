@@ -12,7 +12,7 @@ import pytest
 from pylog_spark.exit_code import ExitCode
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.legacy import LegacyMessage, LegacySet
 from tests.kit.program import lines_of
 
@@ -25,7 +25,7 @@ def write_orders(root: Path, number: int = 0) -> Path:
         root / f"orders-{number}",
         [
             SegmentSpec(base_offset=0, batches=batches),
-            SegmentSpec(base_offset=20, batches=some_batches(count=1, base_offset=20)),
+            plain_segment(20, 1),
         ],
     )
 

@@ -10,7 +10,7 @@ from pylog_spark.exit_code import ExitCode
 from tests.kit import damage
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, some_batches
 from tests.kit.compare import compare_partitions, read_tree
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.golden_cleaning import exactness_of, expected_numbers
 from tests.kit.golden_data import Golden, Side
 
@@ -73,7 +73,7 @@ def dirty_partition(folder: Path) -> Path:
         folder / "orders-0",
         [
             SegmentSpec(base_offset=0, batches=some_batches(count=5, records=4)),
-            SegmentSpec(base_offset=20, batches=some_batches(count=1, base_offset=20)),
+            plain_segment(20, 1),
         ],
     )
 

@@ -12,7 +12,7 @@ from storage_core.catalog.roles import Role
 from tests.bench.bench_scale import plan_once
 from tests.bench.synthetic_catalogue import NOW_MS, write_inventory
 from tests.kit.builders import some_batches
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.golden_data import Golden
 
 pytestmark = pytest.mark.spark
@@ -80,10 +80,7 @@ def test_a_local_mirror_is_surveyed_without_opening_a_file(spark, tmp_path):
 def test_a_partition_in_the_middle_of_a_swap_is_surveyed_as_a_load_would_leave_it(spark, tmp_path):
     for name in ("a-0", "b-0"):
         bases = range(0, 8, 2)
-        segments = [
-            SegmentSpec(base_offset=base, batches=some_batches(count=2, base_offset=base))
-            for base in bases
-        ]
+        segments = [plain_segment(base, 2) for base in bases]
         write_partition(tmp_path / name, segments)
     swap = write_partition(
         tmp_path / "new", [SegmentSpec(base_offset=0, batches=some_batches(count=1, base_offset=3))]

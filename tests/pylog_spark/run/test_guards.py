@@ -14,8 +14,7 @@ from storage_core.config import CleanerConfig
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE
 from storage_core.roots.open_root import LogRoot
-from tests.kit.builders import some_batches
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import plain_segment, write_partition
 
 META = "version=1\nnode.id={node}\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n"
 
@@ -188,10 +187,7 @@ def test_a_root_that_is_named_by_a_way_up_has_a_location_without(tmp_path, monke
 
 
 def test_a_partitions_directory_is_refused_as_a_root_and_its_log_directory_named(tmp_path):
-    partition = write_partition(
-        tmp_path / "log s" / "or-ders-3",
-        [SegmentSpec(base_offset=0, batches=some_batches(count=1))],
-    )
+    partition = write_partition(tmp_path / "log s" / "or-ders-3", [plain_segment(0, 1)])
     with pytest.raises(ConfigError) as refused:
         check(partition)
     assert str(refused.value).endswith(f"'{tmp_path / 'log s'}' --topics or-ders")

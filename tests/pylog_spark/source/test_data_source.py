@@ -24,7 +24,7 @@ from pyspark.sql.udtf import AnalyzeResult
 from pylog_spark.source import register
 from pylog_spark.source.reader import KafkaLogReader
 from tests.kit.builders import some_batches
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
 
@@ -261,7 +261,7 @@ def test_spark_still_gives_a_function_to_one_task_and_fixes_its_columns(spark):
 
 def test_create_table_is_refused_with_what_to_do(spark, tmp_path):
     register(spark)
-    write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=some_batches(count=1))])
+    write_partition(tmp_path / "t-0", [plain_segment(0, 1)])
     with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE logs USING `kafka-log` OPTIONS (path '{tmp_path}')")
 

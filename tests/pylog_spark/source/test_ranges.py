@@ -26,7 +26,7 @@ from tests.kit.builders import (
     some_batches,
 )
 from tests.kit.compare import read_tree
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.golden_data import GOLDEN, Golden
 from tests.kit.transaction_logs import TransactionLog, transaction_logs
 
@@ -60,9 +60,7 @@ def root(tmp_path: Path) -> Path:
                 ),
             ],
         )
-    write_partition(
-        tmp_path / "other-0", [SegmentSpec(base_offset=0, batches=some_batches(count=3))]
-    )
+    write_partition(tmp_path / "other-0", [plain_segment(0, 3)])
     return tmp_path
 
 

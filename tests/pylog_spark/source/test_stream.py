@@ -29,8 +29,8 @@ from storage_core.errors import (
 )
 from storage_core.filenames import LOG_START_FILE, TopicPartition
 from storage_core.reading import planning as following
-from tests.kit.builders import SOME_TIME_MS, some_batches
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.builders import SOME_TIME_MS
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.golden_cleaning import prepare
 from tests.kit.transaction_logs import TransactionLog, transaction_logs
 from tests.pylog_spark.source.test_reads_during_commits import one_group, steps_of
@@ -87,14 +87,6 @@ class Stream:
         raise AssertionError("the stream does not come to an end")
 
 
-def segment(base_offset: int, count: int, **fields: Any) -> SegmentSpec:
-    return SegmentSpec(
-        base_offset=base_offset,
-        batches=some_batches(count=count, base_offset=base_offset),
-        **fields,
-    )
-
-
 def make_old(directory: Path) -> None:
     """Let the files of a partition have come an hour ago."""
     for path in directory.iterdir():
@@ -105,14 +97,14 @@ def make_old(directory: Path) -> None:
 @pytest.fixture
 def orders(tmp_path: Path) -> Path:
     """A partition with offsets 0 to 9, alone in its log directory."""
-    return write_partition(tmp_path / "kafka" / "orders-0", [segment(0, 10)])
+    return write_partition(tmp_path / "kafka" / "orders-0", [plain_segment(0, 10)])
 
 
 def test_a_stream_begins_at_the_end_unless_told_and_reads_what_comes(orders: Path):
     stream = Stream(orders.parent)
     assert stream.trigger() == []
     assert json.loads(stream.offset) == {"orders": {"0": 10}}
-    write_partition(orders, [segment(0, 15)])
+    write_partition(orders, [plain_segment(0, 15)])
     assert stream.trigger() == list(range(10, 15))
     before = stream.offset
     assert stream.trigger() == []
@@ -185,7 +177,7 @@ def test_a_trigger_that_was_killed_is_done_again_with_the_same_records(orders: P
     stream = Stream(orders.parent, **EARLIEST)
     tasks, end = stream.plan()
     first = stream.read(tasks)
-    write_partition(orders, [segment(0, 10), segment(10, 7)])
+    write_partition(orders, [plain_segment(0, 10), plain_segment(10, 7)])
     stream.restart()
     assert stream.read(stream.tasks(end)) == first
     stream.offset = end
@@ -202,7 +194,7 @@ def test_a_new_partition_is_read_from_its_start(orders: Path):
     assert stream.trigger() == []
     (orders.parent / "orders-1").mkdir()
     assert stream.trigger() == []
-    write_partition(orders.parent / "orders-1", [segment(0, 3)])
+    write_partition(orders.parent / "orders-1", [plain_segment(0, 3)])
     assert stream.trigger() == [0, 1, 2]
     assert json.loads(stream.offset) == {"orders": {"0": 10, "1": 3}}
 
@@ -210,7 +202,7 @@ def test_a_new_partition_is_read_from_its_start(orders: Path):
 def test_a_new_partition_without_its_first_records_is_a_loss(orders: Path):
     stream = Stream(orders.parent)
     stream.trigger()
-    write_partition(orders.parent / "orders-1", [segment(5, 3)])
+    write_partition(orders.parent / "orders-1", [plain_segment(5, 3)])
     with pytest.raises(OffsetOutOfRangeError, match="orders-1: offset 0 is out of range"):
         stream.trigger()
     stream.restart(failOnDataLoss="false")
@@ -220,7 +212,7 @@ def test_a_new_partition_without_its_first_records_is_a_loss(orders: Path):
 def test_a_log_start_that_went_beyond_what_was_read_is_a_loss(orders: Path):
     stream = Stream(orders.parent, **EARLIEST)
     assert len(stream.trigger()) == 10
-    write_partition(orders, [segment(0, 30)])
+    write_partition(orders, [plain_segment(0, 30)])
     (orders.parent / LOG_START_FILE).write_text("0\n1\norders 0 20\n")
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 10 is out of range; .* 20 up to"):
         stream.trigger()
@@ -233,7 +225,7 @@ def test_a_log_start_that_went_beyond_what_was_read_is_a_loss(orders: Path):
 def test_what_is_gone_is_a_loss_and_never_read_twice(
     orders: Path, what: str, choice: dict[str, str]
 ):
-    write_partition(orders.parent / "other-0", [segment(0, 1)])
+    write_partition(orders.parent / "other-0", [plain_segment(0, 1)])
     stream = Stream(orders.parent, **EARLIEST, **choice)
     assert len(stream.trigger()) == 11
     kept = shutil.copytree(orders, orders.parent.parent / "kept")
@@ -241,7 +233,7 @@ def test_what_is_gone_is_a_loss_and_never_read_twice(
     if what != "directory":
         orders.mkdir()
     if what == "records":
-        write_partition(orders, [segment(0, 4)])
+        write_partition(orders, [plain_segment(0, 4)])
     expected = OffsetOutOfRangeError if what == "records" else PartitionNotFoundError
     with pytest.raises(expected, match="orders-0"):
         stream.trigger()
@@ -250,7 +242,7 @@ def test_what_is_gone_is_a_loss_and_never_read_twice(
     shutil.rmtree(orders, ignore_errors=True)
     shutil.copytree(kept, orders)
     assert stream.trigger() == []
-    write_partition(orders, [segment(0, 12)])
+    write_partition(orders, [plain_segment(0, 12)])
     assert stream.trigger() == [10, 11]
 
 
@@ -273,29 +265,29 @@ def test_a_segment_that_came_before_the_rest_of_the_one_before_it_is_waited_for(
     """Copies bring several files at a time; after a quarter of an hour it is a loss."""
     stream = Stream(orders.parent, **EARLIEST)
     assert len(stream.trigger()) == 10
-    write_partition(orders, [segment(0, 10), segment(20, 5)])
+    write_partition(orders, [plain_segment(0, 10), plain_segment(20, 5)])
     assert stream.trigger() == []
-    write_partition(orders, [segment(0, 15), segment(20, 5)])
+    write_partition(orders, [plain_segment(0, 15), plain_segment(20, 5)])
     assert stream.trigger() == list(range(10, 15))
     make_old(orders)
     tasks, end = stream.plan()
     with pytest.raises(MissingSegmentError, match="offsets 15 to 19 are missing"):
         stream.read(tasks)
     # The rest comes: the same trigger is done again, and whole.
-    write_partition(orders, [segment(0, 20), segment(20, 5)])
+    write_partition(orders, [plain_segment(0, 20), plain_segment(20, 5)])
     stream.restart()
     assert [row["offset"] for row in stream.read(stream.tasks(end))] == list(range(15, 25))
 
 
 def test_a_hole_that_the_cleaner_made_is_not_waited_for(orders: Path):
     stream = Stream(orders.parent, **EARLIEST)
-    write_partition(orders, [segment(0, 10), segment(20, 5)])
+    write_partition(orders, [plain_segment(0, 10), plain_segment(20, 5)])
     (orders.parent / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 20\n")
     assert stream.trigger() == [*range(10), *range(20, 25)]
 
 
 def test_a_hole_behind_the_stream_is_not_waited_for(orders: Path):
-    write_partition(orders, [segment(0, 10), segment(20, 5)])
+    write_partition(orders, [plain_segment(0, 10), plain_segment(20, 5)])
     stream = Stream(orders.parent, startingOffsets='{"orders":{"0":20}}')
     assert stream.trigger() == list(range(20, 25))
 
@@ -303,9 +295,9 @@ def test_a_hole_behind_the_stream_is_not_waited_for(orders: Path):
 @pytest.mark.parametrize("most", [1, 7, 1000])
 def test_a_trigger_reads_so_many_offsets(tmp_path: Path, most: int):
     """In shares by how much of each partition there is, and one at least."""
-    write_partition(tmp_path / "a-0", [segment(0, 90)])
-    write_partition(tmp_path / "a-1", [segment(0, 10)])
-    write_partition(tmp_path / "b-0", [segment(3, 1)])
+    write_partition(tmp_path / "a-0", [plain_segment(0, 90)])
+    write_partition(tmp_path / "a-1", [plain_segment(0, 10)])
+    write_partition(tmp_path / "b-0", [plain_segment(3, 1)])
     stream = Stream(tmp_path, maxOffsetsPerTrigger=str(most), **EARLIEST)
     found = list(stream.triggers())
     assert sum(map(len, found)) == 101
@@ -321,7 +313,7 @@ def test_a_new_partition_has_its_share_from_its_log_start_on(orders: Path):
     options = {"maxOffsetsPerTrigger": "2", "failOnDataLoss": "false"}
     stream = Stream(orders.parent, **options)
     stream.trigger()
-    write_partition(orders.parent / "orders-1", [segment(1000, 3)])
+    write_partition(orders.parent / "orders-1", [plain_segment(1000, 3)])
     assert list(stream.triggers()) == [[1000, 1001], [1002]]
 
 
@@ -365,8 +357,8 @@ def test_available_now_ends_at_what_was_there_when_it_began(orders: Path):
     found = []
     for number, part in enumerate(stream.triggers()):
         found += part
-        write_partition(orders, [segment(0, 20 + number)])
-        write_partition(orders.parent / "orders-1", [segment(0, 2)])
+        write_partition(orders, [plain_segment(0, 20 + number)])
+        write_partition(orders.parent / "orders-1", [plain_segment(0, 2)])
     assert found == list(range(10))
     assert stream.reader.reportLatestOffset() == {"orders": {"0": 10}}
     stream.restart()
@@ -386,7 +378,7 @@ def test_files_that_a_sync_replaces_under_a_task_are_read_on(orders: Path):
     stream = Stream(orders.parent, maxPartitionBytes="100", **EARLIEST)
     tasks, end = stream.plan()
     for _ in range(2):
-        replace_by_rename(orders, [segment(0, 12)])
+        replace_by_rename(orders, [plain_segment(0, 12)])
         rows = stream.read(tasks)
         assert [row["offset"] for row in rows] == list(range(10))
     stream.offset = end
@@ -394,7 +386,7 @@ def test_files_that_a_sync_replaces_under_a_task_are_read_on(orders: Path):
 
 
 def test_files_that_are_replaced_while_a_task_is_within_them_are_read_on(orders: Path):
-    segments = [segment(0, 10), segment(10, 10), segment(20, 10)]
+    segments = [plain_segment(0, 10), plain_segment(10, 10), plain_segment(20, 10)]
     write_partition(orders, segments)
     stream = Stream(orders.parent, **EARLIEST)
     tasks, _ = stream.plan()

@@ -14,8 +14,7 @@ import pytest
 from pylog_spark.source import register
 from pylog_spark.source.stream import HAS_LIMITS
 from tests.jobs.spark_programs import REPOSITORY, environment
-from tests.kit.builders import some_batches
-from tests.kit.directories import SegmentSpec, sync_partition, write_partition
+from tests.kit.directories import plain_segment, sync_partition, write_partition
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.source.stream_program import copy_stream
 
@@ -26,7 +25,7 @@ LONGEST_SECONDS = 240
 
 def write_orders(root: Path, count: int) -> None:
     for number in (0, 1):
-        spec = SegmentSpec(base_offset=0, batches=some_batches(count=count))
+        spec = plain_segment(0, count)
         sync_partition(root / f"orders-{number}", [spec])
 
 
@@ -93,10 +92,7 @@ def test_a_golden_directory_streams_as_it_reads(spark, tmp_path):
 @pytest.mark.thorough
 def test_a_loss_ends_the_query_with_what_to_do(spark, tmp_path):
     register(spark)
-    write_partition(
-        tmp_path / "kafka" / "orders-0",
-        [SegmentSpec(base_offset=5, batches=some_batches(count=3, base_offset=5))],
-    )
+    write_partition(tmp_path / "kafka" / "orders-0", [plain_segment(5, 3)])
     query = copy_stream(spark, tmp_path / "kafka", tmp_path, startingOffsets='{"orders":{"0":2}}')
     with pytest.raises(
         Exception, match="orders-0: offset 2 is out of range; the log has offsets 5"

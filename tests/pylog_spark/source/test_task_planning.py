@@ -22,7 +22,7 @@ from storage_core.log.batch_search import ListedSegment, find_cut_offsets
 from storage_core.reading.ranges import ReadRange, read_range
 from storage_core.store import LocalStore
 from tests.kit.builders import SOME_TIME_MS, segment_bytes, some_batches
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.golden_data import GOLDEN, Golden, unpack_archive
 from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
 
@@ -96,9 +96,7 @@ def test_records_are_the_same_however_they_are_packed_and_cut(
 
 def test_a_task_has_many_small_partitions(tmp_path: Path):
     for number in range(300):
-        write_partition(
-            tmp_path / f"t-{number}", [SegmentSpec(base_offset=0, batches=some_batches(count=1))]
-        )
+        write_partition(tmp_path / f"t-{number}", [plain_segment(0, 1)])
     tasks = tasks_of(tmp_path)
     assert len(tasks) == 3  # of 128 MiB, where to open one counts as 1 MiB
     assert sum(map(len, tasks)) == 300
@@ -139,10 +137,7 @@ def test_a_task_has_no_more_records_than_is_said(broker: Path):
 
 
 def test_absurdly_small_tasks_of_an_absurd_log_are_refused(tmp_path: Path):
-    segments = [
-        SegmentSpec(base_offset=base, batches=some_batches(count=1, base_offset=base))
-        for base in (0, 1 << 40)
-    ]
+    segments = [plain_segment(base, 1) for base in (0, 1 << 40)]
     write_partition(tmp_path / "t-0", segments)
     with pytest.raises(ConfigError, match="more than 1,000,000 ranges"):
         tasks_of(tmp_path, maxRecordsPerPartition="10")
@@ -200,7 +195,7 @@ def test_traces_of_compaction_in_another_piece_explain_a_gap(tmp_path: Path):
     del thinned[3]
     segments = [
         SegmentSpec(base_offset=0, batches=thinned),
-        SegmentSpec(base_offset=300, batches=some_batches(count=3, base_offset=300)),
+        plain_segment(300, 3),
     ]
     write_partition(tmp_path / "t-0", segments, index_interval_bytes=1)
     expected = [*range(6), *range(8, 200), *range(300, 303)]
@@ -211,7 +206,7 @@ def test_traces_of_compaction_in_another_piece_explain_a_gap(tmp_path: Path):
 def test_a_gap_without_such_traces_is_refused_from_a_piece_too(tmp_path: Path):
     segments = [
         SegmentSpec(base_offset=0, batches=some_batches(count=100, records=2)),
-        SegmentSpec(base_offset=300, batches=some_batches(count=3, base_offset=300)),
+        plain_segment(300, 3),
     ]
     write_partition(tmp_path / "t-0", segments, index_interval_bytes=1)
     for size in ("500", "1g"):

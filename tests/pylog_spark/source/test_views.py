@@ -17,7 +17,7 @@ from storage_core.filenames import snapshot_file
 from storage_core.kafka_log import open_logs
 from storage_core.reading.ranges import BATCH_TYPES
 from tests.kit.builders import SOME_TIME_MS, some_batches
-from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
+from tests.kit.directories import ProducerSpec, SegmentSpec, plain_segment, write_partition
 from tests.kit.file_damage import flip
 from tests.kit.golden_data import Golden
 from tests.kit.program import lines_of
@@ -155,7 +155,7 @@ def test_zeros_at_the_end_of_a_preallocated_index_are_no_entries(tmp_path):
 
 
 def test_an_index_may_begin_with_the_first_offset_of_its_segment(tmp_path):
-    one = [SegmentSpec(base_offset=7, batches=some_batches(count=1, base_offset=7))]
+    one = [plain_segment(7, 1)]
     (row,) = rows_of(write_partition(tmp_path / "t-0", one), "indexes")
     assert row["file"].endswith(".timeindex")
     assert as_ms(row, "timestamp")["timestamp"] == SOME_TIME_MS
@@ -230,7 +230,7 @@ def test_damage_is_an_error_with_its_file_or_a_row_with_its_error(tmp_path):
     directory = write_partition(
         tmp_path / "t-0",
         [
-            SegmentSpec(base_offset=0, batches=some_batches(count=3)),
+            plain_segment(0, 3),
             SegmentSpec(
                 base_offset=3,
                 batches=some_batches(count=3, base_offset=3),
