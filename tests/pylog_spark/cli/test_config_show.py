@@ -3,9 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from pylog_spark.exit_code import ExitCode
 from pylog_spark.options import TUNING_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.log_config import TOPIC_KEYS
@@ -32,19 +29,3 @@ def test_origins_are_shown_on_demand(pylog, tmp_path: Path):
     table = pylog(*arguments, "--origin", "--wide").stdout
     assert str(file) in table
     assert "a segment is closed at this age" in table
-
-
-def test_an_unknown_key_names_the_nearest(pylog):
-    result = pylog("config", "show", "--set", "retention.mss=1")
-    assert result.exit_code == ExitCode.USAGE
-    assert result.stderr == "pylog: retention.mss=1: unknown key; did you mean retention.ms?\n"
-
-
-@pytest.mark.parametrize("content", ["\nper_disk: !!int x", "\na: &a [*a]"])
-def test_a_malformed_file_of_options_is_wrong_usage_that_names_its_line(pylog, tmp_path, content):
-    path = tmp_path / "options.yaml"
-    path.write_text(content)
-    result = pylog("compact", tmp_path, "--config", path)
-    assert result.exit_code == 2
-    assert f"{path}: is no YAML: line 2, column " in "".join(result.stderr.splitlines())
-    assert "bug" not in result.stderr

@@ -209,13 +209,6 @@ def test_a_broken_checkpoint_is_said_and_the_partitions_are_shown(pylog, tmp_pat
     assert (row["error"], row["log_end_offset"]) == (None, 21)
 
 
-def test_a_root_that_is_not_there_is_said(pylog, tmp_path: Path):
-    result = pylog("inspect", tmp_path / "nowhere")
-    assert result.exit_code in {ExitCode.USAGE, ExitCode.FAILED}
-    assert "nowhere" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
 def test_names_cannot_steer_the_terminal(pylog, tmp_path: Path):
     (tmp_path / "\x1b[31mred").mkdir()
     result = pylog("inspect", tmp_path)

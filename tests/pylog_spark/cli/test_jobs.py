@@ -71,9 +71,11 @@ def test_wrong_usage_and_guards_have_their_status(pylog, root, tmp_path, change,
     assert said in " ".join(result.stderr.split())
 
 
-def test_a_root_that_is_not_there_is_wrong_usage(pylog, tmp_path: Path):
-    result = pylog("compact", tmp_path / "nowhere", "--role", "broker")
+@pytest.mark.parametrize("command", ["compact", "verify", "inspect"])
+def test_a_root_that_is_not_there_is_wrong_usage(pylog, tmp_path: Path, command: str):
+    result = pylog(command, tmp_path / "nowhere", "--role", "broker")
     assert result.exit_code == ExitCode.USAGE
+    assert result.stderr.count("\n") == 1
     assert "no such directory" in result.stderr
 
 

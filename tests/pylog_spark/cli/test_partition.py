@@ -181,35 +181,6 @@ def test_a_directory_that_is_not_there_is_refused(pylog, tmp_path: Path):
 
 
 GOOD = encode_batch(BatchSpec(records=(RecordSpec(key=b"k", value=b"v"),)))
-BAD_BATCHES = {
-    "truncated": damage.truncated(GOOD, len(GOOD) - 1),
-    "lying length": damage.with_lying_length(GOOD, 1),
-    "lying record count": damage.with_lying_count(GOOD, 1000),
-    "unknown codec": damage.with_codec(GOOD, 6),
-    "wrong CRC": damage.with_wrong_crc(GOOD),
-    "bytes after the last record": damage.with_trailing_bytes(
-        BatchSpec(records=(RecordSpec(key=b"k"),))
-    ),
-    **{bad.value: damage.bad_record(bad) for bad in damage.BadRecord},
-}
-
-
-@pytest.mark.parametrize("batch", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-def test_bad_bytes_are_named_by_file_and_position_and_touch_nothing(
-    pylog, tmp_path: Path, batch: bytes
-):
-    directory = dirty_partition(tmp_path)
-    log = directory / "00000000000000000000.log"
-    good_bytes = log.stat().st_size
-    log.write_bytes(log.read_bytes() + batch)
-    before = read_tree(directory)
-    result = pylog("partition", "clean", directory, "--now-ms", 1, *COMPACT)
-    assert result.exit_code == ExitCode.PARTLY_FAILED
-    assert result.stderr.count("\n") == 1
-    assert f"{log.name}: position {good_bytes}" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
-    assert read_tree(directory) == before
 
 
 @pytest.mark.item("FLT-12")
@@ -220,8 +191,10 @@ def test_a_batch_larger_than_its_file_is_named_with_partition_segment_position_a
     log = directory / "00000000000000000000.log"
     good_bytes = log.stat().st_size
     log.write_bytes(log.read_bytes() + damage.with_lying_length(GOOD, 2**31 - 1))
+    before = read_tree(directory)
     result = pylog("partition", "clean", directory, "--now-ms", 1, *COMPACT)
-    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert (result.exit_code, result.stdout) == (ExitCode.PARTLY_FAILED, "")
+    assert read_tree(directory) == before
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"pylog: {directory}: {log.name}: position {good_bytes}: ")
     assert "2147483659 bytes" in line

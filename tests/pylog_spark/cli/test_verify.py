@@ -42,9 +42,3 @@ def test_the_worst_is_listed_and_what_is_harmless_counted(spark, pylog, root):
 def test_fail_on_says_what_counts(spark, pylog, root, fail_on, status):
     root.change(root.file(20), -1, b"\x55")
     assert pylog("verify", root.path, *CLOCK, "--fail-on", fail_on).exit_code == status
-
-
-def test_what_is_no_directory_is_wrong_usage_and_starts_no_session(pylog, tmp_path):
-    result = pylog("verify", tmp_path / "no-such")
-    assert result.exit_code == ExitCode.USAGE
-    assert "no such directory" in result.stderr

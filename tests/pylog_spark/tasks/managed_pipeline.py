@@ -19,8 +19,7 @@ from pylog_spark.rows import row_reader, row_writer
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.observe import Step, observe_partition
-from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core.catalog.topic_catalog import TopicCatalog
+from pylog_spark.tasks.run_context import WriteContext
 from storage_core.config import CleanerConfig
 from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot
@@ -28,7 +27,7 @@ from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import ObjectStore
 from storage_core.store.generations import list_partitions
 from tests.pylog_spark.managed_roots import ManagedTwin
-from tests.pylog_spark.tasks.observed import observed
+from tests.pylog_spark.tasks.observed import observed, run_context
 
 
 class ManagedPipeline:
@@ -43,12 +42,11 @@ class ManagedPipeline:
         cleaner: CleanerConfig | None = None,
     ) -> None:
         self.twin = twin
-        self.run = RunContext(
+        self.run = run_context(
+            twin.location,
+            twin.origin.configs,
+            JobOptions(now_ms=now_ms, cleaner=cleaner or CleanerConfig()),
             run_id=run_id,
-            options=JobOptions(now_ms=now_ms, cleaner=cleaner or CleanerConfig()),
-            hash_key=bytes(range(16)),
-            catalogs={twin.location: TopicCatalog(explicit=twin.origin.configs)},
-            unclean_roots=frozenset(),
         )
 
     def listed(self) -> list[dict[str, Any]]:

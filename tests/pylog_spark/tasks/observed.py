@@ -1,15 +1,32 @@
-"""What an observation tells one step of a run, in this process."""
+"""What tasks of a run are told, and what an observation tells one of its steps, in this process."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from pylog_spark.operations.observation_task import ObservationContext, decode_steps, observe_steps
+from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import OBSERVED, PARTITION
 from pylog_spark.tasks.observe import Step
 from pylog_spark.tasks.run_context import RunContext
+from storage_core.catalog.topic_catalog import TopicCatalog
+
+
+def run_context(
+    location: str, configs: Mapping[str, Mapping[str, str]], options: JobOptions, **changes: Any
+) -> RunContext:
+    """Return what tasks are told of a run over one root, by the configs of its topics."""
+    context = RunContext(
+        run_id="run",
+        options=options,
+        hash_key=bytes(range(16)),
+        catalogs={location: TopicCatalog(explicit=configs)},
+        unclean_roots=frozenset(),
+    )
+    return replace(context, **changes)
 
 
 def observed(

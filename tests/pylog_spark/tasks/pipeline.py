@@ -35,9 +35,8 @@ from pylog_spark.rows import batches_of, row_reader, row_writer, schema_of, tabl
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.message import PART, cut_batches, join_messages, with_part
 from pylog_spark.tasks.observe import observe_partition
-from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.run_context import WriteContext
 from storage_core import lock_holder
-from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint import lock
 from storage_core.checkpoint.lock import LockProof, LockShare, read_boot_id
@@ -52,6 +51,7 @@ from storage_core.roots.broker import BrokerAccess
 from storage_core.roots.open_root import root_checkpoints
 from tests.pylog_spark.broker_roots import BrokerDirectory
 from tests.pylog_spark.cell_sizes import largest_cell
+from tests.pylog_spark.tasks.observed import run_context
 
 NO_LIMIT = 1 << 40
 
@@ -72,12 +72,8 @@ class Pipeline:
     ) -> None:
         self.root = root
         location = str(root.path)
-        run = RunContext(
-            run_id="run",
-            options=JobOptions(now_ms=now_ms, cleaner=cleaner or CleanerConfig()),
-            hash_key=bytes(range(16)),
-            catalogs={location: TopicCatalog(explicit=root.configs)},
-            unclean_roots=frozenset(),
+        run = run_context(
+            location, root.configs, JobOptions(now_ms=now_ms, cleaner=cleaner or CleanerConfig())
         )
         scratch = create_scratch(root.path, "run") if has_shared_scratch else None
         self.shared = None if scratch is None else str(scratch)
@@ -154,6 +150,12 @@ class Pipeline:
             )
             pairs.append((self.work(ordinal), cleaned))
         return pairs
+
+    def prepared(self) -> list[tuple[CompactionWork, CleanedPartition]]:
+        """Do both passes, and return what the commits are told."""
+        self.allow_commits()
+        merged = self.index()
+        return self.pairs(merged, self.rewrite(merged))
 
     def commit(self, pairs: Sequence[tuple[CompactionWork, CleanedPartition]]) -> list[dict]:
         return list(map(row_writer(CompactionCommit), commit_partitions(pairs, self.context)))

@@ -35,9 +35,8 @@ from pylog_spark.schemas import INGEST
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.observe import Step
-from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
+from pylog_spark.tasks.run_context import PartitionRef, WriteContext
 from storage_core.catalog.roles import Role
-from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit.claim import create_claim
@@ -53,7 +52,7 @@ from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS, FIRST_ROUNDS_MS, broker_directory
-from tests.pylog_spark.tasks.observed import observed
+from tests.pylog_spark.tasks.observed import observed, run_context
 from tests.pylog_spark.tasks.pipeline import Pipeline, proof_of
 
 NOW_MS = 1_700_000_000_000
@@ -155,16 +154,12 @@ def test_a_partition_that_fails_leaves_those_beside_it_alone(cleaning, monkeypat
         verify(store, plan)
 
     monkeypatch.setattr(commit, "verify_inputs", failing)
-    rows = cleaning.commit(cleaning.pairs(*_both_passes(cleaning)))
+    merged = cleaning.index()
+    rows = cleaning.commit(cleaning.pairs(merged, cleaning.rewrite(merged)))
     assert ordinals(rows) == list(range(PARTITIONS))
     assert [row["error"] is None for row in rows] == [True, False, True, True]
     assert rows[1]["touched"] is False
     assert read_tree(Path(victim)) == before
-
-
-def _both_passes(cleaning):
-    merged = cleaning.index()
-    return merged, cleaning.rewrite(merged)
 
 
 @pytest.fixture
@@ -193,16 +188,15 @@ def logs(tmp_path: Path) -> Path:
 
 
 def write_context(root: Path, configs, *, is_unclean: bool = False) -> WriteContext:
-    run = RunContext(
-        run_id="run",
-        options=JobOptions(
+    run = run_context(
+        str(root),
+        configs,
+        JobOptions(
             now_ms=NOW_MS,
             high_watermark=HighWatermarkSource.LOG_END,
             allow_truncate=True,
             max_truncate_bytes=1 << 30,
         ),
-        hash_key=bytes(16),
-        catalogs={str(root): TopicCatalog(explicit=configs)},
         unclean_roots=frozenset({str(root)} if is_unclean else ()),
     )
     scratch = root.parent / "scratch"

@@ -275,9 +275,7 @@ def test_a_pass_that_runs_twice_is_promoted_once(tmp_path):
 def test_a_commit_that_runs_twice_changes_nothing_and_says_the_same(tmp_path):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)
-    pipeline.allow_commits()
-    merged = pipeline.index()
-    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    pairs = pipeline.prepared()
     (first,) = pipeline.commit(pairs)
     tree = read_tree(root.path)
     (again,) = pipeline.commit(pairs)
@@ -297,9 +295,7 @@ def test_commits_that_run_at_once_make_one_commit(tmp_path):
     root = broker_directory(tmp_path / "log", [TRANSACTIONS])
     with LogDirectoryLock(root.path) as lock:
         pipeline = Pipeline(root, LATER_ROUNDS_MS, held=lock.proof)
-        pipeline.allow_commits()
-        merged = pipeline.index()
-        pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+        pairs = pipeline.prepared()
         processes = multiprocessing.get_context("fork")
         barrier, results = processes.Barrier(3, timeout=60), processes.Queue()
         attempts = [
@@ -319,9 +315,7 @@ def test_commits_that_run_at_once_make_one_commit(tmp_path):
 def test_a_late_commit_of_a_run_that_ended_changes_nothing(tmp_path):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)
-    pipeline.allow_commits()
-    merged = pipeline.index()
-    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    pairs = pipeline.prepared()
     revoke_claim(pipeline.claim(pipeline.plans[0]))
     before = read_tree(root.path)
     (row,) = pipeline.commit(pairs)
@@ -333,9 +327,7 @@ def test_a_late_commit_of_a_run_that_ended_changes_nothing(tmp_path):
 def test_an_attempt_that_cannot_read_its_claim_does_not_say_that_nothing_was_touched(tmp_path):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)
-    pipeline.allow_commits()
-    merged = pipeline.index()
-    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    pairs = pipeline.prepared()
     # What an attempt before it wrote down, on a disk that fails.
     pipeline.claim(pipeline.plans[0]).write_bytes(b"\xff\n")
     rows = [*pipeline.commit(pairs), *pipeline.clean_whole()]
@@ -350,9 +342,7 @@ def log_files(root: Path) -> list[Path]:
 def test_a_partition_that_somebody_wrote_to_is_not_committed(tmp_path):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)
-    pipeline.allow_commits()
-    merged = pipeline.index()
-    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    pairs = pipeline.prepared()
     with log_files(root.path)[-1].open("ab") as file:
         file.write(b"an append of a broker that was started meanwhile")
     before = read_tree(root.path / f"{MANY_GROUPS}-0")

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ from tests.kit.directories import (
     write_partition,
 )
 from tests.kit.hostile_names import add_hostile_names
-from tests.pylog_spark.tasks.observed import observed
+from tests.pylog_spark.tasks.observed import observed, run_context
 
 NOW = 1_700_000_000_000
 HEX = "0123456789abcdef0123456789abcdef"
@@ -240,14 +239,8 @@ def context_of(root: Path, settings: dict[str, str], **changes: Any) -> RunConte
         )
         for topic in (*CHANGES, "pointer")
     }
-    context = RunContext(
-        run_id="run",
-        options=JobOptions(now_ms=NOW),
-        hash_key=bytes(16),
-        catalogs={str(root): TopicCatalog(topics=entries)},
-        unclean_roots=frozenset(),
-    )
-    return replace(context, **changes)
+    catalogs = {str(root): TopicCatalog(topics=entries)}
+    return run_context(str(root), {}, JobOptions(now_ms=NOW), **{"catalogs": catalogs} | changes)
 
 
 def alone(step: Step, row: dict[str, Any], context: ObservationContext, checkpoints) -> dict:

@@ -35,6 +35,7 @@ from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.kit.one_partition import clean_partition
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
+from tests.pylog_spark.tasks.observed import run_context
 
 TOPIC = "clean-active-none-s161"
 HEX = "0123456789abcdef0123456789abcdef"
@@ -46,14 +47,7 @@ def root(tmp_path: Path) -> BrokerDirectory:
 
 
 def context_of(root: BrokerDirectory, **changes) -> RunContext:
-    context = RunContext(
-        run_id="run",
-        options=JobOptions(now_ms=FIRST_ROUNDS_MS),
-        hash_key=bytes(16),
-        catalogs={str(root.path): TopicCatalog(explicit=root.configs)},
-        unclean_roots=frozenset(),
-    )
-    return replace(context, **changes)
+    return run_context(str(root.path), root.configs, JobOptions(now_ms=FIRST_ROUNDS_MS), **changes)
 
 
 def observe(root: BrokerDirectory, context: RunContext | None = None) -> dict:
@@ -342,13 +336,7 @@ SEGMENTS = [(100 * number, 1000, NOW_MS - (4 - number) * DAY_MS) for number in r
 
 def surveyed(settings: dict[str, str], *, log_start: int | None = None, cleaned: int = 0) -> dict:
     partition = TopicPartition("t", 0)
-    context = RunContext(
-        run_id="run",
-        options=JobOptions(now_ms=NOW_MS),
-        hash_key=bytes(16),
-        catalogs={"/r": TopicCatalog(explicit={"t": settings})},
-        unclean_roots=frozenset(),
-    )
+    context = run_context("/r", {"t": settings}, JobOptions(now_ms=NOW_MS))
     row = {
         "root": "/r",
         "topic": "t",

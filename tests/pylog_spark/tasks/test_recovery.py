@@ -23,8 +23,7 @@ from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_writer, schema_of
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.message import PART, cut_batches, join_messages, with_part
-from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
-from storage_core.catalog.topic_catalog import TopicCatalog
+from pylog_spark.tasks.run_context import PartitionRef, WriteContext
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path
@@ -38,6 +37,7 @@ from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
 from tests.kit.file_damage import flip
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+from tests.pylog_spark.tasks.observed import run_context
 from tests.pylog_spark.tasks.pipeline import proof_of
 
 TOPIC = "clean-headers-none-s101"
@@ -62,13 +62,10 @@ class Recoverer:
         flip(damaged)
         scratch = folder / "scratch"
         scratch.mkdir()
-        run = RunContext(
-            run_id="run",
-            options=JobOptions(
-                now_ms=FIRST_ROUNDS_MS, allow_truncate=True, max_truncate_bytes=1 << 30
-            ),
-            hash_key=bytes(16),
-            catalogs={self.root: TopicCatalog(explicit=root.configs)},
+        run = run_context(
+            self.root,
+            root.configs,
+            JobOptions(now_ms=FIRST_ROUNDS_MS, allow_truncate=True, max_truncate_bytes=1 << 30),
             unclean_roots=frozenset({self.root}),
         )
         access = BrokerAccess(run_id="run", lock=proof_of(root.path), shared=str(scratch))

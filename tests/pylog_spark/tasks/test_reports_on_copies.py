@@ -1,7 +1,5 @@
 """What would be done to a mirror at a URL is what would be done to the directory; nothing is."""
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
 
@@ -16,10 +14,9 @@ from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_reader
 from pylog_spark.tasks.observe import Step
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.store import open_object_store
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
-from tests.pylog_spark.tasks.observed import observed
+from tests.pylog_spark.tasks.observed import observed, run_context
 
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "retain-size-s501"]
 # What a plan says of where it was made, and how long that took.
@@ -42,14 +39,12 @@ def mirror(origin, tmp_path):
 
 
 def context(origin, root: str, **changes) -> RunContext:
-    run = RunContext(
-        run_id="run",
-        options=JobOptions(now_ms=FIRST_ROUNDS_MS, max_truncate_bytes=1 << 30),
-        hash_key=bytes(16),
-        catalogs={root: TopicCatalog(explicit=origin.configs)},
-        unclean_roots=frozenset(),
+    return run_context(
+        root,
+        origin.configs,
+        JobOptions(now_ms=FIRST_ROUNDS_MS, max_truncate_bytes=1 << 30),
+        **changes,
     )
-    return replace(run, **changes)
 
 
 def listed(root: str) -> list[pa.RecordBatch]:

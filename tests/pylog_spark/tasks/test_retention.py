@@ -23,8 +23,7 @@ from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.observe import Step
-from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core.catalog.topic_catalog import TopicCatalog
+from pylog_spark.tasks.run_context import WriteContext
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.commit.claim import create_claim, revoke_claim
 from storage_core.commit.scratch import claim_path
@@ -38,7 +37,7 @@ from tests.pylog_spark.broker_roots import (
     broker_directory,
     differences_from_kafka,
 )
-from tests.pylog_spark.tasks.observed import observed
+from tests.pylog_spark.tasks.observed import observed, run_context
 from tests.pylog_spark.tasks.pipeline import proof_of
 
 TOPIC = "retain-size-s501"
@@ -55,13 +54,7 @@ class Sweeper:
     ) -> None:
         self.root = root
         location = str(root.path)
-        run = RunContext(
-            run_id="run",
-            options=options,
-            hash_key=bytes(16),
-            catalogs={location: TopicCatalog(explicit=root.configs)},
-            unclean_roots=frozenset(),
-        )
+        run = run_context(location, root.configs, options)
         self.context = RetentionContext(
             run=run,
             **{"step": Step.RETAIN} | changes,
