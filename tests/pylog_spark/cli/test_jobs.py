@@ -71,9 +71,9 @@ def test_wrong_usage_and_guards_have_their_status(pylog, root, tmp_path, change,
     assert said in " ".join(result.stderr.split())
 
 
-@pytest.mark.parametrize("command", ["compact", "verify", "inspect"])
+@pytest.mark.parametrize("command", ["compact --role broker", "verify", "inspect"])
 def test_a_root_that_is_not_there_is_wrong_usage(pylog, tmp_path: Path, command: str):
-    result = pylog(command, tmp_path / "nowhere", "--role", "broker")
+    result = pylog(*command.split(), tmp_path / "nowhere")
     assert result.exit_code == ExitCode.USAGE
     assert result.stderr.count("\n") == 1
     assert "no such directory" in result.stderr

@@ -16,7 +16,7 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 
 
 def run_context(
-    location: str, configs: Mapping[str, Mapping[str, str]], options: JobOptions, **changes: Any
+    location: str, configs: Mapping[str, Mapping[str, str]], options: JobOptions, /, **changes: Any
 ) -> RunContext:
     """Return what tasks are told of a run over one root, by the configs of its topics."""
     context = RunContext(
