@@ -171,6 +171,7 @@ def test_operations_are_applied_in_their_order(directory):
         DeleteFile(name=OTHER, reason=WHY),
         PromoteFile(scratch_path=scratch, name=OTHER, size_bytes=7, reason=WHY),
         CreateEmptyFile(name="empty", reason=WHY),
+        SyncFile(name="empty", reason=WHY),
     )
     commit(CommitPlan(location=store.location, operations=operations), store)
     assert store.changes == [
@@ -181,6 +182,7 @@ def test_operations_are_applied_in_their_order(directory):
         "delete",
         "promote",
         "create_empty",
+        "sync_file",
     ]
     left = {path.name: path.read_bytes() for path in directory.iterdir()}
     assert left == {NAME: b"n", OTHER: b"cleaned", "empty": b""}

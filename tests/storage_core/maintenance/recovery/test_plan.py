@@ -190,6 +190,16 @@ def test_only_segments_from_the_recovery_point_on_are_read(tmp_path):
     assert isinstance(log.operations[-1], SyncDirectory)
 
 
+@pytest.mark.parametrize("name", ["notes.cleaned", "leader-epoch-checkpoint.swap"])
+def test_unfinished_files_of_no_segment_are_refused_as_kafka_refuses_them(tmp_path, name):
+    directory = write_log(tmp_path / "t-0", 0)
+    (directory / name).write_bytes(b"")
+    before = read_tree(directory)
+    with pytest.raises(errors.InvalidNameError, match=name):
+        recover_partition(directory, **SETTINGS)
+    assert read_tree(directory) == before
+
+
 @pytest.mark.parametrize("content", [b"", b"version: 0\n", b"version: 0\ntopic_id: x y\n"])
 def test_a_topic_id_that_kafka_does_not_read_is_refused(tmp_path, content):
     directory = write_log(tmp_path / "t-0", 0)
