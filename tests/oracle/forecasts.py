@@ -117,6 +117,7 @@ class Referee:
             return None
         said = self._ask(disks)
         starts = _log_starts(disks)
+        metadata = _metadata_bytes(disks)
         before = _served(disks)
         for name, batches in _compressed(disks).items():
             before[name] = before.get(name, set()) | batches
@@ -145,7 +146,11 @@ class Referee:
         if broker.is_up and any(lost.values()) and said["advice"] in START_ADVICE:
             gone = ", ".join(f"{name} {count}" for name, count in lost.items() if count)
             faults.append(f"doctor says {said['advice']}, and batches are gone: {gone}")
-        is_whole = broker.is_up and not broker.offline and not any(lost.values())
+        # What a start cuts off metadata that were closed may have been any change of the cluster.
+        keeps_metadata = all(
+            path.is_file() and path.read_bytes().startswith(data) for path, data in metadata.items()
+        )
+        is_whole = broker.is_up and not broker.offline and not any(lost.values()) and keeps_metadata
         if is_whole and not is_by_luck and said["advice"] == "do-not-start":
             faults.append("doctor says do-not-start, and the broker is up with all directories")
         if (not broker.is_up or broker.offline) and said["advice"] != "do-not-start":
@@ -287,6 +292,12 @@ def _compressed(disks: Disks) -> dict[str, Batches]:
         found = _batches_of(gzip.decompress(path.read_bytes()))
         batches.setdefault(path.parent.name, set()).update(found)
     return batches
+
+
+def _metadata_bytes(disks: Disks) -> dict[Path, bytes]:
+    """Return the logs of the cluster's metadata, without the zeros at their ends."""
+    paths = disks.base.glob(f"d[0-9]/{METADATA}/*.log")
+    return {path: path.read_bytes().rstrip(b"\0") for path in paths if path.is_file()}
 
 
 def _log_starts(disks: Disks) -> dict[str, int]:
