@@ -117,7 +117,7 @@ class Referee:
             return None
         said = self._ask(disks)
         starts = _log_starts(disks)
-        metadata = _metadata_bytes(disks)
+        metadata = _metadata_logs(disks.base)
         before = _served(disks)
         for name, batches in _compressed(disks).items():
             before[name] = before.get(name, set()) | batches
@@ -146,9 +146,12 @@ class Referee:
         if broker.is_up and any(lost.values()) and said["advice"] in START_ADVICE:
             gone = ", ".join(f"{name} {count}" for name, count in lost.items() if count)
             faults.append(f"doctor says {said['advice']}, and batches are gone: {gone}")
-        # What a start cuts off metadata that were closed may have been any change of the cluster.
+        # What metadata that were closed have lost, or a start cuts off, may be any change.
+        left = _metadata_logs(disks.base)
         keeps_metadata = all(
-            path.is_file() and path.read_bytes().startswith(data) for path, data in metadata.items()
+            left.get(name, b"").startswith(data)
+            for logs in (_metadata_logs(self._bases[base]), metadata)
+            for name, data in logs.items()
         )
         is_whole = broker.is_up and not broker.offline and not any(lost.values()) and keeps_metadata
         if is_whole and not is_by_luck and said["advice"] == "do-not-start":
@@ -294,10 +297,14 @@ def _compressed(disks: Disks) -> dict[str, Batches]:
     return batches
 
 
-def _metadata_bytes(disks: Disks) -> dict[Path, bytes]:
-    """Return the logs of the cluster's metadata, without the zeros at their ends."""
-    paths = disks.base.glob(f"d[0-9]/{METADATA}/*.log")
-    return {path: path.read_bytes().rstrip(b"\0") for path in paths if path.is_file()}
+def _metadata_logs(folder: Path) -> dict[str, bytes]:
+    """Return the logs of the cluster's metadata by path, without the zeros at their ends."""
+    paths = folder.glob(f"d[0-9]/{METADATA}/*.log")
+    return {
+        str(path.relative_to(folder)): path.read_bytes().rstrip(b"\0")
+        for path in paths
+        if path.is_file()
+    }
 
 
 def _log_starts(disks: Disks) -> dict[str, int]:
