@@ -229,13 +229,14 @@ def _compare_marks(rows: Iterable[Row], marked: set[str]) -> Iterator[str]:
     """Yield where other directories are set aside or deleted than was foretold."""
     foretold: set[str] = set()
     # A move that goes on ends with the deletion of what it has copied; so does that of no record.
-    # Of what lies behind a link the doctor says only that.
+    # Of what lies behind a link the doctor says only that. Logs of a directory that goes offline
+    # are opened beside the one that fails: some of them first.
     open_ended: set[str] = set()
     for row in rows:
         name, start = _partition(row), row["start"]
         if start in {"strayed", "deleted"}:
             foretold.add(f"{Path(row['directory']).parent.name}/{name} {start}")
-        elif row["directory"].endswith("-future") or start == "unknown":
+        elif row["directory"].endswith("-future") or start in {"unknown", "offline"}:
             open_ended.add(name)
     others = {mark for mark in marked - foretold if _name_of(mark) not in open_ended}
     if not foretold <= marked or others:
