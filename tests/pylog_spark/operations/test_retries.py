@@ -1,5 +1,6 @@
-import json
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.pylog_spark.broker_roots import (
     expected_points,
     read_points,
 )
-from tests.pylog_spark.operations.failing_tasks import WAYS
+from tests.pylog_spark.operations.failing_tasks import HERE
 
 pytestmark = pytest.mark.spark
 
@@ -24,31 +25,37 @@ NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"
 WORKED_TWICE = NAMES[1:]
 
 
+def played(folder: Path, master: str, *, timeout: float) -> dict[str, dict[str, Any]]:
+    """Run the program; return what it said of each way, once that is what Kafka left."""
+    program = "tests.pylog_spark.operations.failing_tasks"
+    ended = run_to_end(
+        [sys.executable, "-m", program, folder, master, *WORKED_TWICE],
+        cwd=REPOSITORY,
+        env=environment(),
+        timeout=timeout,
+    )
+    assert ended.returncode == 0, ended.stderr
+    runs = {said["way"]: said for said in lines_of(ended)}
+    for way, said in runs.items():
+        assert (said["exit"], said["rows"]) == (0, ["done"] * len(WORKED_TWICE))
+        expected = folder / f"from-kafka-{way}"
+        expected.mkdir()
+        assert differences_from_kafka(folder / way, WORKED_TWICE, expected) == []
+        assert read_points(folder / way) == expected_points(WORKED_TWICE)
+    return runs
+
+
 @pytest.mark.thorough
 @pytest.mark.item("FLT-14")
 def test_tasks_that_fail_after_their_work_and_run_again_leave_what_kafka_left(tmp_path):
-    program = "tests.pylog_spark.operations.failing_tasks"
-    ended = run_to_end(
-        [sys.executable, "-m", program, tmp_path, *WORKED_TWICE],
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=240,
-    )
-    assert ended.returncode == 0, ended.stderr
-    runs = {
-        way.value: json.loads(line)
-        for way, line in zip(WAYS, ended.stdout.splitlines(), strict=True)
-    }
+    runs = played(tmp_path, HERE, timeout=240)
     # Both passes and the commit have at least one task each (those of an exchange fail in the first
     # of its stages); a clean in one task has that one.
     least = {"broadcast": 3, "shuffle": 2, "whole": 1}
-    assert [way for way, run in runs.items() if run["failed"] < least[way]] == []
-    for name, said in runs.items():
-        assert (said["exit"], said["rows"]) == (0, ["done"] * len(WORKED_TWICE))
-        (tmp_path / f"from-kafka-{name}").mkdir()
-        expected = tmp_path / f"from-kafka-{name}"
-        assert differences_from_kafka(tmp_path / name, WORKED_TWICE, expected) == []
-        assert read_points(tmp_path / name) == expected_points(WORKED_TWICE)
+    assert {way: run["units"] >= least[way] for way, run in runs.items()} == dict.fromkeys(
+        least, True
+    )
+    assert all(run["attempts"] >= 2 * run["units"] for run in runs.values()), runs
 
 
 class NoBroadcast(SparkEngine):
@@ -82,22 +89,8 @@ def test_without_broadcasts_keys_are_exchanged_and_that_is_said(spark, tmp_path,
 @pytest.mark.item("FLT-14")
 @pytest.mark.timeout(600)
 def test_copies_of_slow_tasks_beside_failing_ones_leave_what_kafka_left(tmp_path):
-    program = "tests.pylog_spark.operations.speculating_tasks"
     with standalone_cluster(tmp_path, hosts=("127.0.0.1", "127.0.0.2")) as url:
-        ended = run_to_end(
-            [sys.executable, "-m", program, tmp_path, url, *WORKED_TWICE],
-            cwd=REPOSITORY,
-            env=environment(),
-            timeout=500,
-        )
-    assert ended.returncode == 0, ended.stderr
-    names = ("broadcast", "shuffle")
-    runs = dict(zip(names, lines_of(ended), strict=True))
+        runs = played(tmp_path, url, timeout=500)
+    assert list(runs) == ["broadcast", "shuffle"]
     # Some attempts failed or were overtaken by a copy.
     assert all(run["attempts"] > run["units"] for run in runs.values()), runs
-    for name, said in runs.items():
-        assert (said["exit"], said["rows"]) == (0, ["done"] * len(WORKED_TWICE))
-        expected = tmp_path / f"from-kafka-{name}"
-        expected.mkdir()
-        assert differences_from_kafka(tmp_path / name, WORKED_TWICE, expected) == []
-        assert read_points(tmp_path / name) == expected_points(WORKED_TWICE)
