@@ -12,8 +12,7 @@ from pylog_spark.discovery import discover_partitions, discover_segments, resolv
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.apply import OPERATIONS, ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.compact.driver import compact
-from pylog_spark.operations.doctor.diagnosis import Diagnosis
-from pylog_spark.operations.doctor.driver import diagnose, release_to_start
+from pylog_spark.operations.doctor.driver import Diagnosis, diagnose, release_to_start
 from pylog_spark.operations.explain import explain
 from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.materialize import materialize

@@ -373,7 +373,7 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
     },
     replaced={
         "storage_core/formats/batch_v2.py": {"    ZSTD = 4\n": "    ZSTD = 4\n    DEFLATE = 5\n"},
-        "storage_core/config/compression.py": {
+        "storage_core/config/log_config.py": {
             '    GZIP = "gzip"\n': '    GZIP = "gzip"\n    DEFLATE = "deflate"\n'
         },
         "storage_core/records/codecs/registry.py": {

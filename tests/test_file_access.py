@@ -62,7 +62,6 @@ ALLOWED = {
     "storage_core/store/filesystems.py": "the mount table",
     "storage_core/store/local.py": "os.open of a directory, to sync it",
     "storage_core/writing/publication.py": "rmtree: follows no link",
-    "storage_core/writing/target.py": "rmtree: follows no link",
 }
 
 

@@ -19,8 +19,8 @@ from pylog_spark.cli.view_parts import (
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.house import require_addition
-from pylog_spark.operations.doctor.diagnosis import Diagnosis
 from pylog_spark.operations.doctor.driver import (
+    Diagnosis,
     SeveralDiagnoses,
     diagnose,
     find_absent_voters,

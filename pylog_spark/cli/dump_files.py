@@ -7,8 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from pylog_spark.cli.dump_internal import internal_topic_of
-from pylog_spark.cli.dump_lines import JsonLines, TextLines
+from pylog_spark.cli.dump_lines import JsonLines, TextLines, internal_topic_of
 from pylog_spark.cli.dump_segment import (
     DecodedBatches,
     DumpBounds,

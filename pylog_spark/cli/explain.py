@@ -40,7 +40,7 @@ from pylog_spark.view import (
 )
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.errors import ConfigError
-from storage_core.maintenance.explain.answers import Statement
+from storage_core.maintenance.explain import Statement
 from storage_core.maintenance.retention.plan import Predicate
 from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.wording import time_text

@@ -33,7 +33,7 @@ from pylog_spark.schemas import Status
 from pylog_spark.view import Row, Table, TableKind, View, lines_of
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.kafka_log import open_logs
-from storage_core.maintenance.recovery.salvaged import find_salvaged
+from storage_core.maintenance.recovery.salvage import find_salvaged
 from storage_core.wording import count_text
 
 _SHOWN_REASONS: Final = 3

@@ -10,8 +10,7 @@ from pylog_spark.cluster.audit.elections import Starts, describe_start
 from pylog_spark.cluster.cli.audit import details_of, loss_blocks
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
-from pylog_spark.operations.doctor.diagnosis import Diagnosis
-from pylog_spark.operations.doctor.driver import SeveralDiagnoses
+from pylog_spark.operations.doctor.driver import Diagnosis, SeveralDiagnoses
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import UnreadBroker
 from pylog_spark.view import Block

@@ -18,21 +18,22 @@ from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
 from pylog_spark.schemas import Reason
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.catalog.off_switch import is_switched_off
+from storage_core.catalog.roles import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import describe_failure
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.maintenance.compaction.plan import CleanRequest
-from storage_core.maintenance.explain.answers import (
+from storage_core.maintenance.explain import (
     Answer,
     Explanation,
     PredicateResult,
     Statement,
+    explain_after_recovery,
+    explain_partition,
     held_until_recovery,
     unknowable,
 )
-from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
 from storage_core.reading.inspection import RootView, inspect_root
 from storage_core.roots.open_root import LogRoot, root_checkpoints
 from storage_core.roots.partition_facts import manifest_timestamps, partition_checkpoints

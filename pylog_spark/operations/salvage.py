@@ -33,7 +33,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.log.unified_log import UnifiedLog
-from storage_core.maintenance.recovery.salvaged import (
+from storage_core.maintenance.recovery.salvage import (
     Contents,
     SalvagedLog,
     describe_salvaged,

@@ -58,8 +58,8 @@ from storage_core.config import (
     without_unknown_keys,
 )
 from storage_core.config.broker_config import BROKER_KEYS
-from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.log_config import TOPIC_KEY_OF_BROKER_KEY
+from storage_core.config.settings import CLEANER_KEYS
 from storage_core.config.values import parse_settings, render, unknown_key
 from storage_core.errors import CheckpointError, ConfigError
 from storage_core.json_values import MAX_NUMBER_DIGITS

@@ -13,8 +13,7 @@ from pylog_spark.ledger import open_ledger
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
-from pylog_spark.run.recording import Recorder
-from pylog_spark.run.run_state import open_listeners
+from pylog_spark.run.recording import Recorder, open_listeners
 from pylog_spark.schemas import Action
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_filter import TopicFilter

@@ -26,7 +26,7 @@ from pylog_spark.options.values import TUNING_KEYS
 from pylog_spark.tasks.message import FileFacts, digest_operations
 from storage_core import __version__
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.config.cleaner_config import CLEANER_KEYS
+from storage_core.config.settings import CLEANER_KEYS
 from storage_core.config.values import render
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.json_values import parse_json, read_value

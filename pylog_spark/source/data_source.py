@@ -62,15 +62,6 @@ from storage_core.writing.staging import (
     WriteTransaction,
 )
 
-# A batch query of ``kafka-log``: its plan and its tasks.
-#
-# Each Python worker of Spark imports this module, and what it imports, before its first task:
-# nothing that a task does not need.
-
-
-# ``df.write.format("kafka-log")``: the tasks of a write, and its commit on the driver.
-
-
 # The options and columns of ``df.write.format("kafka-log")``: Spark's Kafka sink's, and more.
 #
 # What a topic is configured with has Kafka's own names (``compression.type``). What a producer is

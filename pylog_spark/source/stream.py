@@ -137,13 +137,6 @@ def _loss(
     return OffsetOutOfRangeError(str(partition), offset, first, end)
 
 
-# The tasks of a query: small ranges together, large segments in pieces. One task may read small
-# ranges of many partitions.
-#
-# Views of files are a task for some dozens of partitions; those of whole roots one for all of
-# them.
-
-
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,

@@ -36,13 +36,6 @@ from storage_core.messages.internal_records import encode_control_record, encode
 from storage_core.records.batch_builder import BatchSettings, build_batches
 from storage_core.records.new_records import ByteColumn, NewRecords
 
-# Releases of Kafka by ``metadata.version``, with the features of each.
-#
-# Kafka has a level for each release and for steps between releases, such as ``4.1-IV0``. The level
-# also decides in which version a record is written. Sources: ``MetadataVersion`` and ``Feature``
-# of Kafka 4.4, and those of 3.9.1 to 4.3.0 for the levels that these start with.
-
-
 BOOTSTRAP_SNAPSHOT: Final = f"{0:020d}-{0:010d}{CLUSTER_SNAPSHOT_SUFFIX}"
 # Of voters that may be fixed or stand in the log.
 _KRAFT_VERSIONS: Final = {"min_supported_version": 0, "max_supported_version": 1}

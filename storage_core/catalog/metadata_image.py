@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from storage_core.config.broker_config import BROKER_KEYS
-from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.log_config import TOPIC_KEY_OF_BROKER_KEY, TOPIC_KEYS
+from storage_core.config.settings import CLEANER_KEYS
 from storage_core.errors import CorruptClusterMetadataError, InvalidNameError, MalformedMessageError
 from storage_core.filenames import validate_topic
 from storage_core.messages.fields import FieldReader

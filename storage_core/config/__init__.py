@@ -1,21 +1,20 @@
 """Configuration: Kafka's keys by their own names, and ours, as frozen objects."""
 
 from storage_core.config.broker_config import BrokerConfig
-from storage_core.config.cleaner_config import (
-    KAFKA_DEDUPE_BUFFER_BYTES,
-    OFFSET_MAP_SLOT_BYTES,
-    CleanerConfig,
-    OffsetMapHash,
-)
-from storage_core.config.compression import BrokerCompressionType, Recompression
 from storage_core.config.log_config import (
+    BrokerCompressionType,
     CleanupPolicy,
     LogConfig,
     MessageTimestampType,
+    Recompression,
 )
 from storage_core.config.settings import (
+    KAFKA_DEDUPE_BUFFER_BYTES,
+    OFFSET_MAP_SLOT_BYTES,
+    CleanerConfig,
     DynamicSettings,
     EffectiveSetting,
+    OffsetMapHash,
     ServerProperties,
     SettingGroups,
     classify_settings,

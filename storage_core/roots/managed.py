@@ -19,6 +19,7 @@ row.
 
 import logging
 import os
+import re
 import shutil
 import socket
 import sys
@@ -26,16 +27,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Self
 
+from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import Clock, SystemClock
 from storage_core.commit import commit
+from storage_core.commit.purge import Purged
 from storage_core.errors import (
     ChangedWhileReadError,
     ConditionFailedError,
     GuardRefusedError,
+    PartitionNotFoundError,
     StorageError,
     describe_failure,
 )
@@ -45,25 +51,42 @@ from storage_core.filenames import (
     MANAGED_ROOT_FILE,
     TIME_INDEX_SUFFIX,
     TopicPartition,
+    kind_of,
     segment_file,
 )
 from storage_core.local_files import open_file
-from storage_core.roots.managed_purge import ManagedPurge
-from storage_core.roots.managed_undo import ManagedUndo
 from storage_core.roots.root import (
     TOUCHED,
     HeldRoot,
+    LeasedAccess,
+    LeasedRoot,
+    PartitionPurge,
+    PartitionUndo,
     Prepare,
     Prepared,
     PurgeRequest,
+    Stretch,
+    Undone,
 )
 from storage_core.store import LogStore, ManagedStore, ObjectStore, open_object_store
-from storage_core.store.gaps import CopiedRange
+from storage_core.store.copying import CopiedRange
+from storage_core.store.garbage import (
+    delete_garbage,
+    delete_leftovers,
+    find_due,
+    find_garbage,
+    forget_purged,
+    read_purged,
+    record_purged,
+)
 from storage_core.store.generations import (
     GENERATION_MARK,
+    Head,
     Manifest,
     data_key,
     find_root,
+    list_partitions,
+    partition_location,
     read_head,
     read_history,
 )
@@ -75,6 +98,7 @@ from storage_core.store.lease import (
     read_lease,
     require_lease,
 )
+from storage_core.store.listing import key_order
 from storage_core.store.managed_store import (
     encode_location,
     last_timestamp,
@@ -85,6 +109,323 @@ from storage_core.store.object_store import require_conditional_writes
 from storage_core.store.open_objects import MANAGED_PREFIX
 from storage_core.store.open_store import join_location, open_managed
 from storage_core.temporary_folder import temporary_folder
+
+# Undo a run in a managed root: publish former generations again.
+#
+# Nothing is copied or read but manifests. A partition is only undone if its current generation is
+# the run's: what somebody committed since is not lost.
+#
+# A partition may be undone twice: a generation that another attempt of this undo has made says so,
+# and the history still has what that attempt found. So the answer is the same.
+
+# What was done is on record after so many partitions at the latest.
+_UNDONE_AT_ONCE: Final = 10_000
+_RUN_TIME: Final = re.compile(r"(\d{8}T\d{6}Z)-")
+# Clocks of two machines may differ by so much.
+_TOLERANCE_MS: Final = 3_600_000
+_UNDOES: Final = "undoes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedPartitionUndo(PartitionUndo):
+    """The undo of a run in one partition of a managed root."""
+
+    root: str
+    run_id: str
+    began_ms: int  # it had committed nothing before, by whatever clock, epoch milliseconds
+
+    def is_in(self, manifest: Manifest) -> bool:
+        """Return whether an undo of the run made a generation."""
+        return manifest.result.get(_UNDOES) == self.run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedUndo:
+    """The undo of a run in one managed root."""
+
+    root: LeasedRoot
+    run_id: str
+
+    @property
+    def moves_files(self) -> bool:
+        """Whether files are put back: they are only named again."""
+        return False
+
+    @property
+    def check(self) -> Callable[[ManagedPartitionUndo], Undone | None]:
+        """What tasks do to foretell the undo of a partition."""
+        return _undo
+
+    @property
+    def apply(self) -> Callable[[ManagedPartitionUndo], Undone | None]:
+        """What tasks do to undo a partition; each commit is fenced."""
+        return partial(_undo, access=self.root.access)
+
+    def parts(self, topics: TopicFilter) -> Iterator[Sequence[ManagedPartitionUndo]]:
+        """Yield all partitions of the topics, by thousands."""
+        location, began_ms = self.root.location, _began_ms(self.run_id)
+        objects = open_object_store(location)
+        listed = list_partitions(objects)
+        partitions = sorted(partition for partition in listed if topics.admits(partition.topic))
+        for first in range(0, len(partitions), _UNDONE_AT_ONCE):
+            yield [
+                ManagedPartitionUndo(
+                    location=partition_location(objects, partition),
+                    partition=partition,
+                    root=location,
+                    run_id=self.run_id,
+                    began_ms=began_ms,
+                )
+                for partition in partitions[first : first + _UNDONE_AT_ONCE]
+            ]
+
+    def begin(
+        self, part: Sequence[ManagedPartitionUndo], due: Sequence[ManagedPartitionUndo]
+    ) -> None:
+        """Do nothing: no commit depends on another."""
+        del part, due
+
+    def settle(
+        self, due: Sequence[ManagedPartitionUndo], done: Sequence[ManagedPartitionUndo]
+    ) -> None:
+        """Do nothing: each commit was whole, or did not happen."""
+        del due, done
+
+    def end(self) -> Sequence[str]:
+        """Return nothing: there is no marker of which to tell."""
+        return ()
+
+
+def _began_ms(run_id: str) -> int:
+    """Return before when a run cannot have committed anything, epoch milliseconds."""
+    began = _RUN_TIME.match(run_id)
+    if began is None:
+        return 0
+    at = datetime.strptime(began[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return round(at.timestamp() * 1000) - _TOLERANCE_MS
+
+
+def _undo(undo: ManagedPartitionUndo, access: LeasedAccess | None = None) -> Undone | None:
+    """Undo one partition, or foretell it; None where the run changed nothing.
+
+    Args:
+        access: The root under the lease of the run that undoes; None to foretell.
+    """
+    objects = open_object_store(undo.root)
+    try:
+        head = read_head(objects, undo.partition)
+        newest = head.manifest
+        is_done = access is not None and newest.run_id == access.run_id and undo.is_in(newest)
+        if is_done:
+            # By an attempt that could not say so any more: this is what it found.
+            newest = read_history(objects, undo.partition, newest.generation - 1)
+    except PartitionNotFoundError:
+        return None
+    if undo.is_in(newest) and not is_done:
+        return Undone(is_needed=False)
+    if newest.run_id != undo.run_id:
+        _check_unchanged(objects, undo, newest)
+        return None
+    before = newest
+    try:
+        while before.run_id == undo.run_id and before.generation > 1:
+            before = read_history(objects, undo.partition, before.generation - 1)
+    except PartitionNotFoundError as error:
+        why = f"the generation before the run is gone: {error}"
+        raise GuardRefusedError("PURGED", why) from error
+    if before.run_id == undo.run_id:
+        why = "the run made the partition's first generation: there is none before it"
+        raise GuardRefusedError("CHANGED_SINCE_RUN", why)
+    steps = []
+    if access is not None:
+        why = f"as it was before run {undo.run_id}"
+        name = str(before.generation)
+        steps.append({"operation": "RestoreGeneration", "name": name, "reason": why})
+        if not is_done:
+            _publish(objects, head, before, undo, access)
+    sizes_before, sizes_after = _log_sizes(newest), _log_sizes(before)
+    return Undone(
+        is_needed=True,
+        steps=steps,
+        bytes_before=sum(sizes_before),
+        bytes_after=sum(sizes_after),
+        segments_before=len(sizes_before),
+        segments_after=len(sizes_after),
+    )
+
+
+def _publish(
+    objects: ObjectStore,
+    head: Head,
+    before: Manifest,
+    undo: ManagedPartitionUndo,
+    access: LeasedAccess,
+) -> None:
+    """Publish the generation before the run as the next one. It is published once, whoever else
+    is about it."""
+    store = ManagedStore(objects, undo.partition)
+    store.go_on_with(head)
+    store.restore(before)
+    try:
+        access.publish(store, {_UNDOES: undo.run_id})
+    except ConditionFailedError:
+        # Another attempt of this task may have been a little faster.
+        now = read_head(objects, undo.partition).manifest
+        if now.run_id != access.run_id or not undo.is_in(now):
+            raise
+
+
+def _check_unchanged(objects: ObjectStore, undo: ManagedPartitionUndo, head: Manifest) -> None:
+    """Refuse a partition with changes later than the run's."""
+    manifest = head
+    while manifest.generation > 1 and manifest.committed_ms >= undo.began_ms:
+        try:
+            manifest = read_history(objects, undo.partition, manifest.generation - 1)
+        except PartitionNotFoundError:
+            return
+        if manifest.run_id == undo.run_id:
+            why = (
+                f"generation {head.generation} was committed by run {head.run_id} since: "
+                f"expected generation {manifest.generation} of run {undo.run_id}"
+            )
+            raise GuardRefusedError("CHANGED_SINCE_RUN", why)
+
+
+def _log_sizes(manifest: Manifest) -> list[int]:
+    return [f.size_bytes for name, f in manifest.files.items() if kind_of(name) == LOG_SUFFIX]
+
+
+# Purge a managed root of unneeded generations and objects. No reader and no undo needs them any
+# more.
+
+# Neighbours that one listing is asked for: so few that a task has several listings on their way,
+# so many that partitions of a few segments fill its pages of 1,000 objects.
+_IN_A_STRETCH: Final = 50
+# What was done is on record after so many stretches at the latest.
+_AT_ONCE: Final = 200
+_SUPERSEDED: Final = "no generation that is kept names it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedPartitionPurge(PartitionPurge):
+    """A partition of a managed root in which objects may go."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TaskFacts:
+    """The facts that tasks need."""
+
+    root: str
+    grace_start_ms: int  # what is needed since then is kept, epoch milliseconds
+    seen_ms: int  # what was written before has been looked at by a former purge, epoch milliseconds
+    access: LeasedAccess | None  # the root under the run's lease; None to look only
+
+
+class ManagedPurge:
+    """The purge of one managed root.
+
+    Args:
+        held: The root under its lease; None to look only.
+    """
+
+    def __init__(self, location: str, request: PurgeRequest, held: LeasedRoot | None) -> None:
+        self._location = location
+        self._request = request
+        self._held = held
+        self._objects = open_object_store(location)
+        self._are_all_asked = False
+        self._facts = _TaskFacts(
+            root=location,
+            grace_start_ms=request.now_ms - request.grace_ms,
+            seen_ms=read_purged(self._objects),
+            access=None if held is None else held.access,
+        )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the files to purge lie on this host's disks. They do not: tasks reach them
+        from anywhere."""
+        return False
+
+    @property
+    def find_due(
+        self,
+    ) -> Callable[[Stretch[ManagedPartitionPurge]], Stretch[ManagedPartitionPurge]]:
+        """Returns those of a stretch with objects that may go."""
+        return partial(_find_due, facts=self._facts)
+
+    @property
+    def apply(self) -> Callable[[ManagedPartitionPurge], Purged]:
+        """Deletes objects of a partition; each delete asks for the lease first."""
+        return partial(_purge, facts=self._facts)
+
+    def begin(self) -> None:
+        """Forget the results of the last purge. This purge may not come to its end."""
+        if self._held is not None:
+            self._held.begin_writing()
+            forget_purged(self._objects)
+
+    def parts(self) -> Iterator[Sequence[Stretch[ManagedPartitionPurge]]]:
+        """Yield runs of partitions that follow each other in the root's listing."""
+        listed = list(list_partitions(self._objects))
+        partitions = {each for each in listed if self._request.topics.admits(each.topic)}
+        self._are_all_asked = len(partitions) == len(listed)
+        in_order = sorted(listed, key=lambda partition: key_order(str(partition)))
+        stretches = []
+        for is_meant, some in groupby(in_order, key=partitions.__contains__):
+            neighbours = [
+                ManagedPartitionPurge(
+                    location=partition_location(self._objects, partition),
+                    partition=partition,
+                )
+                for partition in some
+                if is_meant
+            ]
+            stretches += [
+                neighbours[first : first + _IN_A_STRETCH]
+                for first in range(0, len(neighbours), _IN_A_STRETCH)
+            ]
+        for first in range(0, len(stretches), _AT_ONCE):
+            yield stretches[first : first + _AT_ONCE]
+
+    def end(self, *, is_whole: bool, now_ms: int) -> Sequence[str]:
+        """Delete what attempts have left; remember what was seen; return remarks."""
+        if self._held is None:
+            return ()
+        self._held.begin_writing()
+        grace_start_ms = self._facts.grace_start_ms
+        remarks = [
+            f"{self._location}: {remark}"
+            for remark in delete_leftovers(self._objects, grace_start_ms=grace_start_ms)
+        ]
+        if is_whole and self._are_all_asked:
+            record_purged(self._objects, grace_start_ms=grace_start_ms, now_ms=now_ms)
+        return remarks
+
+
+def _find_due(
+    stretch: Stretch[ManagedPartitionPurge], facts: _TaskFacts
+) -> Stretch[ManagedPartitionPurge]:
+    by_partition = {each.partition: each for each in stretch}
+    times = {"seen_ms": facts.seen_ms, "grace_start_ms": facts.grace_start_ms}
+    try:
+        due = find_due(open_object_store(facts.root), list(by_partition), **times)
+        return [by_partition[partition] for partition in due]
+    except StorageError:
+        return stretch  # each is asked for by itself, and its own row says what is wrong
+
+
+def _purge(purge: ManagedPartitionPurge, facts: _TaskFacts) -> Purged:
+    objects, access = open_object_store(facts.root), facts.access
+    garbage = find_garbage(objects, purge.partition, grace_start_ms=facts.grace_start_ms)
+    keys = garbage.keys()
+    if access is not None:
+        delete_garbage(objects, garbage, fencing_token=access.lease.token, fence=access.validate)
+    steps = [{"operation": "DeleteObject", "name": key, "reason": _SUPERSEDED} for key in keys]
+    return Purged(files=len(steps), size_bytes=garbage.size_bytes, steps=steps)
+
 
 _log: Final = logging.getLogger(__name__)
 

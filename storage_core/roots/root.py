@@ -30,7 +30,7 @@ from storage_core.commit.purge import Purged
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.store import LogStore, ManagedStore
-from storage_core.store.gaps import CopiedRange
+from storage_core.store.copying import CopiedRange
 from storage_core.store.generations import unpinned
 from storage_core.store.lease import LeaseProof
 from storage_core.store.open_objects import MANAGED_PREFIX

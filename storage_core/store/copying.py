@@ -6,10 +6,12 @@ copies. Not every server obeys; where the copy's own tag does not show that it h
 and on other stores, the original is asked once more.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.store.generations import FileEntry
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.object_store import ObjectStore, validate_key
 from storage_core.temporary_folder import temporary_folder
@@ -96,3 +98,45 @@ def _copy_on_s3(
             raise ChangedWhileReadError(place, f"version {etag}", "another one") from error
         raise StorageError(place, f"was not copied: {code or error}") from error
     return tag_of(answer["CopyObjectResult"])
+
+
+# Ranges left out of a cleaned log, for the store to copy.
+#
+# Whoever knows without reading that a long stretch of a log stays leaves it out of the scratch
+# file: there is a gap, which takes no room on the disk. What uploads the file has the store fill
+# the gaps.
+
+# A gap saves at least one read and one write request: it costs no more than no gap.
+LEAST_GAP_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedRange:
+    """A range left out of a file; it reads as zeros."""
+
+    position: int
+    source: FileEntry  # the stretch of an object whose bytes belong there
+
+    @property
+    def end_position(self) -> int:
+        """Just past it in the file."""
+        return self.position + self.source.size_bytes
+
+
+@runtime_checkable
+class CopiesStretches(Protocol):
+    """A partition on an object store with possible server-side range copies."""
+
+    def stretch_to_copy(self, name: str, start: int, size_bytes: int) -> FileEntry | None:
+        """Return the location of a range; None if it cannot be copied.
+
+        Args:
+            size_bytes: Its length; the file is no shorter.
+        """
+        ...
+
+
+def may_be_gap(objects: ObjectStore, size_bytes: int) -> bool:
+    """Tell whether a range is worth a copy by the store itself. Some stores copy no parts of
+    objects."""
+    return size_bytes >= LEAST_GAP_BYTES and is_server_side(objects, objects)

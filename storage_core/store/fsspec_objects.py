@@ -25,12 +25,6 @@ from storage_core.store.object_store import (
     validate_prefix,
 )
 
-# Find a path's filesystem; judge whether it suits a log directory.
-#
-# That is: a rename that is atomic and, once its folder is synced, lasts; a file that only one
-# process creates (``O_EXCL``); locks that another process sees. Source: ``/proc/self/mountinfo``,
-# proc(5); statfs(2) where that names no mount, as in a chroot.
-
 
 class FsspecObjectStore:
     """The objects below a URL of an fsspec filesystem. An object's tag is the store's own, or

@@ -43,7 +43,7 @@ from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.json_values import parse_json
 from storage_core.local_files import facts_of, open_file
 from storage_core.store.base import FileInfo, FileReader
-from storage_core.store.gaps import may_be_gap
+from storage_core.store.copying import may_be_gap
 from storage_core.store.generations import (
     FileEntry,
     Head,

@@ -17,7 +17,7 @@ import numpy as np
 
 from storage_core.errors import ChangedWhileReadError, StorageError
 from storage_core.local_files import open_file
-from storage_core.store.gaps import CopiedRange
+from storage_core.store.copying import CopiedRange
 from storage_core.store.local import storage_errors
 from storage_core.store.object_files import BLOCK_BYTES, EntryReader
 from storage_core.store.object_store import ObjectStore

@@ -28,7 +28,7 @@ from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
-from storage_core.maintenance.verification.segment import verify_segment
+from storage_core.maintenance.verification.partition import verify_segment
 from storage_core.store import LocalStore
 from storage_core.threads import count_processors
 from tests.bench.bench_compaction import fresh_copy, kafka_process

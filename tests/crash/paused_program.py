@@ -20,7 +20,7 @@ from typing import Any
 
 from pylog_spark.cli import program
 from storage_core.commit.claim import CommitClaim
-from storage_core.roots import broker, broker_purge
+from storage_core.roots import broker
 from storage_core.roots.broker import BrokerAccess
 
 FOLDER, HOW = Path(sys.argv[1]), sys.argv[2]
@@ -94,5 +94,5 @@ def pausing(work: Callable[..., Any]) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     broker.BrokerAccess = PausingAccess
-    broker_purge.apply_purge = pausing(broker_purge.apply_purge)
+    broker.apply_purge = pausing(broker.apply_purge)
     sys.exit(program.run(sys.argv[3:]))

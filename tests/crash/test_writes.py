@@ -9,7 +9,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from storage_core.log.log_loader import LogLoader, load_log
 from storage_core.store.local import LocalStore
-from storage_core.writing import target
+from storage_core.writing import publication
 from storage_core.writing.staging import WriteTransaction
 from tests.crash.interruptions import ALL
 from tests.kit.builders import SOME_TIME_MS
@@ -46,7 +46,9 @@ def write_again(directory: Path, *, is_overwrite: bool) -> None:
 def test_a_write_that_is_stopped_anywhere_and_repeated_is_there_once(
     tmp_path, monkeypatch, is_overwrite, loss
 ):
-    monkeypatch.setattr(target, "LogDirectoryLock", NoLock)  # it would start a process each time
+    monkeypatch.setattr(
+        publication, "LogDirectoryLock", NoLock
+    )  # it would start a process each time
     original, place = tmp_path / "original", tmp_path / "disk"
     write(
         request_of(place / "logs", partitions=3),
@@ -100,7 +102,7 @@ def test_a_write_that_is_stopped_anywhere_and_repeated_is_there_once(
 
 def copy_tree(source: Path, target: Path) -> None:
     for name, content in read_tree(source).items():
-        path = target / name
+        path = publication / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 

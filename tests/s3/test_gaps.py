@@ -11,7 +11,7 @@ from botocore.retries.standard import ExponentialBackoff
 from storage_core.config import CleanerConfig
 from storage_core.errors import ChangedWhileReadError, ObjectNotFoundError, StorageError
 from storage_core.filenames import TopicPartition, log_file
-from storage_core.store.gaps import LEAST_GAP_BYTES, CopiedRange
+from storage_core.store.copying import LEAST_GAP_BYTES, CopiedRange
 from storage_core.store.generations import FileEntry
 from storage_core.store.s3_gaps import LEAST_PART_BYTES, put_with_gaps
 from storage_core.store.s3_objects import S3ObjectStore

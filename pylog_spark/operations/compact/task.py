@@ -32,13 +32,13 @@ from storage_core.log.open_transactions import TransactionTracker
 from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
 from storage_core.maintenance.compaction.partition import (
     CleanedPartition,
+    CleanerStats,
     refuse_keyless,
     run_passes,
 )
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import RewriteStats, measure_groups
-from storage_core.maintenance.compaction.statistics import CleanerStats
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import Tail, read_whole, scan_headers
 from storage_core.roots.root import Prepared, RootAccess

@@ -3,9 +3,10 @@ forecast of the start for every partition."""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +14,7 @@ from typing import Any, Final
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.house import additions
-from pylog_spark.operations.doctor.diagnosis import Diagnosis, Threads, put_together, to_foretell
-from pylog_spark.operations.doctor.task import ForecastRow, forecast_partitions
+from pylog_spark.operations.doctor.task import ForecastRow, forecast_partitions, to_forecast
 from pylog_spark.operations.salvage import look_at_salvage
 from pylog_spark.operations.verify.driver import (
     ORDERED_FINDINGS,
@@ -39,17 +39,366 @@ from pylog_spark.run.run import Run
 from pylog_spark.schemas import Action
 from pylog_spark.view import Block
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.release_features import FEATURE_LEVELS
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
-from storage_core.checkpoint.lock import query_lock
+from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import ConfigError, PylogError, StorageError
-from storage_core.maintenance.verification.finding_kinds import KINDS, Cure, salvage_folder
-from storage_core.maintenance.verification.findings import Code
-from storage_core.maintenance.verification.verdict import Verdict, Waiting
+from storage_core.filenames import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition
+from storage_core.maintenance.verification.finding_kinds import (
+    KINDS,
+    Cure,
+    command_of,
+    salvage_folder,
+)
+from storage_core.maintenance.verification.findings import Code, Severity, Stops
+from storage_core.maintenance.verification.observed_root import ObservedRoot, Start
+from storage_core.maintenance.verification.prescription import (
+    Complaint,
+    Prescription,
+    StartCut,
+    prescribe,
+)
+from storage_core.maintenance.verification.verdict import (
+    ReadRates,
+    RootState,
+    Situation,
+    StartForecast,
+    Verdict,
+    Waiting,
+    decide,
+    forecast_start,
+    measure_pace,
+)
 from storage_core.roots.open_root import LogRoot, root_checkpoints
+
+# Join findings and forecasts into a diagnosis of log directories. It says what is wrong and what
+# to do.
+
+# A small file that cannot be read is an I/O error to Kafka, and takes its log directory offline.
+_SMALL_FILE_ERRORS: Final = frozenset({"CheckpointError", "StorageError"})
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the doctor says."""
+
+    verdict: Verdict
+    roots: tuple[RootState, ...]
+    start: StartForecast  # what a broker's start would do
+    pace: ReadRates  # what its times rest on
+    # Of ``schemas.FINDING`` and more, worst first; as many as were asked for.
+    findings: tuple[Row, ...]
+    counts: tuple[tuple[str, str, int], ...]  # findings by (severity, code), worst first
+    forecasts: tuple[Row, ...]  # columns of ``ForecastRow``, partitions with most to lose first
+    failed: tuple[Row, ...]
+    read_bytes: int
+    engine: str  # what did the tasks: ``spark`` or ``local``, which is this machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threads:
+    """How much is done at a time."""
+
+    of_broker: int  # ``num.recovery.threads.per.data.dir``
+    ours: int
+
+
+def to_foretell(targets: Iterable[Target]) -> list[Target]:
+    """Return the partitions that a broker's LogManager loads."""
+    return [target for target in targets if target.partition.topic != CLUSTER_METADATA_TOPIC]
+
+
+def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
+    roots: VerifiedRoots,
+    *,
+    findings: Sequence[Row],
+    counts: Iterable[tuple[str, str, int]],
+    verified: Sequence[Row],
+    forecasts: Sequence[Row],
+    threads: Threads,
+    engine: str,
+    catalogs: Mapping[str, TopicCatalog],
+    waiting: Sequence[Waiting],
+    is_only_broker: bool,
+    hindrance: str,
+    needs: Sequence[str],
+) -> Diagnosis:
+    """Return the diagnosis.
+
+    Args:
+        counts: Of all findings: severity, code, how many.
+        threads: What the forecast counts with.
+        catalogs: What is known of the topics of each root; empty where that cannot be read.
+        waiting: What was cut from the logs, and waits to go back.
+        is_only_broker: Whether the node is known to be no controller.
+        hindrance: Why no recovery of the broker's directories would begin; empty where one would.
+        needs: What a start needs besides, a sentence each.
+    """
+    ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
+    read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
+    pace = measure_pace(
+        read_bytes=read_bytes,
+        read_seconds=sum(row.get("read_ms") or 0 for row in verified) / 1000,
+        broker_threads=threads.of_broker,
+        our_tasks=threads.ours,
+        is_local=engine == "local",
+    )
+    is_up, offline = _foresee_roots(roots, findings, forecasts)
+    forecasts = _with_fates(roots, verified, forecasts, offline)
+    partitions = [to_forecast(row) for row in forecasts]
+    start = replace(
+        forecast_start(partitions, pace),
+        is_up=is_up,
+        has_metadata=all(root.has_metadata for root in roots.observed),
+        lacks_metadata=any(root.lacks_metadata for root in roots.observed),
+        absent_directories=max((root.absent_directories for root in roots.observed), default=0),
+    )
+    states = tuple(_root_state(root, verified, offline) for root in roots.observed)
+    by_severity: Counter[str] = Counter()
+    for severity, _, count in ordered:
+        by_severity[severity] += count
+    plan = _plan(states, findings, forecasts, verified, is_hindered=bool(hindrance))
+    planned: Counter[str] = Counter()
+    for (_, partition), records in plan.cut_records.items():
+        planned[str(partition)] += records
+    low_end = (Severity.ERROR, Code.HIGH_WATERMARK_BEYOND_END)
+    low_ends = sum(count for severity, code, count in ordered if (severity, code) == low_end)
+    failed = [row for row in verified if row.get("error")]
+    return Diagnosis(
+        verdict=decide(
+            Situation(
+                roots=states,
+                partitions=partitions,
+                start=start,
+                fatal=by_severity[Severity.FATAL],
+                errors=by_severity[Severity.ERROR] + len(failed),
+                low_ends=low_ends,
+                has_replicas=_has_replicas(findings, forecasts, catalogs),
+                commands=plan.commands,
+                planned_cuts=planned,
+                waiting=waiting,
+                is_only_broker=is_only_broker,
+                hindrance=hindrance,
+                needs=needs,
+            )
+        ),
+        roots=states,
+        start=start,
+        pace=pace,
+        findings=tuple(findings),
+        counts=tuple(ordered),
+        forecasts=tuple(sorted(forecasts, key=_loss, reverse=True)),
+        failed=tuple(failed),
+        read_bytes=read_bytes,
+        engine=engine,
+    )
+
+
+def _with_fates(
+    roots: VerifiedRoots,
+    verified: Sequence[Row],
+    forecasts: Sequence[Row],
+    offline: Collection[str],
+) -> list[Row]:
+    """Return the forecasts with what the cluster's metadata decides about directories.
+
+    Of a log that is set aside, emptied or deleted all records are gone that can be read now; those
+    that the copy in its place has are not.
+    """
+    fates = {path: fate for root in roots.observed for path, fate in root.fates.items()}
+    records = {row["ordinal"]: row.get("records") or 0 for row in verified}
+    of_directory = {target.directory: records.get(target.ordinal, 0) for target in roots.targets}
+    promoted = {
+        (row["topic"], row["partition"]): row["log_end_offset"] or 0
+        for row in forecasts
+        if DirectoryKind.FUTURE is classify_directory(Path(row["directory"]).name)[0]
+        and row["directory"] not in fates
+    }
+    rows = []
+    for row in forecasts:
+        fate = fates.get(row["directory"])
+        if row["directory"] not in of_directory:
+            # Waits for its deletion, or was set aside before: it is loaded, and served to nobody.
+            rows += [row] if row["start"] == Start.REFUSED else []
+            continue
+        if row["start"] == Start.REFUSED:
+            rows.append(row)
+            continue
+        if row["root"] in offline:
+            rows.append(row | {"start": Start.OFFLINE.value})
+            continue
+        if fate is None:
+            rows.append(row)
+            continue
+        gone = of_directory[row["directory"]]
+        if fate is Start.DELETED:
+            end = promoted.get((row["topic"], row["partition"]), 0)
+            gone = min(gone, max(0, (row["log_end_offset"] or 0) - end))
+        rows.append(row | {"start": fate.value, "gone_records": gone, "cut_records": 0})
+    shown = {row["directory"] for row in forecasts}
+    nothing = dict.fromkeys(schema_of(ForecastRow).names)
+    for root in roots.observed:
+        for path, fate in root.fates.items():
+            partition = classify_directory(Path(path).name)[1]
+            if path not in shown and partition is not None:
+                place = {"root": root.location, **asdict(partition), "directory": path}
+                rows.append(nothing | place | {"start": fate.value})
+    return [*rows, *_made_anew(roots, rows, offline)]
+
+
+def _made_anew(
+    roots: VerifiedRoots, forecasts: Iterable[Row], offline: Collection[str]
+) -> Iterator[Row]:
+    """Yield the empty logs created by a broker's start. The real ones lie elsewhere, where the
+    broker does not look."""
+    homes = {path: home for root in roots.observed for path, home in root.homes.items()}
+    for row in forecasts:
+        home = homes.get(row["directory"], "")
+        place = home.rpartition("/")[0]
+        if home and row["root"] in offline and place not in offline:
+            names = {"root": place, "topic": row["topic"], "partition": row["partition"]}
+            start = {"directory": home, "start": Start.CREATED.value}
+            yield dict.fromkeys(schema_of(ForecastRow).names) | names | start
+
+
+def _foresee_roots(
+    roots: VerifiedRoots, findings: Iterable[Row], forecasts: Iterable[Row]
+) -> tuple[bool, set[str]]:
+    """Return whether the broker serves anybody, and its offline roots. Both are meant after its
+    start.
+
+    A broker does not go on without all of its log directories, nor without that of the cluster's
+    metadata.
+    """
+    offline: set[str] = set()
+    is_up = True
+    keepers = {
+        root.location
+        for root in roots.observed
+        if any(entry.kind is DirectoryKind.METADATA for entry in root.entries)
+    }
+    fatal = [row for row in findings if row["severity"] == Severity.FATAL]
+    # All logs of a partition are opened before any is read: what is in them is not met any more.
+    closed = {
+        _partition_of(row)
+        for row in fatal
+        if row["code"] == Code.FILE_FORBIDDEN and row["file"].endswith(LOG_SUFFIX)
+    }
+    # Where a broker cannot read whose a directory is, it does not look into it.
+    offline |= {row["root"] for row in fatal if row["code"] == Code.META_PROPERTIES_BROKEN}
+    unseen = frozenset(offline)
+    stops = [
+        (row["root"], row["topic"], KINDS[Code(row["code"])].stops)
+        for row in fatal
+        if row["code"] == Code.FILE_FORBIDDEN or _partition_of(row) not in closed
+    ]
+    for row in forecasts:
+        if row["start"] == Start.REFUSED and _partition_of(row) not in closed:
+            is_file = row["error_class"] in _SMALL_FILE_ERRORS
+            stops.append((row["root"], None, Stops.DIRECTORY if is_file else Stops.BROKER))
+    for root, topic, what in stops:
+        if root in unseen:
+            continue
+        if what is Stops.BROKER or (what is Stops.DIRECTORY and topic == CLUSTER_METADATA_TOPIC):
+            is_up = False
+        elif what is Stops.DIRECTORY:
+            offline.add(root)
+    is_up = is_up and not offline & keepers and len(offline) < len(roots.observed)
+    return is_up, offline
+
+
+def _partition_of(row: Row) -> tuple[str, str | None, int | None]:
+    return row["root"], row["topic"], row["partition"]
+
+
+def _root_state(root: ObservedRoot, verified: Sequence[Row], offline: Collection[str]) -> RootState:
+    of_root = [row for row in verified if row["root"] == root.location]
+    try:
+        lock = query_lock(Path(root.location))
+    except PylogError:
+        # Who may not look at the lock file may not open the logs for writing either.
+        lock = LockState(is_held=False)
+    return RootState(
+        location=root.location,
+        role=root.context.role,
+        is_clean=root.context.is_clean,
+        lock=lock,
+        partitions=len(of_root),
+        size_bytes=sum(row.get("bytes") or 0 for row in of_root),
+        start=Start.OFFLINE if root.location in offline else Start.OPENED,
+    )
+
+
+def _has_replicas(
+    findings: Iterable[Row], forecasts: Iterable[Row], catalogs: Mapping[str, TopicCatalog]
+) -> bool | None:
+    """Return whether logs lacking acknowledged records have other replicas. None if nobody
+    knows."""
+    low = [row for row in findings if row["code"] == Code.HIGH_WATERMARK_BEYOND_END]
+    low += [row for row in forecasts if row["lost_below_high_watermark"]]
+    answers = {
+        catalogs[row["root"]].has_other_replicas(partition)
+        if row["root"] in catalogs and (partition := _partition(row)) is not None
+        else None
+        for row in low
+    }
+    # One that has others is reason enough to start these first.
+    return True if True in answers else (False if answers == {False} else None)
+
+
+def _plan(
+    roots: Sequence[RootState],
+    findings: Iterable[Row],
+    forecasts: Iterable[Row],
+    verified: Iterable[Row],
+    *,
+    is_hindered: bool,
+) -> Prescription:
+    """Return the commands against errors and worse, in order to run."""
+    return prescribe(
+        {root.location: root.role for root in roots},
+        [
+            Complaint(
+                root=row["root"],
+                partition=_partition(row),
+                severity=Severity(row["severity"]),
+                cure=KINDS[Code(row["code"])].cure,
+                command=command_of(Code(row["code"]), row["fix"]) or "",
+                is_unreadable=row["code"] == Code.FILE_UNREADABLE,
+            )
+            for row in findings
+        ],
+        [
+            StartCut(
+                root=row["root"],
+                partition=TopicPartition(row["topic"], row["partition"]),
+                size_bytes=row["cut_bytes"],
+                is_doubtful=bool(row["cut_records"] or row["lost_below_high_watermark"]),
+                records=row["cut_records"] or 0,
+            )
+            for row in forecasts
+            if row["cut_bytes"]
+        ],
+        {(row["root"], _partition(row)): row["bytes"] or 0 for row in verified},
+        {root.location for root in roots if is_hindered and root.role.facts.is_owned_by_broker},
+        {(row["root"], _partition(row)): row["cut_from_start"] or 0 for row in forecasts},
+    )
+
+
+def _partition(row: Row) -> TopicPartition | None:
+    return None if row["topic"] is None else TopicPartition(row["topic"], row["partition"])
+
+
+def _loss(row: Row) -> tuple[Any, ...]:
+    names = ("cut_records", "cut_bytes", "read_bytes", "rebuilt_segments")
+    return (bool(row.get("error")), *(row.get(name) or 0 for name in names))
+
 
 # What a house above says of more than one broker.
 

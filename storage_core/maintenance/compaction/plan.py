@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash, Recompression
-from storage_core.config.compression import AS_KAFKA
+from storage_core.config.log_config import AS_KAFKA
 from storage_core.config.values import LONG_MAX
 from storage_core.errors import ConfigError
 from storage_core.index.segment_indexes import AbortedTxn, collect_aborted

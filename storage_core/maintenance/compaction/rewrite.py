@@ -72,7 +72,7 @@ from storage_core.store.base import (
     is_mapped,
     version_of,
 )
-from storage_core.store.gaps import LEAST_GAP_BYTES, CopiedRange, CopiesStretches
+from storage_core.store.copying import LEAST_GAP_BYTES, CopiedRange, CopiesStretches
 from storage_core.threads import WriteBehind, call_together, in_order, sync
 
 SCRATCH_SUFFIX = ".part"

@@ -18,7 +18,7 @@ from pylog_spark.operations.undo import undo
 from pylog_spark.run.run_report import RunReport
 from storage_core.clock import SystemClock
 from storage_core.filenames import LEASE_FILE
-from storage_core.roots import managed_purge, managed_undo
+from storage_core.roots import managed
 from storage_core.store import ObjectStore
 from tests.crash.cells import Cell, WorkOnObjects
 from tests.crash.interruptions import KILLS, Interruption
@@ -63,7 +63,7 @@ class AfterRun(WorkOnObjects):
     def do(self, objects: ObjectStore) -> None:
         # The partitions are reached through a wrapper; the lease is not what is killed here.
         with pytest.MonkeyPatch.context() as patch, tasks_done_here():
-            for module in (managed_purge, managed_undo):
+            for module in (managed, managed):
                 patch.setattr(module, "open_object_store", lambda _url: objects)
             assert self._command(self._twin).exit_code == 0
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from pylog_spark.options import TUNING_KEYS
-from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.log_config import TOPIC_KEYS
+from storage_core.config.settings import CLEANER_KEYS
 
 
 def test_every_key_that_a_job_heeds_is_listed_once(pylog):

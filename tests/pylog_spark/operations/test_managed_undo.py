@@ -18,7 +18,7 @@ from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock, SystemClock
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition, log_file
-from storage_core.roots import managed_purge, managed_undo
+from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.generations import create_root
@@ -146,7 +146,7 @@ def test_log_directories_are_undone_before_a_store_that_fails_ends_the_undo(
     def fail(objects):
         raise StorageError(objects.url, "Input/output error")
 
-    monkeypatch.setattr(managed_undo, "list_partitions", fail)
+    monkeypatch.setattr(managed, "list_partitions", fail)
     with pytest.raises(StorageError, match="Input/output error"):
         undo(RUN, replace(of_both.options, role=None), roots=[twin.location])
     of_both.check_undone(SMALL[0])
@@ -200,7 +200,7 @@ def test_many_partitions_are_undone_by_several_tasks_stage_by_stage(
     tmp_path, monkeypatch, stages, are_few
 ):
     monkeypatch.setattr(undo_module, "are_looked_at_here", lambda _: are_few)
-    monkeypatch.setattr(managed_undo, "_AT_ONCE", 30)
+    monkeypatch.setattr(managed, "_AT_ONCE", 30)
     found = []
     for slots in (1, 2):
         objects = many(str(tmp_path / f"managed-{slots}"))
@@ -260,7 +260,7 @@ def test_what_a_purge_failed_to_take_is_taken_by_the_next_one(twin, monkeypatch)
         raise StorageError(objects.url, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(managed_purge, "find_garbage", fail)
+        patch.setattr(managed, "find_garbage", fail)
         assert purge([twin.location], due).exit_code == 4
     assert rows_of(purge([twin.location], due))[SMALL[0]]["status"] == "done"
     assert orphan not in [info.key for info in twin.objects.list("")]

@@ -34,7 +34,7 @@ from storage_core.filenames import (
     SEGMENT_SUFFIXES,
     TopicPartition,
 )
-from storage_core.roots import broker, broker_purge
+from storage_core.roots import broker
 from storage_core.roots.killed_runs import Resumed
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
@@ -181,7 +181,7 @@ def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(
     paths = [root / f"events-1.{UNIQUE}-delete", *(deleted(root, name) for name in names[1:])]
     before = [read_tree(path) for path in paths]
     listed: list[Path] = []
-    plan = broker_purge.plan_purge_directory
+    plan = broker.plan_purge_directory
 
     def fail(place, names, *, strict):
         raise StorageError(f"{place.location}/{names[0]}", "Input/output error")
@@ -191,7 +191,7 @@ def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(
         return plan(path, **times)
 
     monkeypatch.setattr(broker, "read_checkpoints", fail)
-    monkeypatch.setattr(broker_purge, "plan_purge_directory", note)
+    monkeypatch.setattr(broker, "plan_purge_directory", note)
     rows = rows_of(purge([root] if is_alone else [root, other], options()))
     assert {rows[name]["status"] for name in names} == {"failed"}
     assert rows["events-0"]["status"] == "done"
@@ -328,14 +328,14 @@ def test_where_the_only_disk_fails_the_purge_does(other, monkeypatch):
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_directory_that_cannot_be_listed_has_failed(root, other, monkeypatch, dry_run):
-    folder_names = broker_purge.folder_names
+    folder_names = broker.folder_names
 
     def names(path):
         if str(path) == str(other):
             raise OSError(5, "Input/output error", str(path))
         return folder_names(path)
 
-    monkeypatch.setattr(broker_purge, "folder_names", names)
+    monkeypatch.setattr(broker, "folder_names", names)
     report = purge([other, root], options(dry_run=dry_run))
     assert report.exit_code == 4
     failed, *rows = report.results.to_pylist()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.operations.compact.driver import CompactionStages
 from pylog_spark.operations.compact.pass_stages import CompactionLimits, DueCompaction
-from pylog_spark.operations.compact.waves import CompactionStages
 from pylog_spark.operations.recover.task import RecoveryWork
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
 from pylog_spark.operations.retain.driver import SweepStages

@@ -18,8 +18,8 @@ from pylog_spark.operations.retain.driver import retain
 from pylog_spark.operations.verify.driver import verify
 from pylog_spark.options import JobOptions
 from pylog_spark.run.lineage import event_of, lineage_id
+from pylog_spark.run.recording import open_listeners
 from pylog_spark.run.run_report import RunState
-from pylog_spark.run.run_state import open_listeners
 from storage_core.errors import GuardRefusedError
 from storage_core.maintenance.ingest.partition import IngestRules
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory

@@ -1,8 +1,8 @@
 import pyarrow as pa
 import pytest
 
+from pylog_spark.operations.compact.driver import outcome_of_commit
 from pylog_spark.operations.compact.task import CompactionCommit
-from pylog_spark.operations.compact.waves import outcome_of_commit
 from pylog_spark.options import Order
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.plan_table import Outcome, refuse_duplicates, result_rows, sort_plans

@@ -16,9 +16,8 @@ from pylog_spark.tasks.message import DirectoryResult
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ChangedWhileReadError, ConditionFailedError, UnsafeStoreError
 from storage_core.filenames import TopicPartition
-from storage_core.roots import managed_undo
-from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
-from storage_core.roots.managed_undo import ManagedUndo
+from storage_core.roots import managed
+from storage_core.roots.managed import HeldManagedRoot, ManagedAccess, ManagedUndo
 from storage_core.roots.root import UndoWork
 from storage_core.store import ManagedStore
 from tests.kit.wrapped_objects import CountingObjects
@@ -200,7 +199,7 @@ def test_what_an_undo_asks_of_the_store(twin, monkeypatch):
     store.create_empty("00000000000000000000.log")
     store.publish(run_id="ingest")
     counting = CountingObjects(twin.objects)
-    monkeypatch.setattr(managed_undo, "open_object_store", lambda _url: counting)
+    monkeypatch.setattr(managed, "open_object_store", lambda _url: counting)
     with held(twin) as undo:
         undone(undo, [SMALL[0], untouched.topic])
     data = counting.count("head")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from storage_core.writing import target
+from storage_core.writing import publication
 from tests.storage_core.writing.writes import NoLock
 
 
 @pytest.fixture
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "LogDirectoryLock", NoLock)
+    monkeypatch.setattr(publication, "LogDirectoryLock", NoLock)

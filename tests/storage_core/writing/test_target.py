@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.catalog.off_switch import OFF_SWITCH_FILE
+from storage_core.catalog.roles import OFF_SWITCH_FILE
 from storage_core.checkpoint.checkpoints import parse_partition_metadata
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.writing import target
-from storage_core.writing.publication import commit_write
-from storage_core.writing.target import hold_directory, read_target
+from storage_core.writing import publication
+from storage_core.writing.publication import commit_write, hold_directory, read_target
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
 from tests.storage_core.writing.writes import begin, records_of, request_of, stage, write
@@ -78,7 +77,7 @@ def test_the_off_switch_holds(directory):
 
 
 def test_a_place_beside_which_nothing_can_wait_is_refused(directory, monkeypatch):
-    monkeypatch.setattr(target, "scratch_home", lambda *_: None)
+    monkeypatch.setattr(publication, "scratch_home", lambda *_: None)
     directory.mkdir()
     with pytest.raises(GuardRefusedError, match="mount point") as caught:
         begin(request_of(directory))

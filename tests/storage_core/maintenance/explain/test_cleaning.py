@@ -7,8 +7,7 @@ import pytest
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.compaction.plan import CleanRequest, choose_range
-from storage_core.maintenance.explain.answers import Answer, PredicateResult
-from storage_core.maintenance.explain.cleaning import explain_cleaning
+from storage_core.maintenance.explain import Answer, PredicateResult, explain_cleaning
 from storage_core.maintenance.partition_state import PartitionState
 from tests.kit.builders import SOME_TIME_MS
 from tests.storage_core.maintenance.compaction.states import compacted, log_of, segment

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage_core.maintenance.explain.partition import explain_deletion
+from storage_core.maintenance.explain import explain_deletion
 from tests.storage_core.maintenance.retention.states import NOW, decide, log_of, rules, segment
 
 HOUR = 3_600_000

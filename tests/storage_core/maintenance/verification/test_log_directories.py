@@ -20,7 +20,7 @@ from storage_core.maintenance.verification.findings import (
     VerifyOptions,
 )
 from storage_core.maintenance.verification.log_directories import verify_log_directories
-from storage_core.maintenance.verification.segment import verify_segment
+from storage_core.maintenance.verification.partition import verify_segment
 from storage_core.store import LocalStore
 from storage_core.store.local import LocalFileReader
 from tests.kit.builders import encode_batch
