@@ -1,7 +1,5 @@
-"""Recover log directories: ``spark-submit jobs/recover.py ROOT... --role broker [OPTIONS]``.
-
-The options are those of ``pylog recover``; ``--help`` lists them.
-"""
+"""Recover log directories: ``spark-submit jobs/recover.py ROOT... --role broker [OPTIONS]``. The
+options are those of ``pylog recover``; ``--help`` lists them."""
 
 import sys
 

@@ -1,7 +1,5 @@
-"""Remove what has expired: ``spark-submit jobs/retain.py ROOT... --role broker [OPTIONS]``.
-
-The options are those of ``pylog retain``; ``--help`` lists them.
-"""
+"""Remove what has expired: ``spark-submit jobs/retain.py ROOT... --role broker [OPTIONS]``. The
+options are those of ``pylog retain``; ``--help`` lists them."""
 
 import sys
 

@@ -56,11 +56,7 @@ def additions(kind: str) -> Iterator[Any]:
 
 
 def require_addition(kind: str, purpose: str) -> Any:
-    """Return what the first house has for a field of ``House``.
-
-    Raises:
-        ConfigError: No house is installed that has it.
-    """
+    """Return what the first house has for a field of ``House``."""
     for addition in additions(kind):
         return addition
     raise ConfigError("package", ", ".join(_PACKAGES), f"is not installed; {purpose} needs it")

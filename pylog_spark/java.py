@@ -373,10 +373,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Unwanted libraries, excluded from the dependencies of wanted ones.
-
-    ``*`` matches all.
-    """
+    """Unwanted libraries, excluded from the dependencies of wanted ones. ``*`` matches all."""
 
     group: str
     artifact: str

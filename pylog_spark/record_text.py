@@ -1,7 +1,5 @@
-"""Records as text one by one: text, hexadecimal, Base64, JSON or Avro.
-
-``record_columns`` converts whole columns.
-"""
+"""Records as text one by one: text, hexadecimal, Base64, JSON or Avro. ``record_columns`` converts
+whole columns."""
 
 import json
 import math

@@ -261,10 +261,8 @@ class UpkeepDirectory:
         return self._frame(self.compact_with_report, dry_run=dry_run)
 
     def recover(self, *, dry_run: bool = False) -> "DataFrame":
-        """Recover every partition as a broker does after a crash. The rest is as in ``run``.
-
-        A dry run reads everything, too.
-        """
+        """Recover every partition as a broker does after a crash. The rest is as in ``run``. A dry
+        run reads everything, too."""
         return self._frame(self.recover_with_report, dry_run=dry_run)
 
     def retain(self, *, dry_run: bool = False) -> "DataFrame":

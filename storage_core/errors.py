@@ -46,10 +46,8 @@ def derived(template: str, *, init: Literal[False] = False) -> Any:
 
 @dataclass_transform(eq_default=False, field_specifiers=(field, derived))
 class PylogError(Exception):
-    """Base of all deliberate errors; the text is for the operator.
-
-    The operator is the person at the terminal.
-    """
+    """Base of all deliberate errors; the text is for the operator. The operator is the person at
+    the terminal."""
 
     kafka_code: ClassVar[int | None] = None
     template: ClassVar[str] = ""
@@ -293,18 +291,12 @@ class ObjectNotFoundError(StorageError):
 
 
 class ConditionFailedError(StorageError):
-    """A conditional write was refused: the object is another version.
-
-    The writer expected another version.
-
-    Attributes:
-        expected: Version tag that it should have had; empty where it should not have existed.
-        actual: Version tag that it has; empty where there is none, or none is known.
-    """
+    """A conditional write was refused: the object is another version. The writer expected another
+    version."""
 
     reason: str = derived("somebody else changed it: expected {expectation}, found {state}")
-    expected: str
-    actual: str
+    expected: str  # version tag that it should have had; empty where it should not have existed
+    actual: str  # version tag that it has; empty where there is none, or none is known
 
     @property
     def expectation(self) -> str:
@@ -381,10 +373,8 @@ class IndexVersionError(CorruptIndexError):
 
 
 class IndexFullError(BadBytesError):
-    """An index has no room for an entry needed by the log.
-
-    Kafka's cleaner fails in the same case.
-    """
+    """An index has no room for an entry needed by the log. Kafka's cleaner fails in the same
+    case."""
 
 
 class CorruptSnapshotError(BadBytesError):
@@ -485,10 +475,7 @@ class ChangedWhileReadError(PylogError):
 
 
 class GuardRefusedError(PylogError):
-    """A guard refuses to go on.
-
-    Its text names the switch that overrides it, if there is one.
-    """
+    """A guard refuses to go on. Its text names the switch that overrides it, if there is one."""
 
     template = "{code}: {reason}{hint}"
 
@@ -543,10 +530,7 @@ class LeaseHeldError(StoreRefusedError):
 
 
 class LeaseLostError(StoreRefusedError):
-    """The lease of a managed root expired or moved during work.
-
-    Another run may hold it now.
-    """
+    """The lease of a managed root expired or moved during work. Another run may hold it now."""
 
     code: str = derived("LEASE_LOST")
     reason: str = derived("{path}: the lease of {holder} {event}")
@@ -654,25 +638,17 @@ class InvalidAppendError(PylogError):
 
 
 class InvalidTimestampError(BadBytesError):
-    """Records are too old, too new, or of a wrong timestamp type.
-
-    Attributes:
-        record_indexes: The records of that batch that are refused, from 0.
-    """
+    """Records are too old, too new, or of a wrong timestamp type."""
 
     kafka_code = 32
 
-    record_indexes: tuple[int, ...] = ()
+    record_indexes: tuple[int, ...] = ()  # the records of that batch that are refused, from 0
 
 
 class RecordValidationError(InvalidRecordError):
-    """Records of a batch break the topic's rules; three are described.
+    """Records of a batch break the topic's rules; three are described."""
 
-    Attributes:
-        record_indexes: The records of that batch that are refused, from 0.
-    """
-
-    record_indexes: tuple[int, ...] = ()
+    record_indexes: tuple[int, ...] = ()  # the records of that batch that are refused, from 0
 
 
 class UnsupportedForMessageFormatError(BadBytesError):
@@ -755,10 +731,8 @@ class ProducerTxnStateError(ProducerStateError):
 
 
 class RollError(PylogError):
-    """A segment cannot begin at this offset.
-
-    Another segment begins there, or the offset is below the active segment.
-    """
+    """A segment cannot begin at this offset. Another segment begins there, or the offset is below
+    the active segment."""
 
     template = "{partition}: a segment cannot begin at {base_offset}: {reason}"
 

@@ -103,12 +103,7 @@ class TopicPartition:
 
 
 def validate_topic(topic: str) -> str:
-    """Return the name if Kafka would take it for a topic.
-
-    Raises:
-        InvalidNameError: It is empty, ``.`` or ``..``, longer than 249 characters, or has a
-            character outside ``[a-zA-Z0-9._-]``.
-    """
+    """Return the name if Kafka would take it for a topic."""
     if topic in {"", ".", ".."}:
         raise InvalidNameError(topic, "is not a topic name")
     if len(topic) > MAX_TOPIC_LENGTH:
@@ -119,11 +114,7 @@ def validate_topic(topic: str) -> str:
 
 
 def parse_partition_directory(name: str) -> TopicPartition:
-    """Parse ``<topic>-<partition>``, split at the last hyphen.
-
-    Raises:
-        InvalidNameError: The name is not of that form.
-    """
+    """Parse ``<topic>-<partition>``, split at the last hyphen."""
     topic, hyphen, number = name.rpartition("-")
     if not hyphen or not _NUMBER.fullmatch(number):
         raise InvalidNameError(name, "expected <topic>-<partition>")
@@ -163,11 +154,7 @@ def snapshot_file(offset: int) -> str:
 
 
 def segment_file(base_offset: int, suffix: str) -> str:
-    """Return ``<base_offset in 20 digits><suffix>``.
-
-    Raises:
-        InvalidNameError: The offset is negative or has more than 63 bits.
-    """
+    """Return ``<base_offset in 20 digits><suffix>``."""
     if not 0 <= base_offset <= MAX_OFFSET:
         raise InvalidNameError(str(base_offset), "an offset lies between 0 and 2^63 - 1")
     return f"{base_offset:020d}{suffix}"

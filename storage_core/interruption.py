@@ -42,10 +42,8 @@ os._exit(int(sys.argv[2]))
 
 
 class TerminatedError(BaseException):
-    """SIGTERM asked the process to end.
-
-    As a BaseException it is not swallowed by ``except Exception``.
-    """
+    """SIGTERM asked the process to end. As a BaseException it is not swallowed by ``except
+    Exception``."""
 
 
 class _Watch:

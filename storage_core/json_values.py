@@ -146,10 +146,7 @@ Reader = Callable[[object], Any]
 
 
 class MismatchError(ValueError):
-    """A value does not have its declared type.
-
-    Each caller adds its part of the path.
-    """
+    """A value does not have its declared type. Each caller adds its part of the path."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason, path)

@@ -27,8 +27,8 @@ from pylog_spark.options.option import NO_DEFAULT, Option
 from pylog_spark.options.values import TUNING_KEYS
 from pylog_spark.refusals import PREDICATES, REASONS, Refusal, all_guards, all_remarks
 from storage_core.config.broker_config import BROKER_KEYS
-from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.log_config import TOPIC_KEYS
+from storage_core.config.settings import CLEANER_KEYS
 from storage_core.config.values import ConfigKey, Scope
 from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.maintenance.verification.findings import Code

@@ -72,10 +72,8 @@ def leave_out_interruptions() -> None:
 
 
 def leave_out_lost_connections() -> None:
-    """Keep pyspark's server for its JVM from printing a traceback when that JVM ends.
-
-    The next call to the JVM fails, and that is reported.
-    """
+    """Keep pyspark's server for its JVM from printing a traceback when that JVM ends. The next call
+    to the JVM fails, and that is reported."""
     from socketserver import BaseServer  # noqa: PLC0415  # pyspark has imported it
 
     for kind in vars(sys.modules.get("pyspark.accumulators", object)).values():

@@ -227,10 +227,8 @@ def totals_by_topic(rows: Sequence[Row], by: InspectOrder | None) -> list[Row]:
 
 
 def _total(rows: Sequence[Row]) -> Row:
-    """Return the sums of partitions' rows, and their widest time span.
-
-    ``dirty_ratio`` is that of the dirtiest partition: Kafka cleans by it, partition by partition.
-    """
+    """Return the sums of partitions' rows, and their widest time span. ``dirty_ratio`` is that of
+    the dirtiest partition: Kafka cleans by it, partition by partition."""
 
     def of(name: str) -> list[Any]:
         return [row[name] for row in rows if row[name] is not None]

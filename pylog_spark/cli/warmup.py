@@ -102,9 +102,8 @@ def _make(archive: Path, *, delta: bool) -> None:
 
 
 def record_classes(archive: Path, *, delta: bool) -> None:
-    """Run typical job work; let the JVM record its classes. It writes them down when it ends.
-
-    The JVM is this process's only one: it can start no other.
+    """Run typical job work; let the JVM record its classes. It writes them down when it ends. The
+    JVM is this process's only one: it can start no other.
 
     Args:
         archive: The file; where this Java makes none, it is not there afterwards.

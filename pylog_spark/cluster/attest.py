@@ -54,9 +54,7 @@ class Attestation:
 
 def attest(place: Place, roots: Sequence[str | Path], options: JobOptions) -> Attestation:
     """Write the last broker epoch into markers left without one. It is a recovery that leaves them
-    so.
-
-    The locks of all roots are held from before the comparison until after the last marker.
+    so. The locks of all roots are held from before the comparison until after the last marker.
 
     Args:
         place: Where the comparison runs: a Spark session, or this machine (``Local``).

@@ -100,7 +100,6 @@ def rebuild_metadata(
         roots: Paths of all log directories of the cluster's brokers.
         options: Configs of topics, the clock, and whether something is written.
         targets: Log directories of controllers, by node id.
-        release: The features that the cluster begins with.
         voters: Voters that the log is to have, with directory id and endpoints; empty where the
             configuration of each node names them.
         older: A log directory with an older copy of the metadata, or that copy; None without one.

@@ -294,10 +294,7 @@ class SparkEngine(Engine[SparkRows]):
 
     def completed_tasks(self, tasks: int) -> int:
         """Return the number of completed tasks of a running stage. Their number of tasks identifies
-        the stage.
-
-        A session of Spark Connect tells only when a stage has ended.
-        """
+        the stage. A session of Spark Connect tells only when a stage has ended."""
         if is_connect(self._spark):
             return 0
         tracker = self._spark.sparkContext.statusTracker()

@@ -162,11 +162,8 @@ def _column_names(table: DeltaTable) -> list[str]:
 
 
 def _read(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield a table's columns, whatever features its owner turned on.
-
-    ``to_pyarrow_dataset`` refuses deletion vectors and v2 checkpoints; the query engine of the same
-    package reads them.
-    """
+    """Yield a table's columns, whatever features its owner turned on. ``to_pyarrow_dataset``
+    refuses deletion vectors and v2 checkpoints; the query engine of the same package reads them."""
     columns = ", ".join(f'"{name}"' for name in names)
     query = QueryBuilder().register("ledger", table)
     for batch in pa.RecordBatchReader.from_stream(query.execute(f"SELECT {columns} FROM ledger")):  # noqa: S608  # names of ours

@@ -49,7 +49,6 @@ def options_of(saved: SavedPlan, path: Path | None, apply_options: ApplyOptions)
 
     Args:
         path: Its file; None for a plan that is in memory alone.
-        apply_options: Options that replace those of the plan.
     """
     options = saved.options
     return replace(
@@ -78,7 +77,6 @@ def apply_plan(
 
     Args:
         place: Where it runs: a Spark session, or this machine (``Local``).
-        apply_options: Options that replace those of the plan.
         clock: For the times in the ledger.
 
     Returns:

@@ -337,9 +337,7 @@ class _Observer:
         self, batch: pa.RecordBatch, is_alone: Mapping[Step, Mask]
     ) -> Iterator[tuple[Step, pa.RecordBatch]]:
         """Yield the rows of the remaining partitions, looked at alone. They are for the steps that
-        ask for them.
-
-        Each is opened once: the manifest of a managed one is read once for all steps.
+        ask for them. Each is opened once: the manifest of a managed one is read once for all steps.
         """
         (numbers,) = np.nonzero(sum(is_alone.values(), np.zeros(batch.num_rows, np.bool_)))
         for first in range(0, len(numbers), _ROWS_A_CELL):

@@ -27,7 +27,6 @@ def purge_stretches(
 
     Args:
         find_due: As in ``RootPurge``, and so are the next two.
-        apply: Deletes the files and directories of a purge.
         is_here: Whether that lies on a disk of this host.
         dry_run: Whether nothing is removed.
     """

@@ -1,7 +1,4 @@
-"""The options of a job.
-
-``declared`` has each once, ``load`` reads files and command lines.
-"""
+"""The options of a job. ``declared`` has each once, ``load`` reads files and command lines."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

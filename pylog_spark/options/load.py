@@ -79,11 +79,7 @@ def broker_config(options: JobOptions) -> BrokerConfig:
 
 
 def options_of_release(options: JobOptions, release: str) -> JobOptions:
-    """Return the options with a release's limits and keys.
-
-    Raises:
-        ConfigError: The release refuses a broker-wide setting, or a setting of all topics.
-    """
+    """Return the options with a release's limits and keys."""
     options = replace(
         options,
         release=release,
@@ -482,11 +478,7 @@ def _put_server_properties(layers: Layers, named: str | None) -> str:
     """Take over a broker's file; return the release whose limits count.
 
     Args:
-        layers: They get its settings.
         named: The release that is to start, None where nobody said it.
-
-    Raises:
-        ConfigError: The file cannot be read, or the named release refuses a value.
     """
     broker_file = layers.value(SERVER_PROPERTIES)
     if broker_file is None:

@@ -1,7 +1,5 @@
-"""Tell OpenLineage of a run's begin, end, inputs and outputs. Inputs and outputs are its roots.
-
-The client of OpenLineage is configured as everywhere, by its own environment and files.
-"""
+"""Tell OpenLineage of a run's begin, end, inputs and outputs. Inputs and outputs are its roots. The
+client of OpenLineage is configured as everywhere, by its own environment and files."""
 
 import os
 import uuid

@@ -98,9 +98,8 @@ def settle_plans(
     action: str,
 ) -> pa.Table:
     """Note the planned rows, or hold them against a saved plan. With a saved plan its partitions
-    are returned, changed ones as refused.
-
-    Without ``--plan-out`` and outside of ``pylog apply`` the rows stay as they are.
+    are returned, changed ones as refused. Without ``--plan-out`` and outside of ``pylog apply`` the
+    rows stay as they are.
 
     Args:
         rows: What was observed; with root, topic, partition, directory, status, reason, error.

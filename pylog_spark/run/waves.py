@@ -154,10 +154,7 @@ def _not_begun(
 
 def _disks(run: Run, due: Iterable[D]) -> dict[str, str]:
     """Return a name for the disk of each root. A root that cannot be read counts as a disk of its
-    own.
-
-    What lies at a URL is, too.
-    """
+    own. What lies at a URL is, too."""
     disks = {}
     for place in {each.ref.root for each in due}:
         path = local_path(place)

@@ -259,9 +259,7 @@ def _manifest_parts(location: str, system: Any, path: str) -> list[InventoryPart
 
 def _place_of(key: str, location: str, path: str) -> str:
     """Return the path of a file named by an S3 Inventory. Its key is of the manifest's own bucket.
-
-    Of a downloaded copy only the layout is left: ``data/`` beside the folder of the manifest.
-    """
+    Of a downloaded copy only the layout is left: ``data/`` beside the folder of the manifest."""
     if local_path(location) is not None:
         return f"{path.rpartition('/')[0]}/../data/{key.rpartition('/')[2]}"
     return f"{path.lstrip('/').partition('/')[0]}/{key}"
@@ -360,9 +358,7 @@ def read_part(
 
 def partition_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Turn rows (root, role, directory, stretches) into rows of ``schemas.PARTITION``.
-
-    ``stretches`` is a list of structs with the columns of listed files, which are lists.
-    """
+    ``stretches`` is a list of structs with the columns of listed files, which are lists."""
     for batch in batches:
         places = batch.select(["root", "role", "directory"]).to_pylist()
         rows = [

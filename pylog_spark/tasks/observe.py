@@ -301,10 +301,8 @@ def range_columns(
     segments: Any,
     log_start_checkpoint: Any,
 ) -> dict[str, Any]:
-    """Return what ``schemas.PLAN`` says of the range that a round would clean.
-
-    Each value is one partition's, or an array of those of many.
-    """
+    """Return what ``schemas.PLAN`` says of the range that a round would clean. Each value is one
+    partition's, or an array of those of many."""
     return {
         "bytes": size_bytes,
         "segments": segments,

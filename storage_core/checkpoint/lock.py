@@ -55,9 +55,8 @@ class LockProof:
 
 
 class LockShare:
-    """A share in the lock on a log directory; a context manager. Made by ``share_lock``.
-
-    As long as it is open nobody else gets the lock, whatever becomes of the holder.
+    """A share in the lock on a log directory; a context manager. Made by ``share_lock``. As long as
+    it is open nobody else gets the lock, whatever becomes of the holder.
 
     Args:
         connection: To the holder, who waits for its end.
@@ -157,9 +156,7 @@ def share_lock(proof: LockProof) -> LockShare:
 @contextmanager
 def kept_shares() -> Iterator[None]:
     """Keep all new shares of the lock until the block ends. The block is one task with its commits.
-
-    A task that is done leaves none behind: its process may live on for long.
-    """
+    A task that is done leaves none behind: its process may live on for long."""
     global _keepers  # noqa: PLW0603  # as above
     with _sharing:
         _keepers += 1

@@ -463,10 +463,8 @@ class _JudgedPartition:
 
     def _estimate_high_watermark(self) -> int | None:
         """Estimate the high watermark: the smallest log end of the in-sync replicas. The result is
-        at least each checkpoint of a log that reaches it.
-
-        Too few replicas in sync commit nothing: then the largest checkpoint counts.
-        """
+        at least each checkpoint of a log that reaches it. Too few replicas in sync commit nothing:
+        then the largest checkpoint counts."""
         if not self._in_sync:
             return None
         state = self._state
@@ -626,11 +624,7 @@ def _span(replica: Replica) -> LogSpan:
 def _weigh(
     parts: Iterable[tuple[OpenedLog, Ranges, Sequence[DoubtfulRun]]], *, most_keys: int = 0
 ) -> Weight:
-    """Weigh records of several logs, each record once.
-
-    Args:
-        parts: Logs, which of the records each has, and its epochs that are not believed.
-    """
+    """Weigh records of several logs, each record once."""
     size_bytes = 0
     times: list[int] = []
     keys: dict[bytes, None] = {}

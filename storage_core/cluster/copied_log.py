@@ -135,7 +135,6 @@ class _ComparedLog:
     """One of the two logs, which is read more than once.
 
     Attributes:
-        readers: Those that the alignment has opened.
         cleaned_end: A cleaner was below this offset.
         unsure: Parts of _UNSURE, which are not judged yet.
     """

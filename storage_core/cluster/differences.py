@@ -379,7 +379,6 @@ class ReplicaPair:
         """Add a difference, or extend an adjacent one of its kind.
 
         Args:
-            offsets: The first and the last one.
             side: The replica that lacks something, or the second one.
         """
         first, end = offsets

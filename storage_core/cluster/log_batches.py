@@ -296,7 +296,6 @@ class LogReader:
     Args:
         view: Its directory, None for a log without a record.
         ranges: Only batches that begin in one of these, first and end offset, rising; None for all.
-        doubtful: Runs whose rows get the expected epoch.
 
     Attributes:
         damage: The damage in the part read so far.

@@ -145,7 +145,6 @@ def find_least_epoch(audit: PartitionAudit, isr: Sequence[int]) -> int:
     replicas in sync have such a batch, and others lack it, its epoch counts, too.
 
     Args:
-        audit: Of the partition.
         isr: Brokers that may lead.
     """
     skipped = (
@@ -224,7 +223,6 @@ def plan_metadata(
     """Return the metadata of a cluster by what its logs have.
 
     Args:
-        release: The features that the cluster begins with.
         older: An older copy of the metadata, None without one.
     """
     topics, unnamed = _by_topic(partitions)

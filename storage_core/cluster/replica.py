@@ -76,7 +76,6 @@ class Leader:
     """A replica as newly elected leader. Its next epoch begins at its log end.
 
     Args:
-        next_epoch: The epoch in which it leads.
         runs: The epochs of its batches, which followers take; none to look at cuts alone.
     """
 
@@ -144,7 +143,6 @@ def _find_hindrance(epochs: LeaderEpochCache, end: int, leader: Leader) -> Hindr
 
     Args:
         epochs: The follower's; they become those that it has with these batches.
-        end: Where its log ends.
     """
     runs = [run for run in leader.runs if run.last_offset >= end]
     for run in runs:

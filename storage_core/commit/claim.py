@@ -210,10 +210,7 @@ def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
 
 def _is_linked(path: Path, directory: Path) -> bool:
     """Tell whether a link is among a run's own trash folders. The run makes these folders for the
-    files of a partition.
-
-    Those above are the operator's, and may be links.
-    """
+    files of a partition. Those above are the operator's, and may be links."""
     depth = len(plain_path(directory).parts) + 1
     with storage_errors(path):
         return any(folder.is_symlink() for folder in path.parents[:depth])
@@ -507,10 +504,8 @@ def resume_claim(
 
 
 class CommitLostError(PylogError):
-    """A killed commit cannot be finished: its files may have changed.
-
-    A log loader repairs the partition, or has done so.
-    """
+    """A killed commit cannot be finished: its files may have changed. A log loader repairs the
+    partition, or has done so."""
 
     template = "{claim}: {event} since this commit began"
 

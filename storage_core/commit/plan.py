@@ -151,10 +151,8 @@ def digest_versions(directory: Path, *, left_out: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
-    """Create or replace a small file, with a time if given.
-
-    ``modified_ms`` is the modification time, epoch milliseconds.
-    """
+    """Create or replace a small file, with a time if given. ``modified_ms`` is the modification
+    time, epoch milliseconds."""
 
     name: FileName
     content: bytes

@@ -42,9 +42,7 @@ def verify_fit(
     directory: Path, steps: Sequence[Operation], *, expected: Versions, scratch: Versions
 ) -> None:
     """Check that files are as the finished part of steps left them. Of the steps' first group, some
-    first ones may be done; no other step is.
-
-    Nothing is changed.
+    first ones may be done; no other step is. Nothing is changed.
 
     Args:
         steps: The remaining steps of a commit; of their first independent group, some may be done.

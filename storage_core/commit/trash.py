@@ -414,10 +414,8 @@ def list_commits(run_folder: Path) -> Iterator[Path]:
 def walk_folders(
     folder: Path, *, topdown: bool = True
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a folder as ``os.walk`` does, but raise errors.
-
-    ``os.walk`` ignores folders that it cannot list.
-    """
+    """Walk a folder as ``os.walk`` does, but raise errors. ``os.walk`` ignores folders that it
+    cannot list."""
     yield from os.walk(folder, topdown=topdown, onerror=_fail)
 
 

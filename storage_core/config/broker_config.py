@@ -39,10 +39,8 @@ def _live(name: str, value_type: ValueType, doc: str, *, default: object, unit: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Broker-wide keys that are not the default of a topic key.
-
-    ``log_dirs`` and ``log_dir`` are empty where they are not set: a job is told its roots.
-    """
+    """Broker-wide keys that are not the default of a topic key. ``log_dirs`` and ``log_dir`` are
+    empty where they are not set: a job is told its roots."""
 
     node_id: int | None = _broker(
         "node.id", int32(at_least=0), "the broker's number in its cluster", default=None

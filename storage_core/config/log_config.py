@@ -164,10 +164,8 @@ def _topic(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The topic keys of Kafka 4.4, by their names in snake case.
-
-    ``segment_bytes`` is the size in force: ``internal.segment.bytes`` where it is set.
-    """
+    """The topic keys of Kafka 4.4, by their names in snake case. ``segment_bytes`` is the size in
+    force: ``internal.segment.bytes`` where it is set."""
 
     cleanup_policy: frozenset[CleanupPolicy] = _topic(
         "cleanup.policy",
@@ -528,10 +526,8 @@ def topic_keys(release: str) -> Mapping[str, ConfigKey]:
 def resolve_topic_settings(
     overrides: Mapping[str, str], broker: Mapping[str, str], release: str = NEWEST_RELEASE
 ) -> dict[str, ResolvedValue]:
-    """Return the values that are set, by topic key; see ``keys.resolve``.
-
-    ``segment.bytes`` is what ``internal.segment.bytes`` says, if that is set.
-    """
+    """Return the values that are set, by topic key; see ``keys.resolve``. ``segment.bytes`` is what
+    ``internal.segment.bytes`` says, if that is set."""
     resolved = resolve(topic_keys(release), overrides, broker)
     if _INTERNAL_SEGMENT_BYTES in resolved:
         resolved[_SEGMENT_BYTES] = resolved[_INTERNAL_SEGMENT_BYTES]

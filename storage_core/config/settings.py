@@ -424,23 +424,19 @@ def merge_dynamic_configs(
 
 
 def newest_release_of(file: Mapping[str, str]) -> str:
-    """Return the newest release of Kafka that takes a broker's file.
-
-    It is the newest one at all if none does.
-    """
+    """Return the newest release of Kafka that takes a broker's file. It is the newest one at all if
+    none does."""
     newest_first = [*OTHER_TYPES][::-1]
     takes = (each for each in newest_first if not any(refused_file_settings(file, each)))
     return next(takes, NEWEST_RELEASE)
 
 
 def refused_file_settings(file: Mapping[str, str], release: str) -> Iterator[ConfigError]:
-    """Yield an error for each setting that a release of Kafka refuses.
-
-    Only keys whose values not every release takes are looked at.
+    """Yield an error for each setting that a release of Kafka refuses. Only keys whose values not
+    every release takes are looked at.
 
     Args:
         file: Settings of the broker's file.
-        release: The release of Kafka that starts, one of ``OTHER_TYPES``.
     """
     types: Mapping[str, ValueType | None] = {**_TYPES, **OTHER_TYPES[release]}
     yield from _refused(types, {name: file[name] for name in _OF_RELEASES & file.keys()})

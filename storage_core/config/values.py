@@ -101,7 +101,6 @@ def string_list(*, may_be_empty: bool = True, has_gaps: bool = False) -> ValueTy
     """A type for a comma-separated list of distinct texts, in their order.
 
     Args:
-        may_be_empty: Whether no text is a value, too.
         has_gaps: Whether an empty item is passed over, and not refused.
     """
 
@@ -438,10 +437,8 @@ OTHER_TYPES: Final[Mapping[str, Mapping[str, ValueType | None]]] = {
 
 
 def keys_of_release(keys: Mapping[str, ConfigKey], release: str) -> Mapping[str, ConfigKey]:
-    """Return keys with a release's own types.
-
-    A key that the release does not know is as in the newest one.
-    """
+    """Return keys with a release's own types. A key that the release does not know is as in the
+    newest one."""
     types = OTHER_TYPES[release]
     return {
         key.name: replace(

@@ -123,10 +123,7 @@ class Group:
 
 
 class GroupImage:
-    """A group coordinator's knowledge after the records so far.
-
-    ``apply`` takes the next record.
-    """
+    """A group coordinator's knowledge after the records so far. ``apply`` takes the next record."""
 
     def __init__(self) -> None:
         self._offsets: dict[CommitKey, CommittedOffset] = {}
@@ -300,10 +297,7 @@ class ShareOffset:
 
 
 class ShareImage:
-    """A share coordinator's knowledge after the records so far.
-
-    ``apply`` takes the next record.
-    """
+    """A share coordinator's knowledge after the records so far. ``apply`` takes the next record."""
 
     def __init__(self) -> None:
         self._offsets: dict[ShareKey, ShareOffset] = {}

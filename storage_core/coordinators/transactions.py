@@ -109,9 +109,8 @@ class TransactionEntry:
 
 
 class TransactionImage:
-    """A transaction coordinator's knowledge after the records so far.
-
-    ``apply`` takes the next record.
+    """A transaction coordinator's knowledge after the records so far. ``apply`` takes the next
+    record.
 
     Attributes:
         last_offset: Offset of the last record, -1 before the first.

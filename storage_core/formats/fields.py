@@ -4,11 +4,7 @@ import numpy as np
 
 
 def field_at(layout: np.dtype[np.void], name: str) -> int:
-    """Return the byte position of a field in a layout.
-
-    Raises:
-        KeyError: The layout has no such field.
-    """
+    """Return the byte position of a field in a layout."""
     fields = layout.fields
     if fields is None:
         raise KeyError(name)

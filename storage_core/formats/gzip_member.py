@@ -1,6 +1,4 @@
-"""The gzip member (RFC 1952) as Kafka writes it.
-
-``records.codecs.gzip`` says what is read.
+"""The gzip member (RFC 1952) as Kafka writes it. ``records.codecs.gzip`` says what is read.
 
 ::
 

@@ -1,6 +1,4 @@
-"""The LZ4 frame, as far as Kafka has it.
-
-``records.codecs.lz4`` says what is read and written.
+"""The LZ4 frame, as far as Kafka has it. ``records.codecs.lz4`` says what is read and written.
 
 ::
 

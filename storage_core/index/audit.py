@@ -271,10 +271,8 @@ class _Checker:
         expected: Callable[[], NDArray[np.int64]],
         actual: NDArray[np.int64],
     ) -> None:
-        """Note the first entry with a fault, and their number.
-
-        ``expected`` is called only if there is a fault, which is rare.
-        """
+        """Note the first entry with a fault, and their number. ``expected`` is called only if there
+        is a fault, which is rare."""
         if is_bad.any():
             bad = np.flatnonzero(is_bad)
             row = int(bad[0])

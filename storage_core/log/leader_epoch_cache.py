@@ -311,10 +311,6 @@ def find_doubtful_runs(
 
     An epoch that another replica's batches have at the same offset is believed, unless it falls:
     one flipped bit does not lie in two of them. Of a log with many of them the first are returned.
-
-    Args:
-        replicas: Of each all its runs, and the entries of its epoch file as it lies there.
-        largest_epoch: As of ``are_runs_believed``.
     """
     masks = [
         are_runs_believed(
@@ -360,8 +356,6 @@ def find_believed_entries(
 
     Args:
         entries: The entries; a start may have taken them from doubtful runs.
-        runs: All runs of the log.
-        doubtful: Those that are not believed.
     """
     wrong = {each.run for each in doubtful}
     believed = [run for run in runs if run not in wrong]

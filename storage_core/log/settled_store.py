@@ -338,10 +338,8 @@ def _is_same(before: list[FileInfo], after: list[FileInfo]) -> bool:
 
 
 def _is_identifying(store: LogStore) -> TypeGuard[IdentifyingStore]:
-    """Whether a store can identify its files.
-
-    ``isinstance`` is slower: it compares whole protocols.
-    """
+    """Whether a store can identify its files. ``isinstance`` is slower: it compares whole
+    protocols."""
     return hasattr(store, "open_identified")
 
 

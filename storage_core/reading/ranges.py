@@ -257,10 +257,8 @@ def _read_records(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def read_batches(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
-    """Yield the batch headers of a range in file order as columns. Control batches are included.
-
-    A batch that reaches into the range from below is part of it.
-    """
+    """Yield the batch headers of a range in file order as columns. Control batches are included. A
+    batch that reaches into the range from below is part of it."""
     with _place_named(wanted.directory):
         yield from _read_headers(wanted)
 
@@ -441,9 +439,7 @@ def _decode(window: Window, wanted: NDArray[np.bool_], limits: Limits) -> Iterat
 
 class _Committed:
     """Filter out records of aborted transactions, by their markers. Markers in the range and behind
-    it count.
-
-    Nothing is read ahead before the first batch of a transaction comes.
+    it count. Nothing is read ahead before the first batch of a transaction comes.
 
     Attributes:
         wanted: The range; with its end, once a batch came that could be behind it.

@@ -430,10 +430,8 @@ _NEVER_UTF_8: Final = b"\xff"
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a column that is asked for again is kept
 class RecordColumns:
-    """Records of a window's batches as columns, in file order. There is one row a record.
-
-    Valid as long as the window is.
-    """
+    """Records of a window's batches as columns, in file order. There is one row a record. Valid as
+    long as the window is."""
 
     payload: Payload
     table: NDArray[np.int64]  # int64[record_scan.RECORD_COLUMN_COUNT, n]
@@ -578,10 +576,8 @@ def _as_text(names: pa.BinaryArray) -> pa.StringArray:
 
 
 def decode_header_key(key: bytes) -> str:
-    """Return a header's key as text; bad UTF-8 becomes U+FFFD. Java decodes it so.
-
-    Java takes an encoded surrogate for one error, Python for one error a byte.
-    """
+    """Return a header's key as text; bad UTF-8 becomes U+FFFD. Java decodes it so. Java takes an
+    encoded surrogate for one error, Python for one error a byte."""
     return _ENCODED_SURROGATE.sub(_NEVER_UTF_8, key).decode("utf-8", "replace")
 
 

@@ -339,10 +339,7 @@ class BrokerUndo:
 
     def _finish_marker(self, part: Sequence[BrokerPartitionUndo]) -> None:
         """Write the marker of an undo killed just before it. It is written only if nothing else was
-        left to do.
-
-        Not if anything has changed since: then a broker may have removed it.
-        """
+        left to do. Not if anything has changed since: then a broker may have removed it."""
         root = self._root
         if root.was_clean or not self._before.was_clean or not self._marker_file.is_file():
             return

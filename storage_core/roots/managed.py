@@ -734,10 +734,7 @@ class HeldManagedRoot:
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Write the cleaner points of some partitions, one commit each. Several are written at
-        once: each waits for the store.
-
-        Several at once: each waits for the store.
-        """
+        once: each waits for the store."""
         self._each(points, self._write_cleaner_point)
 
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:

@@ -1,7 +1,5 @@
 """Warn of an S3 bucket's settings with costs, deletions or retention. A plan shows the remarks.
-
-Asked before the first write and put into the plan; nothing here refuses.
-"""
+Asked before the first write and put into the plan; nothing here refuses."""
 
 import enum
 from collections.abc import Iterator, Mapping

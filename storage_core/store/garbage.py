@@ -217,9 +217,8 @@ def find_garbage(
     objects: ObjectStore, partition: TopicPartition, *, grace_start_ms: int
 ) -> PartitionGarbage:
     """Find one partition's objects and manifests for a purge to delete. It costs one GET for each
-    generation, and one listing.
-
-    Whoever deletes it has to hold the root's lease from before this call on.
+    generation, and one listing. Whoever deletes it has to hold the root's lease from before this
+    call on.
 
     Args and errors are those of kept_generations, but that a partition without a manifest has
     no garbage; an adopted object elsewhere than where the root adopted any is a ManifestError.

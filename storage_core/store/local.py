@@ -305,10 +305,8 @@ class LocalStore(UnsharedStore, OwnedFiles):
             yield
 
     def list_files(self) -> list[FileInfo]:
-        """Return the regular files visible to a broker, sorted by name.
-
-        ``is_text`` tells which names a broker sees.
-        """
+        """Return the regular files visible to a broker, sorted by name. ``is_text`` tells which
+        names a broker sees."""
         try:
             with storage_errors(self.directory), self._folder() as folder:
                 entries = scan_open(folder)

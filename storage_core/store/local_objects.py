@@ -229,9 +229,7 @@ class LocalObjectStore:
 
     def _walk(self, folder: str) -> Iterator[ObjectInfo]:
         """Yield all files below a folder, in order of keys. A folder is sorted with its slash.
-
-        Links are no objects: what a purge finds here, it deletes.
-        """
+        Links are no objects: what a purge finds here, it deletes."""
         entries = self._scan(folder)
         for entry in sorted(entries, key=lambda one: one.name + "/" if one.is_folder else one.name):
             key = f"{folder}/{entry.name}" if folder else entry.name

@@ -82,10 +82,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wave:
-    """State shared by the stages of one wave.
-
-    ``outcomes`` gets what becomes of each partition.
-    """
+    """State shared by the stages of one wave. ``outcomes`` gets what becomes of each partition."""
 
     title: str
     passes: PassStages
@@ -618,9 +615,7 @@ def _clean(run: Run, observation: Observation, logs: CleanedLogs, strategy: Stra
 
 def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
     """Return the directories of failed compactions. The rows of both tables are in the same order.
-
-    Kafka's cleaner does not sweep those either that it gave up.
-    """
+    Kafka's cleaner does not sweep those either that it gave up."""
     # Where a whole root could not be listed there is a row without any.
     places, statuses = plans["directory"].to_pylist(), results["status"].to_pylist()
     rows = zip(places, statuses, results["reason"].to_pylist(), strict=True)

@@ -484,11 +484,7 @@ def diagnose(
 
 
 def release_to_start(version: str) -> str:
-    """Return the name of a release whose rules are known: ``3.9``.
-
-    Raises:
-        ConfigError: There is no such release, or its rules are not known.
-    """
+    """Return the name of a release whose rules are known: ``3.9``."""
     name = version.partition("-")[0]
     if name not in FEATURE_LEVELS:
         first, *_, last = FEATURE_LEVELS
@@ -551,10 +547,8 @@ def _catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicC
 
 
 def _of_a_broker(roots: Sequence[LogRoot]) -> list[LogRoot]:
-    """Return all roots as a broker's if any one is. A root that lost its file is no copy.
-
-    Nobody but a node of a cluster keeps its metadata.
-    """
+    """Return all roots as a broker's if any one is. A root that lost its file is no copy. Nobody
+    but a node of a cluster keeps its metadata."""
     is_broker = any(
         root.role.facts.is_owned_by_broker
         or Path(root.location, CLUSTER_METADATA_DIRECTORY).exists()

@@ -1,8 +1,5 @@
 """List the segments of the biggest partitions, for a picture. It is a bounded look, in this
-process.
-
-Read only: no Spark session is started, no lock is taken, no record is read.
-"""
+process. Read only: no Spark session is started, no lock is taken, no record is read."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

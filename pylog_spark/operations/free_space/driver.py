@@ -355,10 +355,8 @@ def _losses(
     views: Sequence[RootView], options: JobOptions, report: RunReport
 ) -> tuple[dict[TopicPartition, list[GroupLoss]], int, list[Row]]:
     """Return the groups' losses, the partitions read, and the failures. The partitions are those of
-    commits.
-
-    The commits of all roots count for each of them: a broker's directories are several disks.
-    """
+    commits. The commits of all roots count for each of them: a broker's directories are several
+    disks."""
     going = {TopicPartition(row["topic"], row["partition"]): row for row in _going(report)}
     losses: dict[TopicPartition, list[GroupLoss]] = defaultdict(list)
     settings = CoordinatorSettings(now_ms=options.now_ms, broker=broker_config(options))

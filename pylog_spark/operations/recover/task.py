@@ -365,11 +365,7 @@ def _is_expected(work: RecoveryWork, answer: Mapping[str, Any], run: RunContext)
 
 
 class _Recovery:
-    """Puts one log in order, as a broker does after a crash.
-
-    Args:
-        store: The partition.
-    """
+    """Puts one log in order, as a broker does after a crash."""
 
     action = Action.RECOVER
 
@@ -457,11 +453,7 @@ class _Recovery:
         }
 
     def refuse(self, log: LoadedLog, readable_records: int) -> tuple[Reason, str] | None:
-        """Return why a guard refuses the operations, or None.
-
-        Args:
-            readable_records: How many that can be read would be cut.
-        """
+        """Return why a guard refuses the operations, or None."""
         return self._refuse_beginning(log) or self._refuse_cuts(log, readable_records)
 
     def _refuse_beginning(self, log: LoadedLog) -> tuple[Reason, str] | None:

@@ -97,10 +97,8 @@ class RecoveryStages:
         return f"{job.title} {job.places}: recover {len(due)} partitions, {size}{come}"
 
     def prepare(self, root: HeldRoot, _due: Sequence[DueRecovery]) -> None:
-        """Let the root's marker come back without a broker epoch. Records may be cut.
-
-        Before they are: whoever finishes the wave after a kill knows only this.
-        """
+        """Let the root's marker come back without a broker epoch. Records may be cut. Before they
+        are: whoever finishes the wave after a kill knows only this."""
         root.disown_marker()
 
     def work(self, due: Sequence[DueRecovery], title: str) -> Outcomes:
@@ -187,10 +185,8 @@ class RecoveryStages:
         return folded, [(unit.size_bytes, len(unit.items)) for unit in units]
 
     def _lanes(self, due: Sequence[DueRecovery]) -> tuple[dict[int, int], int]:
-        """Return each log's task, and the number of tasks. That task puts the log in order.
-
-        What is at one disk has so many as tasks may be there at once.
-        """
+        """Return each log's task, and the number of tasks. That task puts the log in order. What is
+        at one disk has so many as tasks may be there at once."""
         disks = self._run.disks
         if disks.per_disk is None:
             tasks = min(len(due), LOOK_TASKS_PER_SLOT * self._run.engine.slots)

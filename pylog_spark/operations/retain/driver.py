@@ -507,9 +507,7 @@ class SweepStages:
 
 def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
     """Drop needless log-start entries, as Kafka does. An entry is needless where the log's first
-    segment begins there.
-
-    A run that was killed after its commits has left them.
+    segment begins there. A run that was killed after its commits has left them.
 
     Args:
         run: The run; it holds the roots.

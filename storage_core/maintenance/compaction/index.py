@@ -103,9 +103,8 @@ class _KeptBatches:
 
 
 class KeptRecords:
-    """Decompressed records of whole windows, by file and position. The first ones go first.
-
-    Any thread may take what one has put.
+    """Decompressed records of whole windows, by file and position. The first ones go first. Any
+    thread may take what one has put.
 
     Args:
         limit_bytes: The most to keep, at least 0.

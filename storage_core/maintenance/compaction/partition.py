@@ -198,7 +198,6 @@ def refuse_keyless(location: str, *, keyless: int, records: int) -> None:
 
     Args:
         keyless: Records without a key that the round drops.
-        records: Records that the round reads.
     """
     if 2 * keyless > records:
         raise KeylessRecordsError(location, keyless, records)

@@ -638,10 +638,7 @@ class _GroupWriter:
         self, reader: FileReader, known: KnownSegment, stretch: BatchRun, foreseen: Foresight
     ) -> None:
         """Copy or drop a sidecar segment's batches without reading their records. Batches that stay
-        are written as they are.
-
-        What the store can copy by itself becomes a gap.
-        """
+        are written as they are. What the store can copy by itself becomes a gap."""
         part = known.sidecar.rows(stretch.first_row, stretch.end_row)
         rows = part.batches
         start, size = int(rows.position[0]), int(rows.size.sum())

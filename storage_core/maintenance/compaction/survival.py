@@ -180,9 +180,8 @@ class SegmentFilter:
         *,
         checks_crc: bool = False,
     ) -> WindowFates:
-        """Judge a window's rows from first_row on, as many as fit. The limit is memory.
-
-        Any thread may ask.
+        """Judge a window's rows from first_row on, as many as fit. The limit is memory. Any thread
+        may ask.
 
         Args:
             notes: What is known of it, as `observe` left them; what becomes of the rows is added.

@@ -40,9 +40,9 @@ from storage_core.log import segment_recovery as segment_split
 from storage_core.maintenance.compaction import partition
 from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
 from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.partition import CleanedLog, CleanerStats, total_of
 from storage_core.maintenance.compaction.plan import map_slots
 from storage_core.maintenance.compaction.rewrite import RewriteStats
-from storage_core.maintenance.compaction.statistics import CleanedLog, CleanerStats, total_of
 from storage_core.records.reader import Window, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
