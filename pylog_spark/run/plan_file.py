@@ -200,18 +200,14 @@ def write_plan_file(path: Path, plan: SavedPlan) -> None:
 def read_plan_file(path: str | Path) -> SavedPlan:
     """Read a plan that was saved."""
     try:
-        header, rows = _read_parquet(path) if _is_parquet(path) else _read_json(path)
-        return _decode(header, rows)
+        read = _read_parquet if Path(path).suffix == _PARQUET_SUFFIX else _read_json
+        return _decode(*read(path))
     except OSError as error:
         raise ConfigError("PLAN", path, error.strerror or str(error)) from error
     except KeyError as error:
         raise ConfigError("PLAN", path, f"is no saved plan: it has no {error}") from error
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise ConfigError("PLAN", path, f"is no saved plan: {error}") from error
-
-
-def _is_parquet(path: str | Path) -> bool:
-    return Path(path).suffix == _PARQUET_SUFFIX
 
 
 def _read_json(path: str | Path) -> tuple[dict[str, Any], list[Any]]:

@@ -196,22 +196,18 @@ def _tables(part: InventoryPart) -> Iterator[pa.Table]:
 
 def _csv_tables(part: InventoryPart, stream: IO[bytes]) -> Iterator[pa.Table]:
     names = None if part.columns is None else list(part.columns)
+    # With the usual spellings no value of a column is guessed at.
+    usual = ("key", "Key", "size", "Size", "mtime", "LastModifiedDate", "etag", "ETag", "bucket")
     reader = csv.open_csv(
         pa.PythonFile(stream, mode="r"),
         read_options=csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=names),
         convert_options=csv.ConvertOptions(
-            column_types={name: pa.string() for name in names or _every_spelling()},
+            column_types={name: pa.string() for name in names or usual},
             strings_can_be_null=True,
         ),
     )
     for batch in reader:
         yield pa.Table.from_batches([batch])
-
-
-def _every_spelling() -> list[str]:
-    """Return the usual spellings of the column names. With them no value of a column is guessed
-    at."""
-    return ["key", "Key", "size", "Size", "mtime", "LastModifiedDate", "etag", "ETag", "bucket"]
 
 
 def _json_tables(stream: IO[bytes], location: str) -> Iterator[pa.Table]:

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, ParamSpec, Self
 
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import OFF_SWITCH_FILE, is_switched_off
@@ -252,21 +252,13 @@ class BrokerRoot:
     """A broker's log directory on this host, or a local copy."""
 
     path: Path
+    has_manifests: ClassVar = False
+    has_requests: ClassVar = False
 
     @property
     def location(self) -> str:
         """Its path."""
         return str(self.path)
-
-    @property
-    def has_manifests(self) -> bool:
-        """Whether its partitions have manifests: they do not."""
-        return False
-
-    @property
-    def has_requests(self) -> bool:
-        """Whether looks are requests to a store: they are not."""
-        return False
 
     def directories(self) -> list[str]:
         """Return the names of its sub-directories, sorted."""

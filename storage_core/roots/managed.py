@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import Clock, SystemClock
@@ -448,21 +448,13 @@ class ManagedRoot:
     """A managed root, on a local disk or an object store."""
 
     store: ObjectStore
+    has_manifests: ClassVar = True
+    has_requests: ClassVar = True
 
     @property
     def location(self) -> str:
         """Its path or URL."""
         return self.store.url
-
-    @property
-    def has_manifests(self) -> bool:
-        """Whether its partitions have manifests: they do."""
-        return True
-
-    @property
-    def has_requests(self) -> bool:
-        """Whether looks are requests to a store: they are."""
-        return True
 
     def directories(self) -> list[str]:
         """Return the names of its folders that are not its own, sorted."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from shlex import quote
 from threading import Thread
-from typing import Final, NoReturn, TypeVar
+from typing import ClassVar, Final, NoReturn, TypeVar
 
 from storage_core.catalog.log_directories import (
     DirectoryKind,
@@ -61,21 +61,13 @@ class MirrorRoot:
     """A copy of a log directory on an object store."""
 
     store: ObjectStore
+    has_manifests: ClassVar = False
+    has_requests: ClassVar = True
 
     @property
     def location(self) -> str:
         """Its URL."""
         return self.store.url
-
-    @property
-    def has_manifests(self) -> bool:
-        """Whether its partitions have manifests: they do not."""
-        return False
-
-    @property
-    def has_requests(self) -> bool:
-        """Whether looks are requests to a store: they are."""
-        return True
 
     def directories(self) -> list[str]:
         """Return the names of its folders, sorted."""
