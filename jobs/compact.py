@@ -1,5 +1,7 @@
-"""Compact log directories: ``spark-submit jobs/compact.py ROOT... --role broker [OPTIONS]``. The
-options are those of ``pylog compact``; ``--help`` lists them."""
+"""Compact log directories: ``spark-submit jobs/compact.py ROOT... --role broker [OPTIONS]``.
+
+The options are those of ``pylog compact``; ``--help`` lists them.
+"""
 
 import sys
 

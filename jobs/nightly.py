@@ -1,5 +1,7 @@
-"""Do all that is due: ``spark-submit jobs/nightly.py ROOT... --role broker [OPTIONS]``. The options
-are those of ``pylog run``; ``--help`` lists them."""
+"""Do all that is due: ``spark-submit jobs/nightly.py ROOT... --role broker [OPTIONS]``.
+
+The options are those of ``pylog run``; ``--help`` lists them.
+"""
 
 import sys
 

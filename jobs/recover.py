@@ -1,5 +1,7 @@
-"""Recover log directories: ``spark-submit jobs/recover.py ROOT... --role broker [OPTIONS]``. The
-options are those of ``pylog recover``; ``--help`` lists them."""
+"""Recover log directories: ``spark-submit jobs/recover.py ROOT... --role broker [OPTIONS]``.
+
+The options are those of ``pylog recover``; ``--help`` lists them.
+"""
 
 import sys
 

@@ -1,5 +1,7 @@
-"""Remove what has expired: ``spark-submit jobs/retain.py ROOT... --role broker [OPTIONS]``. The
-options are those of ``pylog retain``; ``--help`` lists them."""
+"""Remove what has expired: ``spark-submit jobs/retain.py ROOT... --role broker [OPTIONS]``.
+
+The options are those of ``pylog retain``; ``--help`` lists them.
+"""
 
 import sys
 

@@ -1,5 +1,7 @@
-"""Verify log directories: ``spark-submit jobs/verify.py ROOT... [OPTIONS]``. The options are those
-of ``pylog verify``; ``--help`` lists them."""
+"""Verify log directories: ``spark-submit jobs/verify.py ROOT... [OPTIONS]``.
+
+The options are those of ``pylog verify``; ``--help`` lists them.
+"""
 
 import sys
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.operations.compact.waves import COMMIT_BYTES
+from pylog_spark.operations.compact.driver import COMMIT_BYTES
 from pylog_spark.options import Tuning
 from pylog_spark.run import planning
 from storage_core.filenames import LOG_SUFFIX
