@@ -19,7 +19,7 @@ from pylog_spark.record_text import json_of
 from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.source.options import parse_options
 from pylog_spark.tasks.inventory import InventoryPart, find_parts, read_tables
-from storage_core.catalog.topic_catalog import parse_topic_dump
+from storage_core.catalog.topic_dump import parse_topic_dump
 from storage_core.checkpoint import CleanShutdown, parse_clean_shutdown
 from storage_core.cluster.places import parse_states
 from storage_core.commit.claim import hold_claim

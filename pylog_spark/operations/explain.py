@@ -18,7 +18,7 @@ from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
 from pylog_spark.schemas import Reason
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.catalog.roles import is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import describe_failure

@@ -29,7 +29,8 @@ from pylog_spark.tasks.listing import (
 )
 from pylog_spark.tasks.message import attempt_row, error_of
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.roles import Role, is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
+from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import UPKEEP_FILES, Checkpoints, read_checkpoints
 from storage_core.clock import SystemClock
 from storage_core.errors import GuardRefusedError, InconsistentTopicIdError

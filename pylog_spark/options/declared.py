@@ -57,7 +57,7 @@ from pylog_spark.options.option import (
 )
 from storage_core.catalog.release_features import Release, find_release
 from storage_core.catalog.roles import Role
-from storage_core.catalog.topic_catalog import TopicDump
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import NEWEST_RELEASE
 
 # Headings of the help; options without a heading say what a command does.

@@ -21,7 +21,7 @@ from storage_core.errors import CheckpointError, ConfigError, InvalidNameError
 from storage_core.filenames import MAX_OFFSET, validate_topic
 
 if TYPE_CHECKING:
-    from storage_core.catalog.topic_catalog import TopicDump
+    from storage_core.catalog.topic_dump import TopicDump
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -294,7 +294,7 @@ def _read_folder(label: str, text: str) -> str:
 
 
 def _read_topic_dump(label: str, file: str | Path) -> "TopicDump":
-    from storage_core.catalog.topic_catalog import (  # noqa: PLC0415  # the help needs no topics
+    from storage_core.catalog.topic_dump import (  # noqa: PLC0415  # the help needs no topics
         MAX_DUMP_BYTES,
         parse_topic_dump,
     )

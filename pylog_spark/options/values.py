@@ -49,7 +49,7 @@ from pylog_spark.options.declared import (
     UNTIL_CLEAN,
 )
 from storage_core.catalog.roles import Role
-from storage_core.catalog.topic_catalog import TopicDump
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import NEWEST_RELEASE
 from storage_core.config.settings import CleanerConfig
 from storage_core.config.values import ConfigKey, Scope, int64, keys_of, setting

@@ -14,7 +14,8 @@ from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     read_broker_metadata,
 )
-from storage_core.catalog.topic_catalog import TopicCatalog, TopicDump, build_topic_catalog
+from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,

@@ -27,7 +27,8 @@ from pylog_spark.tasks.listing import (
 )
 from pylog_spark.tasks.message import attempt_directory, needs_recovery
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.roles import Role, is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
+from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicConfigSource
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.config import LogConfig

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, ParamSpec, Self
 
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.catalog.roles import OFF_SWITCH_FILE, is_switched_off
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.checkpoint.broker_files import (
     UNKNOWN_BROKER_EPOCH,
     CleanShutdown,

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Protocol
 
-from storage_core.catalog.roles import OFF_SWITCH_FILE, is_switched_off
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import Checkpoints, SmallFiles, read_checkpoints
 from storage_core.commit.trash import (

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.log_directories import find_foreign_format
-from storage_core.catalog.roles import OFF_SWITCH_FILE, first_line, read_off_switch
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, first_line, read_off_switch
 from storage_core.errors import GuardRefusedError, ObjectNotFoundError
 from storage_core.filenames import REMOTE_INDEX_CACHE_DIRECTORY
 from storage_core.store import open_object_store

@@ -19,12 +19,10 @@ from storage_core.catalog.cluster_metadata import (
     read_cluster_metadata,
 )
 from storage_core.catalog.roles import local_path
-from storage_core.catalog.topic_catalog import (
+from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, build_topic_catalog
+from storage_core.catalog.topic_dump import (
     MAX_DUMP_BYTES,
-    TopicCatalog,
-    TopicConfigSource,
     TopicDump,
-    build_topic_catalog,
     encode_topic_dump,
     parse_topic_dump,
 )
@@ -47,7 +45,7 @@ from storage_core.temporary_folder import temporary_folder
 # Carry the configs of topics in a managed root.
 #
 # They lie in ``pylog-topics.json``, as the last ingest found them: a dump of topics
-# (``catalog/topic_catalog.py``) with the values in force.
+# (``catalog/topic_dump.py``) with the values in force.
 
 
 def read_carried_configs(location: str) -> TopicDump | None:

@@ -14,7 +14,7 @@ import pytest
 
 from pylog_spark.cli.partition import named_log_directory, named_partition_directory
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
-from storage_core.catalog.roles import read_off_switch
+from storage_core.catalog.off_switch import read_off_switch
 from storage_core.checkpoint.lock import LogDirectoryLock, query_lock
 from storage_core.commit.purge import plan_purge_partition
 from storage_core.commit.scratch import create_scratch, find_claims, sweep_scratch

@@ -41,7 +41,7 @@ from pylog_spark.tasks.message import (
     fill,
 )
 from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
-from storage_core.catalog.roles import is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints, PartitionCheckpoints
 from storage_core.commit import CommitPlan, Operation
 from storage_core.commit.scratch import keep_scratch

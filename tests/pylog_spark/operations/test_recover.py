@@ -15,7 +15,7 @@ from pylog_spark.operations.recover.waves import RecoveryStages
 from pylog_spark.options import Tuning
 from pylog_spark.run.progress import Progress, progress_text
 from pylog_spark.upkeep_directory import UpkeepDirectory
-from storage_core.catalog.roles import OFF_SWITCH_FILE
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import (

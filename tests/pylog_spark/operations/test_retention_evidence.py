@@ -8,7 +8,8 @@ from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.ledger import spark_ledger
 from pylog_spark.operations.retain.driver import FormerLimits, RunEvidence
 from pylog_spark.options import JobOptions
-from storage_core.catalog.topic_catalog import TopicDump, build_topic_catalog
+from storage_core.catalog.topic_catalog import build_topic_catalog
+from storage_core.catalog.topic_dump import TopicDump
 from tests.storage_core.catalog.test_topic_catalog import cluster
 
 NOW_MS = 1_795_000_000_000

@@ -35,7 +35,7 @@ from pylog_spark.run.run import exit_code_of, is_as_bad
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT
 from pylog_spark.upkeep_directory import UpkeepDirectory
 from storage_core.catalog.roles import Role
-from storage_core.catalog.topic_catalog import TopicDump
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.filenames import TopicPartition

@@ -16,7 +16,7 @@ from pylog_spark.run.recording import STEPS, Recorder
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport, RunState
 from pylog_spark.schemas import RESULT
-from storage_core.catalog.topic_catalog import TopicDump
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.clock import ManualClock
 
 

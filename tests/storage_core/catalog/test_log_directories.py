@@ -12,15 +12,8 @@ from storage_core.catalog.log_directories import (
     find_inconsistent_topic_ids,
     read_topic_id,
 )
-from storage_core.catalog.roles import (
-    OFF_SWITCH_FILE,
-    Role,
-    guess_role,
-    is_switched_off,
-    local_path,
-    read_off_switch,
-    require_role,
-)
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off, read_off_switch
+from storage_core.catalog.roles import Role, guess_role, local_path, require_role
 from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.store import LocalStore, open_object_store

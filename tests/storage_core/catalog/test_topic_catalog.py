@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.catalog import topic_catalog
+from storage_core.catalog import topic_dump
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     ClusterMetadata,
@@ -20,10 +20,9 @@ from storage_core.catalog.metadata_image import TopicMetadata
 from storage_core.catalog.topic_catalog import (
     INTERNAL_TOPICS,
     TopicConfigSource,
-    TopicDump,
     build_topic_catalog,
-    parse_topic_dump,
 )
+from storage_core.catalog.topic_dump import TopicDump, parse_topic_dump
 from storage_core.config import CleanupPolicy, LogConfig
 from storage_core.errors import CheckpointError, ConfigError
 from tests.kit.golden_data import Golden
@@ -425,7 +424,7 @@ def test_the_first_place_where_synonyms_begin_ends_the_value():
 
 
 def test_a_file_that_is_too_large_is_not_read(monkeypatch):
-    monkeypatch.setattr(topic_catalog, "MAX_DUMP_BYTES", 10)
+    monkeypatch.setattr(topic_dump, "MAX_DUMP_BYTES", 10)
     assert line_of(DYNAMIC) == 0
 
 

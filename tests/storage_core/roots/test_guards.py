@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from storage_core.catalog.roles import OFF_SWITCH_FILE
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.errors import GuardRefusedError
 from storage_core.roots import guards
 from storage_core.roots.guards import check_local_directory, check_off_object, has_remote_storage

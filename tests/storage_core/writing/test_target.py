@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.catalog.roles import OFF_SWITCH_FILE
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.checkpoint.checkpoints import parse_partition_metadata
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.errors import GuardRefusedError, StorageError
