@@ -59,7 +59,8 @@ from storage_core.store.base import (
     OwnedFiles,
     UnsharedStore,
 )
-from storage_core.threads import sync, waiting
+from storage_core.syncing import sync
+from storage_core.threads import waiting
 
 _SECTOR_BYTES: Final = 512
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

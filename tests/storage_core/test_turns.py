@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.threads import in_turns, sync, waiting
+from storage_core.syncing import sync
+from storage_core.threads import in_turns, waiting
 
 THREADS = 8
 SECONDS = 20

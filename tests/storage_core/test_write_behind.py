@@ -2,7 +2,7 @@
 
 import os
 
-from storage_core.threads import WriteBehind
+from storage_core.syncing import WriteBehind
 
 MIB = 1 << 20
 

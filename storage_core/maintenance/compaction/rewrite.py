@@ -73,7 +73,8 @@ from storage_core.store.base import (
     version_of,
 )
 from storage_core.store.copying import LEAST_GAP_BYTES, CopiedRange, CopiesStretches
-from storage_core.threads import WriteBehind, call_together, in_order, sync
+from storage_core.syncing import WriteBehind, sync
+from storage_core.threads import call_together, in_order
 
 SCRATCH_SUFFIX = ".part"
 # How many bytes of records are rebuilt before they are compressed, while they are still in the

@@ -1,0 +1,179 @@
+"""Make files and folders durable; what threads wait for at the same time, together.
+
+A disk takes milliseconds for a sync, however little there is to write, and a journal's syncs wait
+for each other. So what is asked for while a sync runs is gathered for the next one, which is one
+``syncfs(2)`` for all. That writes whatever is unwritten on the filesystem: where others write much,
+it takes longer than a sync for each file, and those are done.
+"""
+
+import ctypes
+import os
+import threading
+import time
+from collections import defaultdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from storage_core.threads import waiting
+
+# Filesystems of one disk whose syncfs(2) returns when all is durable, by statfs(2)'s number: tmpfs,
+# XFS, btrfs, ext2 to ext4. FUSE and network filesystems need not ask their servers.
+_GATHERING: Final = frozenset({0x01021994, 0x58465342, 0x9123683E, 0xEF53})
+# With more unwritten bytes on this machine nobody tries how long all of them take.
+_MOST_UNWRITTEN: Final = 1 << 30
+# How much the last sync counts in the mean, and how fast a long one is forgotten.
+_SHARE_OF_LAST: Final = 0.25
+_MEMORY_FACTS: Final = Path("/proc/meminfo")
+_WAIT_BEFORE: Final = 1
+# struct statfs is no longer on any 64-bit Linux; its first word is the number.
+_STATFS_WORDS: Final = 32
+_MAGIC_MASK: Final = 0xFFFFFFFF
+_libc: Final = ctypes.CDLL(None)
+_HAS_SYNCFS: Final = hasattr(_libc, "syncfs") and hasattr(_libc, "sync_file_range")  # Linux
+if _HAS_SYNCFS:
+    _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+# Whether ``can_gather``, by the number of the device.
+_known: Final[dict[int, bool]] = {}
+
+
+def sync(*descriptors: int) -> None:
+    """Make open files, and entries of open folders, durable, without holding the turn.
+
+    Raises:
+        OSError: As ``os.fsync`` does, about one of them.
+    """
+    devices: dict[int, list[int]] = defaultdict(list)
+    for descriptor in descriptors:
+        devices[os.fstat(descriptor).st_dev].append(descriptor)
+    with waiting():
+        for device, some in devices.items():
+            if can_gather(device, some[0]):
+                _gathering(os.getpid(), device).sync(some)
+            else:
+                for descriptor in some:
+                    os.fsync(descriptor)
+
+
+def can_gather(device: int, descriptor: int) -> bool:
+    """Tell whether a filesystem makes everything durable at once.
+
+    Args:
+        device: Its number.
+        descriptor: An open file on it.
+    """
+    if device not in _known:
+        words = (ctypes.c_long * _STATFS_WORDS)()
+        has_answer = _HAS_SYNCFS and _libc.fstatfs(descriptor, words) == 0
+        _known[device] = has_answer and words[0] & _MAGIC_MASK in _GATHERING
+    return _known[device]
+
+
+class _Batch:
+    """Files that are made durable together."""
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+        self.is_durable = False
+        self.is_over = threading.Event()
+
+
+class _Gathering:
+    """Syncs of one filesystem: one runs, the next one gathers."""
+
+    def __init__(self) -> None:
+        self._disk = threading.Lock()
+        self._lock = threading.Lock()
+        self._next = _Batch()
+        # Mean seconds of a sync of one file, and of all files; 0 as long as none was tried.
+        self._one = self._all = 0.0
+
+    def sync(self, descriptors: list[int]) -> None:
+        """Make files durable, with others that are asked for meanwhile."""
+        with self._lock:
+            batch = self._next
+            is_first = not batch.descriptors
+            batch.descriptors += descriptors
+        if is_first:
+            try:
+                with self._disk:
+                    with self._lock:
+                        self._next = _Batch()
+                    batch.is_durable = self._sync_together(batch.descriptors)
+            finally:
+                batch.is_over.set()
+        else:
+            batch.is_over.wait()
+        for descriptor in descriptors:
+            if not batch.is_durable or not _is_written(descriptor):
+                os.fsync(descriptor)
+
+    def _sync_together(self, descriptors: list[int]) -> bool:
+        """Sync open files by one call; False if each has to be synced alone."""
+        begin = time.perf_counter()
+        if len(descriptors) == 1:
+            os.fsync(descriptors[0])
+            self._one += _SHARE_OF_LAST * (time.perf_counter() - begin - self._one)
+            return True
+        if self._all > len(descriptors) * self._one or _unwritten_bytes() > _MOST_UNWRITTEN:
+            self._all -= _SHARE_OF_LAST * self._all
+            return False
+        is_durable = _libc.syncfs(descriptors[0]) == 0
+        self._all += _SHARE_OF_LAST * (time.perf_counter() - begin - self._all)
+        return is_durable
+
+
+def _is_written(descriptor: int) -> bool:
+    """Tell whether all bytes of a synced file got to the disk.
+
+    ``syncfs(2)`` need not say so: the failure may be older than its descriptor, and Linux before
+    5.8 says nothing. This asks about the file alone, and writes nothing.
+    """
+    return bool(_libc.sync_file_range(descriptor, 0, 0, _WAIT_BEFORE) == 0)
+
+
+def _unwritten_bytes() -> int:
+    """Return how much of this machine's files is not written yet."""
+    for line in _MEMORY_FACTS.read_text().splitlines():
+        name, _, size = line.partition(":")
+        if name == "Dirty":
+            return int(size.split()[0]) << 10
+    raise OSError(0, "no line says what is dirty", str(_MEMORY_FACTS))
+
+
+@lru_cache(maxsize=64)
+def _gathering(process: int, device: int) -> _Gathering:
+    """Return what gathers syncs of a filesystem; a fork has its own."""
+    del process, device
+    return _Gathering()
+
+
+# Start writing large files to disk while they still grow.
+#
+# The system keeps what is written in memory for half a minute, or until somebody syncs: a disk
+# that could have worked all the time is idle then, and the sync waits for all of it.
+
+# For fewer bytes, the request takes longer than it saves in a sync.
+_PIECE_BYTES: Final = 2 * 1024 * 1024
+
+
+class WriteBehind:
+    """Start early disk writes of a growing file. Only a sync makes them durable."""
+
+    __slots__ = ("_begun", "_descriptor")
+
+    def __init__(self, descriptor: int, size_bytes: int = 0) -> None:
+        self._descriptor = descriptor
+        self._begun = size_bytes
+
+    def reach(self, size_bytes: int) -> None:
+        """Note the file's new size and start its write, without waiting."""
+        if size_bytes - self._begun < _PIECE_BYTES:
+            return
+        if hasattr(os, "posix_fadvise"):
+            # Linux begins to write pages that are to leave memory, and keeps them until they are
+            # written: so they stay cached.
+            os.posix_fadvise(
+                self._descriptor, self._begun, size_bytes - self._begun, os.POSIX_FADV_DONTNEED
+            )
+        self._begun = size_bytes
