@@ -317,7 +317,8 @@ def _fields_as_plain(kind: Any, value: Any) -> dict[str, Any]:
         if json_field.is_inline:
             plain |= _fields_as_plain(type(inner), inner)
         elif not json_field.is_omitted or inner != json_field.default:
-            plain[json_field.key] = to_plain(inner)
+            is_plain = type(inner) in _PLAIN_TYPES
+            plain[json_field.key] = inner if is_plain else to_plain(inner)
     return plain
 
 

@@ -118,9 +118,14 @@ class _Gathering:
         if self._all > len(descriptors) * self._one or _unwritten_bytes() > _MOST_UNWRITTEN:
             self._all -= _SHARE_OF_LAST * self._all
             return False
-        is_durable = _libc.syncfs(descriptors[0]) == 0
+        is_durable = sync_filesystem(descriptors[0])
         self._all += _SHARE_OF_LAST * (time.perf_counter() - begin - self._all)
         return is_durable
+
+
+def sync_filesystem(descriptor: int) -> bool:
+    """Make all of an open file's filesystem durable; return whether the kernel says so."""
+    return bool(_libc.syncfs(descriptor) == 0)
 
 
 def _is_written(descriptor: int) -> bool:

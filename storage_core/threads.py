@@ -7,9 +7,8 @@ a second core. Whoever has but one core says so, and everything happens in turn,
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -66,9 +65,6 @@ def waiting() -> Iterator[None]:
     finally:
         turn.acquire()
 
-
-# Calls that wait for disks: as many as a task's commits have at a time.
-_MOST_WAITING: Final = 64
 
 Made = TypeVar("Made")
 _END: Final = object()
@@ -168,22 +164,3 @@ class _WorkQueue(Generic[Item, Made]):
                 result.set_result(self._work(cast("Item", item)))
             except BaseException as error:  # noqa: BLE001  # as above
                 result.set_exception(error)
-
-
-def call_together(first: Callable[[], None], *others: Callable[[], None]) -> None:
-    """Run disk-bound calls concurrently; wait for all of them."""
-    futures = [_waiting_threads(os.getpid()).submit(call) for call in others]
-    try:
-        first()
-    finally:
-        with waiting():
-            wait(futures)
-    for call in futures:
-        call.result()
-
-
-@lru_cache(maxsize=1)
-def _waiting_threads(process: int) -> ThreadPoolExecutor:
-    """Return this process's threads for waiting calls; forks start their own."""
-    del process
-    return ThreadPoolExecutor(_MOST_WAITING, thread_name_prefix="pylog-waiting")

@@ -15,6 +15,7 @@ from hypothesis import settings
 from pylog_spark.engines import local_engine as local_pool
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
+from storage_core import syncing
 from storage_core.kernels._code_files import cache_folder
 from tests.kit import memory_objects  # noqa: F401  # tests open memory:// by it
 from tests.kit.connect import connect_session
@@ -91,6 +92,7 @@ def _no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     """
     if request.node.get_closest_marker("bench") is None:
         monkeypatch.setattr(os, "fsync", lambda _: None)
+        monkeypatch.setattr(syncing, "can_gather", lambda *_: False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -43,6 +43,7 @@ from pylog_spark.run.progress import progress_text
 from pylog_spark.text import escaped, printable, to_json
 from pylog_spark.text_table import write_blocks
 from pylog_spark.view import OutputLine, Row, View
+from pylog_spark.without_pandas import show_pandas
 from storage_core import interruption
 from storage_core.catalog.log_directories import classify_directory
 from storage_core.catalog.roles import local_path
@@ -518,6 +519,7 @@ def start_session(command: str, options: "JobOptions", *, delta: bool) -> "Spark
     """
     from pylog_spark.session import build_session  # noqa: PLC0415  # Spark
 
+    show_pandas()
     session = build_session(
         options.master,
         options.spark_conf,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from pylog_spark.without_pandas import hide_pandas
 from storage_core import interruption
 
 # ``ExitCode.FAILED``, whose module may be what cannot be imported.
@@ -28,6 +29,7 @@ def start(arguments: Sequence[str] | None = None) -> None:
     # Modules are no garbage. To look through them while they are imported, and again at the end of
     # the process, takes a quarter of the time of a short command.
     gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
+    hide_pandas()
     try:
         from pylog_spark.cli.program import run  # noqa: PLC0415  # takes its time
 

@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.engines.engine import UNIT, ArrowWork
 from pylog_spark.structured_logs import TaskLogs
+from pylog_spark.without_pandas import hide_pandas
 from storage_core.checkpoint.lock import kept_shares
 
 # A task of the local engine: rows in, its work, rows out.
@@ -264,6 +265,7 @@ def serve_forks(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    hide_pandas()
     modules: list[str] = pickle.load(sys.stdin.buffer)  # noqa: S301  # the driver's own
     with socket.socket(fileno=descriptor) as driver:
         for name in modules:

@@ -31,6 +31,7 @@ from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.listing import directory_row, list_partitions
 from pylog_spark.tasks.observe import Step, observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core import syncing
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
@@ -227,13 +228,19 @@ def _broker_root(topic: str, partitions: int) -> Iterator[tuple[_Run, WriteConte
 
 @contextmanager
 def _slow_broker_root(topic: str, partitions: int) -> Iterator[tuple[_Run, WriteContext]]:
-    fsync = os.fsync
+    def slow(sync: Callable[[int], Any]) -> Callable[[int], Any]:
+        def wait(descriptor: int) -> Any:
+            answer = sync(descriptor)
+            time.sleep(SYNC_SECONDS)
+            return answer
 
-    def slow(descriptor: int) -> None:
-        fsync(descriptor)
-        time.sleep(SYNC_SECONDS)
+        return wait
 
-    with _broker_root(topic, partitions) as prepared, patch.object(os, "fsync", slow):
+    with (
+        _broker_root(topic, partitions) as prepared,
+        patch.object(os, "fsync", slow(os.fsync)),
+        patch.object(syncing, "sync_filesystem", slow(syncing.sync_filesystem)),
+    ):
         yield prepared
 
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 from unittest.mock import patch
 
+from storage_core import syncing
 from storage_core.commit import claim as commit_claim
 from tests.kit.faulty_store import Moment, SimulatedCrash
 from tests.kit.power_loss import Disk, Loss
@@ -178,5 +179,8 @@ def restarted() -> Iterator[None]:
 @contextmanager
 def unsynced() -> Iterator[None]:
     """Sync nothing: a killed process, unlike a loss of power, loses nothing that was not."""
-    with patch.object(os, "fsync", lambda _: None):
+    with (
+        patch.object(os, "fsync", lambda _: None),
+        patch.object(syncing, "can_gather", lambda *_: False),
+    ):
         yield

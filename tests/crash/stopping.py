@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from storage_core import syncing
 from tests.crash.disk_images import ImagedDisk
 from tests.kit.faulty_store import NEVER, SimulatedCrash
 from tests.kit.power_loss import path_of
@@ -82,6 +83,7 @@ class Stopping:
             end: Ends this process, or the work in it.
         """
         os.fsync = lambda _: None
+        syncing.can_gather = lambda *_: False
         for name in _CHANGES:
             setattr(os, name, self._watched(name, getattr(os, name), end))
 

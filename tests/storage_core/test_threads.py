@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from storage_core.threads import call_together, count_processors, in_order, valid_at_once
+from storage_core.threads import count_processors, in_order, valid_at_once
 
 THREADS = pytest.mark.parametrize("threads", [1, 2, 7])
 
@@ -125,19 +125,3 @@ def test_who_stops_early_hears_of_no_later_error_and_leaves_nothing_open(threads
 
 def test_there_is_a_processor():
     assert count_processors() >= 1
-
-
-def test_calls_are_made_together_and_all_of_them_although_one_fails():
-    everybody, done = threading.Barrier(3, timeout=20), []
-
-    def call(name: str) -> None:
-        everybody.wait()
-        done.append(name)
-        if name == "b":
-            raise ValueError(name)
-
-    with pytest.raises(ValueError, match="b"):
-        call_together(*(lambda name=name: call(name) for name in "abc"))
-    assert sorted(done) == ["a", "b", "c"]
-    call_together(lambda: done.append("alone"))
-    assert done[-1] == "alone"

@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -74,7 +73,7 @@ from storage_core.store.base import (
 )
 from storage_core.store.copying import LEAST_GAP_BYTES, CopiedRange, CopiesStretches
 from storage_core.syncing import WriteBehind, sync
-from storage_core.threads import call_together, in_order
+from storage_core.threads import in_order
 
 SCRATCH_SUFFIX = ".part"
 # How many bytes of records are rebuilt before they are compressed, while they are still in the
@@ -730,10 +729,15 @@ class _GroupWriter:
         contents = self._indexes(self._index)
         if self._gaps:
             self._log.truncate()  # here: the last one may be the end
-        call_together(
-            partial(self._make_durable, self._log, LOG_SUFFIX),
-            *(partial(self._write_index, suffix, content) for suffix, content in contents.items()),
-        )
+        with ExitStack() as opened:
+            files = {LOG_SUFFIX: self._log}
+            for suffix, content in contents.items():
+                index = os.fdopen(create_file(_scratch_file(self._prefix, suffix)), "wb")
+                files[suffix] = opened.enter_context(index)
+                index.write(content)
+            for suffix, file in files.items():
+                self._adopt(file, suffix)
+            sync(*(file.fileno() for file in files.values()))
         sidecar = None if self._sidecars is None else self._keys.finish()
         if self._sidecars is not None and sidecar is not None:
             self._sidecars.stage(self._base_offset, sidecar)
@@ -769,15 +773,10 @@ class _GroupWriter:
             contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
         return contents
 
-    def _write_index(self, suffix: str, content: bytes) -> None:
-        with os.fdopen(create_file(_scratch_file(self._prefix, suffix)), "wb") as file:
-            file.write(content)
-            self._make_durable(file, suffix)
-
-    def _make_durable(self, file: BinaryIO, suffix: str) -> None:
-        """Sync a scratch file, with its modification time, and with owner, mode and extended
-        attributes of the file with its suffix in the directory: given when the file is moved there,
-        they would have to be synced once more."""
+    def _adopt(self, file: BinaryIO, suffix: str) -> None:
+        """Give a scratch file its modification time, and owner, mode and extended attributes of the
+        file with its suffix in the directory: given when the file is moved there, they would have
+        to be synced once more."""
         file.flush()
         if isinstance(self._store, OwnedFiles):
             name = segment_file(self._base_offset, suffix)
@@ -786,4 +785,3 @@ class _GroupWriter:
             # Before the sync: a time that is set after it may be lost when the power is.
             modified_ns = self._group[-1].modified_ms * 1_000_000
             os.utime(file.fileno(), ns=(modified_ns, modified_ns))
-        sync(file.fileno())

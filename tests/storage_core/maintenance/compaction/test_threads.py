@@ -76,19 +76,19 @@ def test_a_round_makes_the_same_bytes_with_any_number_of_threads(tmp_path, expec
 def test_a_group_is_filtered_while_the_one_before_it_is_synced(tmp_path, monkeypatch):
     directory = long_log(tmp_path / "t-0")
     is_next_there = threading.Event()
-    note, make = SegmentFilter.note, rewrite._GroupWriter._make_durable
+    note, sync = SegmentFilter.note, rewrite.sync
 
     def noted(self, window, notes):
         if window.file == log_file(3 * BATCHES):
             is_next_there.set()
         return note(self, window, notes)
 
-    def waits(*arguments):
+    def waits(*files):
         assert is_next_there.wait(30)
-        make(*arguments)
+        sync(*files)
 
     monkeypatch.setattr(SegmentFilter, "note", noted)
-    monkeypatch.setattr(rewrite._GroupWriter, "_make_durable", waits)
+    monkeypatch.setattr(rewrite, "sync", waits)
     result = round_of(groups=2).clean(directory, threads=2)
     assert result.segments == 3
 
