@@ -7,6 +7,7 @@ it takes longer than a sync for each file, and those are done.
 """
 
 import ctypes
+import enum
 import os
 import threading
 import time
@@ -17,9 +18,10 @@ from typing import Final
 
 from storage_core.threads import waiting
 
-# Filesystems of one disk whose syncfs(2) returns when all is durable, by statfs(2)'s number: tmpfs,
-# XFS, btrfs, ext2 to ext4. FUSE and network filesystems need not ask their servers.
-_GATHERING: Final = frozenset({0x01021994, 0x58465342, 0x9123683E, 0xEF53})
+# Filesystems by statfs(2)'s number: tmpfs, where nothing is durable; XFS, btrfs, ext2 to ext4,
+# whose syncfs(2) returns when all is. FUSE and network filesystems need not ask their servers.
+_MEMORY: Final = 0x01021994
+_GATHERING: Final = frozenset({0x58465342, 0x9123683E, 0xEF53})
 # With more unwritten bytes on this machine nobody tries how long all of them take.
 _MOST_UNWRITTEN: Final = 1 << 30
 # How much the last sync counts in the mean, and how fast a long one is forgotten.
@@ -33,8 +35,16 @@ _libc: Final = ctypes.CDLL(None)
 _HAS_SYNCFS: Final = hasattr(_libc, "syncfs") and hasattr(_libc, "sync_file_range")  # Linux
 if _HAS_SYNCFS:
     _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-# Whether ``can_gather``, by the number of the device.
-_known: Final[dict[int, bool]] = {}
+# How filesystems are synced, by the number of the device.
+_ways: Final[dict[int, "Way"]] = {}
+
+
+class Way(enum.Enum):
+    """How files of a filesystem are made durable."""
+
+    NOT = "not"
+    TOGETHER = "together"
+    ALONE = "alone"
 
 
 def sync(*descriptors: int) -> None:
@@ -46,27 +56,31 @@ def sync(*descriptors: int) -> None:
     devices: dict[int, list[int]] = defaultdict(list)
     for descriptor in descriptors:
         devices[os.fstat(descriptor).st_dev].append(descriptor)
-    with waiting():
-        for device, some in devices.items():
-            if can_gather(device, some[0]):
-                _gathering(os.getpid(), device).sync(some)
-            else:
-                for descriptor in some:
-                    os.fsync(descriptor)
+    for device, some in devices.items():
+        match way_of(device, some[0]):
+            case Way.TOGETHER:
+                with waiting():
+                    _gathering(os.getpid(), device).sync(some)
+            case Way.ALONE:
+                with waiting():
+                    for descriptor in some:
+                        os.fsync(descriptor)
 
 
-def can_gather(device: int, descriptor: int) -> bool:
-    """Tell whether a filesystem makes everything durable at once.
+def way_of(device: int, descriptor: int) -> Way:
+    """Return how a filesystem's files are made durable.
 
     Args:
         device: Its number.
         descriptor: An open file on it.
     """
-    if device not in _known:
+    if device not in _ways:
         words = (ctypes.c_long * _STATFS_WORDS)()
         has_answer = _HAS_SYNCFS and _libc.fstatfs(descriptor, words) == 0
-        _known[device] = has_answer and words[0] & _MAGIC_MASK in _GATHERING
-    return _known[device]
+        number = words[0] & _MAGIC_MASK if has_answer else 0
+        gathers = Way.TOGETHER if number in _GATHERING else Way.ALONE
+        _ways[device] = Way.NOT if number == _MEMORY else gathers
+    return _ways[device]
 
 
 class _Batch:

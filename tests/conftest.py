@@ -92,7 +92,7 @@ def _no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     """
     if request.node.get_closest_marker("bench") is None:
         monkeypatch.setattr(os, "fsync", lambda _: None)
-        monkeypatch.setattr(syncing, "can_gather", lambda *_: False)
+        monkeypatch.setattr(syncing, "way_of", lambda *_: syncing.Way.ALONE)
 
 
 @pytest.fixture(scope="session", autouse=True)

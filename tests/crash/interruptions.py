@@ -181,6 +181,6 @@ def unsynced() -> Iterator[None]:
     """Sync nothing: a killed process, unlike a loss of power, loses nothing that was not."""
     with (
         patch.object(os, "fsync", lambda _: None),
-        patch.object(syncing, "can_gather", lambda *_: False),
+        patch.object(syncing, "way_of", lambda *_: syncing.Way.ALONE),
     ):
         yield

@@ -83,7 +83,7 @@ class Stopping:
             end: Ends this process, or the work in it.
         """
         os.fsync = lambda _: None
-        syncing.can_gather = lambda *_: False
+        syncing.way_of = lambda *_: syncing.Way.ALONE
         for name in _CHANGES:
             setattr(os, name, self._watched(name, getattr(os, name), end))
 

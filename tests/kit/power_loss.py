@@ -149,7 +149,7 @@ class Disk:
             setattr(os, name, self._watch(name, original))
         try:
             # A sync of the whole filesystem promises no less than that of each file.
-            with patch.object(syncing, "can_gather", lambda *_: False):
+            with patch.object(syncing, "way_of", lambda *_: syncing.Way.ALONE):
                 yield
         finally:
             for name, original in originals.items():

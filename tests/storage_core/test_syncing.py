@@ -20,7 +20,7 @@ class Disk:
         self.whole = whole
         self.alone, self.together = [], []
         self.may_end = threading.Event()
-        monkeypatch.setattr(syncing, "can_gather", lambda *_: True)
+        monkeypatch.setattr(syncing, "way_of", lambda *_: syncing.Way.TOGETHER)
         monkeypatch.setattr(os, "fsync", self.sync)
         monkeypatch.setattr(syncing, "sync_filesystem", self.sync_filesystem)
         gathering = syncing._Gathering()
@@ -122,7 +122,7 @@ def test_an_error_is_that_of_the_file(monkeypatch, files):
 def test_a_network_filesystem_is_synced_file_by_file(monkeypatch, files):
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    monkeypatch.setattr(syncing, "can_gather", lambda *_: False)
+    monkeypatch.setattr(syncing, "way_of", lambda *_: syncing.Way.ALONE)
     syncing.sync(*files)
     assert synced == files
 
@@ -134,5 +134,14 @@ def test_this_kernel_syncs_what_it_says(monkeypatch, files):
     syncing.sync(*files)
     assert syncing._unwritten_bytes() >= 0
     assert all(map(syncing._is_written, files))
-    if syncing.can_gather(os.fstat(files[0]).st_dev, files[0]):
+    if syncing.way_of(os.fstat(files[0]).st_dev, files[0]) is syncing.Way.TOGETHER:
         assert syncing.sync_filesystem(files[0])
+
+
+def test_nothing_is_synced_in_memory(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("a sync"))
+    file = os.memfd_create("x")
+    monkeypatch.setattr(syncing, "_ways", {})
+    syncing.sync(file)
+    os.close(file)
