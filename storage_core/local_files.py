@@ -379,12 +379,14 @@ def scan_open(folder: int) -> list[Entry]:
     return entries
 
 
-def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:
-    """Return an open folder's names, with stat results for one suffix. Each stat result costs as
-    much as a name.
+def list_open(
+    folder: int, suffix: str | tuple[str, ...]
+) -> tuple[dict[str, os.stat_result], list[str], bool]:
+    """Return an open folder's names, with stat results for some suffixes. Each stat result costs
+    as much as a name.
 
     Args:
-        suffix: Suffix of the names whose stat results are returned.
+        suffix: Suffix, or suffixes, of the names whose stat results are returned.
 
     Returns:
         (facts, others, are_files): facts by name where it has the suffix, all other names, in any

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -50,13 +49,12 @@ from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
-from storage_core.maintenance.compaction.plan import weigh_dirt
+from storage_core.maintenance.plain_rows import inspect_partitions
 from storage_core.reading.inspection import (
     PARTITION_COLUMNS,
     SEGMENT_COLUMNS,
     RootView,
     group_by_broker,
-    inspect_partition,
     inspect_root,
     inspect_segments,
 )
@@ -189,8 +187,7 @@ def _look(line: CommandLine, view: RootView, topics: TopicFilter, now_ms: int) -
         if entry.kind is not DirectoryKind.CACHE
         and topics.admits(None if entry.topic_partition is None else entry.topic_partition.topic)
     ]
-    inspect = partial(inspect_partition, view, now_ms=now_ms, weigh_dirt=weigh_dirt)
-    rows = map_over_root(view.files, inspect, entries)
+    rows = inspect_partitions(view, entries, now_ms=now_ms)
     segments: list[list[Row]] = [[] for _ in rows]
     if line[SEGMENTS]:
         segments = map_over_root(view.files, _segments, entries)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
 )
+from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.index.segment_indexes import (
     WARM_BYTES,
@@ -31,6 +33,7 @@ from storage_core.index.segment_indexes import (
     truncate_offset_index,
     truncate_time_index,
 )
+from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, check_crcs, scan_batches
 from storage_core.local_files import open_in, read_limited
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
@@ -41,6 +44,7 @@ from storage_core.log.batch_search import (
 from storage_core.log.loaded_log import FollowerEnd, read_aborted
 from storage_core.log.loading_log import LoadingLog, parse_epochs
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_snapshot_table
+from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import scan_headers
 from storage_core.store.local import LocalFileReader
 
@@ -52,12 +56,25 @@ from storage_core.store.local import LocalFileReader
 
 # The entries with which Kafka's search begins, and the one before them.
 _NEWEST_ENTRY_BYTES: Final = WARM_BYTES + OFFSET_INDEX_ENTRY.itemsize
+# Behind the last entry of an offset index there are usually less than 4 KiB and a batch.
+_MOST_TAIL_BYTES: Final = 1 << 16
+_MOST_TAIL_BATCHES: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanEnd:
+    """The end of a cleanly closed log without open transactions."""
+
+    offset: int  # of the next record
+    # Largest timestamp from the batch of the last offset index entry on, NO_TIMESTAMP in an empty
+    # segment; None where these are not all batches of format v2 in order, or very many.
+    newest_timestamp: int | None = None
 
 
 def read_clean_end(
     folder: int, directory: Path, *, bases: tuple[int, int], log_start: int, others: Collection[str]
-) -> int | None:
-    """Return the log end offset of a cleanly closed log. None if only a load of the log can tell.
+) -> CleanEnd | None:
+    """Return the end of a cleanly closed log. None if only a load of the log can tell.
 
     Whoever gets none has to load the log. What lies in segments before the newest is not looked at.
 
@@ -83,13 +100,46 @@ def read_clean_end(
             return None
         name = log_file(newest)
         with closing(LocalFileReader(directory, name, open_in(folder, name))) as reader:
-            end = next_offset_in(reader, index)
+            end = _read_tail(reader, index) or CleanEnd(offset=next_offset_in(reader, index))
     except PylogError:
         return None
-    start = max(oldest, log_start)
-    if end < start or not _has_settled_producers(folder, snapshot, start=start, end=end):
+    start, at = max(oldest, log_start), end.offset
+    if at < start or not _has_settled_producers(folder, snapshot, start=start, end=at):
         return None
     return end
+
+
+def _read_tail(reader: LocalFileReader, index: OffsetIndex) -> CleanEnd | None:
+    """Read from the batch of the last index entry to the file's end at once; None if these are
+    other bytes than few batches of format v2, in order."""
+    entries = index.entries
+    position = int(entries["position"][-1]) if len(entries) else 0
+    if position != index.look_up(index.last_offset) or (position == 0 and len(entries) > 1):
+        return None
+    size = reader.size_bytes - position
+    if position < 0 or not 0 <= size <= _MOST_TAIL_BYTES or (position and not size):
+        return None
+    data = np.empty(size, np.uint8)
+    if reader.read_into(position, data) < size:
+        return None
+    table = np.empty((COLUMN_COUNT, _MOST_TAIL_BATCHES), np.int64)
+    count, _, status = scan_batches(data, 0, size, table)
+    if status != DONE:
+        return None
+    if not count:
+        return CleanEnd(offset=index.base_offset, newest_timestamp=NO_TIMESTAMP)
+    batches = BatchTable(table[:, :count])
+    first, last = batches.base_offset, batches.last_offset
+    is_plain = (batches.magic == MAGIC_V2) & (batches.size >= HEADER_BYTES) & (first <= last)
+    if not is_plain.all() or (first[1:] <= last[:-1]).any() or first[0] < index.base_offset:
+        return None
+    if len(entries) and not first[0] <= index.last_offset <= last[0]:
+        return None
+    if position and check_crcs(data, batches.columns, 1) == 0:
+        return None
+    return CleanEnd(
+        offset=int(last[-1]) + 1, newest_timestamp=int(batches.max_timestamp.max())
+    )
 
 
 def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:

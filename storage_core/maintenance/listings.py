@@ -33,9 +33,9 @@ from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.local_files import list_open, open_folder, open_in, read_limited
 from storage_core.log.log_loader import MAX_LOG_BYTES
-from storage_core.log.log_truncation import read_clean_end
+from storage_core.log.log_truncation import CleanEnd, read_clean_end
 
-_PLAIN_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
+PLAIN_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TXN_INDEX = (
     SEGMENT_FILE_SUFFIXES.index(suffix)
     for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
@@ -101,9 +101,9 @@ class DirectoryLook:
     oldest_entry: bytes | None = None
     # What ``partition.metadata`` holds; None without one, or where it was not asked.
     metadata: bytes | None = None
-    # Offset of the next record; None where only a load of the log tells it, or more than it, or
-    # where it was not asked for.
-    log_end: int | None = None
+    # The end of the log; None where only a load of the log tells it, or more than it, or where it
+    # was not asked for.
+    end: CleanEnd | None = None
 
     @property
     def has_deleted(self) -> bool:
@@ -140,7 +140,7 @@ def look_at(
                 are_files=are_files,
                 oldest_entry=_last_time_entry(folder, min(facts)) if needs_age and facts else None,
                 metadata=_read_metadata(folder) if has_metadata else None,
-                log_end=_read_end(folder, directory, facts, others, log_start)
+                end=read_end(folder, directory, facts, others, log_start)
                 if log_start is not None and are_files
                 else None,
             )
@@ -159,10 +159,10 @@ def _last_time_entry(folder: int, log_name: str) -> bytes:
         os.close(descriptor)
 
 
-def _read_end(
+def read_end(
     folder: int, directory: Path, logs: Collection[str], others: Collection[str], log_start: int
-) -> int | None:
-    """Return the log end offset, None where only a load tells it."""
+) -> CleanEnd | None:
+    """Return the end of a log, None where only a load tells it."""
     if not logs:
         return None
     oldest, newest = offset_of(min(logs)), offset_of(max(logs))
@@ -194,7 +194,7 @@ class Listings:
     # there is none, or it was not asked for.
     oldest_timestamps: Numbers
     has_age: Mask  # by partition, whether that was asked for
-    log_ends: Numbers  # by partition, offset of the next record; NO_END where `log_end` has none
+    log_ends: Numbers  # by partition, offset of the next record; NO_END where `end` has none
 
     @classmethod
     def of_looks(cls, looks: Sequence[DirectoryLook | None]) -> "Listings":
@@ -223,7 +223,7 @@ class Listings:
             ),
             has_age=np.array([look.oldest_entry is not None for look in plain], np.bool_),
             log_ends=np.array(
-                [NO_END if look.log_end is None else look.log_end for look in plain], np.int64
+                [NO_END if look.end is None else look.end.offset for look in plain], np.int64
             ),
         )
 
@@ -290,7 +290,7 @@ def _have_companions(names: Sequence[Sequence[str]], owners: Numbers, bases: Num
     offsets, kinds = parse_file_names(everything)
     is_odd = kinds < 0
     for place in np.flatnonzero(is_odd):
-        is_odd[place] = everything[place] not in _PLAIN_FILES
+        is_odd[place] = everything[place] not in PLAIN_FILES
     answer = _none_of(holders, is_odd, count)
     logs = np.bincount(owners, minlength=count)
     for kind in (_OFFSET_INDEX, _TIME_INDEX):

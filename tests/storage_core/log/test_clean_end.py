@@ -44,7 +44,8 @@ def directory(tmp_path: Path) -> Path:
 def clean_end(directory: Path, *, log_start: int = 0) -> int | None:
     others = [path.name for path in directory.iterdir() if path.suffix != ".log"]
     with open_folder(directory) as folder:
-        return read_clean_end(folder, directory, bases=(0, 100), log_start=log_start, others=others)
+        end = read_clean_end(folder, directory, bases=(0, 100), log_start=log_start, others=others)
+    return None if end is None else end.offset
 
 
 def loaded_end(directory: Path, *, log_start: int = 0) -> int | None:
