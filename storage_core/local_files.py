@@ -72,7 +72,7 @@ class Entry(NamedTuple):
 
 
 @contextmanager
-def open_folder(path: Path, *, may_be_link: bool = False) -> Iterator[int]:
+def open_folder(path: str | Path, *, may_be_link: bool = False) -> Iterator[int]:
     """Open a folder for the time of a block.
 
     Args:
@@ -92,7 +92,7 @@ def open_folder_below(folder: int, names: tuple[str, ...]) -> Iterator[int]:
     descriptor = os.dup(folder)
     try:
         for name in names:
-            below = _open_folder(Path(name), descriptor, may_be_link=False)
+            below = _open_folder(name, descriptor, may_be_link=False)
             os.close(descriptor)
             descriptor = below
         yield descriptor
@@ -100,7 +100,7 @@ def open_folder_below(folder: int, names: tuple[str, ...]) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _open_folder(path: Path, folder: int | None, *, may_be_link: bool) -> int:
+def _open_folder(path: str | Path, folder: int | None, *, may_be_link: bool) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         return os.open(path, flags | (0 if may_be_link else os.O_NOFOLLOW), dir_fd=folder)
@@ -121,24 +121,75 @@ def open_in(
     Returns:
         Its descriptor.
     """
-    # Opening a FIFO without O_NONBLOCK would wait for another process to open its other end.
-    careful = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-    try:
-        descriptor = os.open(name, flags | careful, mode, dir_fd=folder)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            _refuse_link(Path(name), folder, "a file")
-        elif error.errno == errno.ENXIO:
-            _require_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
-        raise
+    descriptor = _open_in(folder, name, flags, mode)
     try:
         facts = os.fstat(descriptor)
         _require_regular(facts)
-        _require_own(facts, folder)
+        if facts.st_nlink > 1:
+            _require_own(facts, os.fstat(folder))
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _open_in(folder: int, name: str, flags: int, mode: int) -> int:
+    """Open a name of an open folder that is no link; what it is has to be looked at then."""
+    # Opening a FIFO without O_NONBLOCK would wait for another process to open its other end.
+    careful = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        return os.open(name, flags | careful, mode, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            _refuse_link(name, folder, "a file")
+        elif error.errno == errno.ENXIO:
+            _require_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        raise
+
+
+class OpenFolder:
+    """An open folder of which parts of many files are read, each opened as by ``open_in``.
+
+    Attributes:
+        descriptor: Of the folder; it is not closed here.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._facts: os.stat_result | None = None
+
+    def read(self, name: str, position: int, most_bytes: int) -> tuple[bytes, int]:
+        """Return up to so many bytes of a file from a position on, and the file's length."""
+        descriptor, size_bytes = self._open(name)
+        wanted = min(most_bytes, size_bytes - position)
+        try:
+            return os.pread(descriptor, wanted, position) if wanted > 0 else b"", size_bytes
+        finally:
+            os.close(descriptor)
+
+    def read_last(self, name: str, entry_bytes: int, most_entries: int) -> tuple[bytes, int]:
+        """Return up to so many of the last whole entries of a file, and the file's length."""
+        descriptor, size_bytes = self._open(name)
+        try:
+            end = size_bytes // entry_bytes * entry_bytes
+            wanted = min(end, most_entries * entry_bytes)
+            return os.pread(descriptor, wanted, end - wanted) if wanted else b"", size_bytes
+        finally:
+            os.close(descriptor)
+
+    def _open(self, name: str) -> tuple[int, int]:
+        descriptor = _open_in(self.descriptor, name, os.O_RDONLY, PRIVATE_FILE_MODE)
+        try:
+            facts = os.fstat(descriptor)
+            _require_regular(facts)
+            if facts.st_nlink > 1:
+                if self._facts is None:
+                    self._facts = os.fstat(self.descriptor)
+                _require_own(facts, self._facts)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, facts.st_size
 
 
 def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
@@ -379,14 +430,24 @@ def scan_open(folder: int) -> list[Entry]:
     return entries
 
 
-def list_open(
-    folder: int, suffix: str | tuple[str, ...]
-) -> tuple[dict[str, os.stat_result], list[str], bool]:
-    """Return an open folder's names, with stat results for some suffixes. Each stat result costs
-    as much as a name.
+def stat_open(folder: int) -> tuple[dict[str, os.stat_result], bool]:
+    """Return the stat results of an open folder's entries by name, in any order, and whether every
+    entry is a regular file."""
+    facts: dict[str, os.stat_result] = {}
+    are_files = True
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            facts[entry.name] = entry.stat(follow_symlinks=False)
+            are_files = are_files and entry.is_file(follow_symlinks=False)
+    return facts, are_files
+
+
+def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:
+    """Return an open folder's names, with stat results for one suffix. Each stat result costs as
+    much as a name.
 
     Args:
-        suffix: Suffix, or suffixes, of the names whose stat results are returned.
+        suffix: Suffix of the names whose stat results are returned.
 
     Returns:
         (facts, others, are_files): facts by name where it has the suffix, all other names, in any
@@ -431,7 +492,7 @@ def _may_be_folder(entry: os.DirEntry[str]) -> bool:
         return error.errno not in {errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 
-def _refuse_link(path: Path, folder: int | None, expected: str) -> None:
+def _refuse_link(path: str | Path, folder: int | None, expected: str) -> None:
     """Raise an error with the link's name and what to do."""
     if stat.S_ISLNK(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode):
         raise OSError(errno.ELOOP, f"is a link, expected {expected}")
@@ -446,10 +507,8 @@ def _require_regular(facts: os.stat_result) -> None:
     raise OSError(errno.EINVAL, f"is {next(kinds, 'a device')}, expected a regular file")
 
 
-def _require_own(facts: os.stat_result, folder: int) -> None:
-    if facts.st_nlink == 1:
-        return
-    around = os.fstat(folder)
+def _require_own(facts: os.stat_result, around: os.stat_result) -> None:
+    """Refuse a file of several names that may be another user's than its folder's."""
     if is_foreign(facts, around):
         raise OSError(
             errno.EPERM,

@@ -1,9 +1,10 @@
 """Truncate a loaded log to an offset, with all its files."""
 
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+import errno
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,7 @@ from storage_core.index.segment_indexes import (
     truncate_time_index,
 )
 from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, check_crcs, scan_batches
-from storage_core.local_files import open_in, read_limited
+from storage_core.local_files import OpenFolder, open_in
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
     find_position,
@@ -55,7 +56,7 @@ from storage_core.store.local import LocalFileReader
 # listing. The rules are the loader's own, and so are the functions that read.
 
 # The entries with which Kafka's search begins, and the one before them.
-_NEWEST_ENTRY_BYTES: Final = WARM_BYTES + OFFSET_INDEX_ENTRY.itemsize
+_NEWEST_ENTRIES: Final = WARM_BYTES // OFFSET_INDEX_ENTRY.itemsize + 1
 # Behind the last entry of an offset index there are usually less than 4 KiB and a batch.
 _MOST_TAIL_BYTES: Final = 1 << 16
 _MOST_TAIL_BATCHES: Final = 128
@@ -72,7 +73,12 @@ class CleanEnd:
 
 
 def read_clean_end(
-    folder: int, directory: Path, *, bases: tuple[int, int], log_start: int, others: Collection[str]
+    folder: OpenFolder,
+    directory: str | Path,
+    *,
+    bases: tuple[int, int],
+    log_start: int,
+    others: Collection[str],
 ) -> CleanEnd | None:
     """Return the end of a cleanly closed log. None if only a load of the log can tell.
 
@@ -84,23 +90,26 @@ def read_clean_end(
         log_start: The partition's entry in the log-start checkpoint, 0 without one.
     """
     oldest, newest = bases
-    snapshot = max((name for name in others if name.endswith(SNAPSHOT_SUFFIX)), default=None)
+    snapshot = None
     try:
         for name in others:
             if name.endswith(TXN_INDEX_SUFFIX):
                 # Entries that make a load recover or fail are refused.
-                with _opened(folder, name) as descriptor:
-                    data = read_limited(descriptor, MAX_INDEX_BYTES)
+                data = _read_whole(folder, name, MAX_INDEX_BYTES)
                 parse_transaction_index(name, offset_of(name) or 0, data)
+            elif name.endswith(SNAPSHOT_SUFFIX):
+                snapshot = name if snapshot is None else max(snapshot, name)
         if LEADER_EPOCH_FILE in others:
-            with _opened(folder, LEADER_EPOCH_FILE) as descriptor:
-                parse_epochs(read_limited(descriptor, MAX_LEADER_EPOCH_BYTES))
+            _check_epochs(_read_whole(folder, LEADER_EPOCH_FILE, MAX_LEADER_EPOCH_BYTES))
         index = _read_newest_entries(folder, newest)
         if index is None:
             return None
         name = log_file(newest)
-        with closing(LocalFileReader(directory, name, open_in(folder, name))) as reader:
-            end = _read_tail(reader, index) or CleanEnd(offset=next_offset_in(reader, index))
+        end = _read_tail(folder, name, index)
+        if end is None:
+            descriptor = open_in(folder.descriptor, name)
+            with closing(LocalFileReader(Path(directory), name, descriptor)) as reader:
+                end = CleanEnd(offset=next_offset_in(reader, index))
     except PylogError:
         return None
     start, at = max(oldest, log_start), end.offset
@@ -109,25 +118,33 @@ def read_clean_end(
     return end
 
 
-def _read_tail(reader: LocalFileReader, index: OffsetIndex) -> CleanEnd | None:
+def _read_whole(folder: OpenFolder, name: str, limit_bytes: int) -> bytes:
+    content, size_bytes = folder.read(name, 0, limit_bytes)
+    if len(content) < size_bytes:
+        raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have")
+    return content
+
+
+def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> CleanEnd | None:
     """Read from the batch of the last index entry to the file's end at once; None if these are
     other bytes than few batches of format v2, in order."""
     entries = index.entries
     position = int(entries["position"][-1]) if len(entries) else 0
+    # Zeros behind the last entry are none.
     if position != index.look_up(index.last_offset) or (position == 0 and len(entries) > 1):
         return None
-    size = reader.size_bytes - position
-    if position < 0 or not 0 <= size <= _MOST_TAIL_BYTES or (position and not size):
+    if position < 0:
         return None
-    data = np.empty(size, np.uint8)
-    if reader.read_into(position, data) < size:
+    content, size_bytes = folder.read(name, position, _MOST_TAIL_BYTES)
+    if position + len(content) != size_bytes:
         return None
-    table = np.empty((COLUMN_COUNT, _MOST_TAIL_BATCHES), np.int64)
-    count, _, status = scan_batches(data, 0, size, table)
-    if status != DONE:
-        return None
-    if not count:
+    if not size_bytes:
         return CleanEnd(offset=index.base_offset, newest_timestamp=NO_TIMESTAMP)
+    data = np.frombuffer(bytearray(content), np.uint8)
+    table = np.empty((COLUMN_COUNT, _MOST_TAIL_BATCHES), np.int64)
+    count, _, status = scan_batches(data, 0, len(content), table)
+    if status != DONE or not count:
+        return None
     batches = BatchTable(table[:, :count])
     first, last = batches.base_offset, batches.last_offset
     is_plain = (batches.magic == MAGIC_V2) & (batches.size >= HEADER_BYTES) & (first <= last)
@@ -137,32 +154,31 @@ def _read_tail(reader: LocalFileReader, index: OffsetIndex) -> CleanEnd | None:
         return None
     if position and check_crcs(data, batches.columns, 1) == 0:
         return None
-    return CleanEnd(
-        offset=int(last[-1]) + 1, newest_timestamp=int(batches.max_timestamp.max())
-    )
+    return CleanEnd(offset=int(last[-1]) + 1, newest_timestamp=int(batches.max_timestamp.max()))
 
 
-def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:
+def _read_newest_entries(folder: OpenFolder, base_offset: int) -> OffsetIndex | None:
     """Return an offset index, or the end that a search looks at.
 
     None if entries are out of order, so that the search goes elsewhere, or the file was cut
     meanwhile.
     """
     entry_bytes = OFFSET_INDEX_ENTRY.itemsize
-    with _opened(folder, segment_file(base_offset, OFFSET_INDEX_SUFFIX)) as descriptor:
-        whole = os.fstat(descriptor).st_size // entry_bytes * entry_bytes
-        wanted = min(whole, _NEWEST_ENTRY_BYTES)
-        content = os.pread(descriptor, wanted, whole - wanted) if wanted else b""
-    if len(content) < wanted:
+    name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
+    content, size_bytes = folder.read_last(name, entry_bytes, _NEWEST_ENTRIES)
+    whole = size_bytes // entry_bytes * entry_bytes
+    if len(content) < min(whole, _NEWEST_ENTRIES * entry_bytes):
         return None  # it has been cut since
     index = OffsetIndex.parse(base_offset, content)
-    if wanted < whole:
+    if len(content) < whole:
         offsets = index.entries["relative_offset"]
         return index if offsets[0] < offsets[-1] else None
     return index
 
 
-def _has_settled_producers(folder: int, snapshot: str | None, *, start: int, end: int) -> bool:
+def _has_settled_producers(
+    folder: OpenFolder, snapshot: str | None, *, start: int, end: int
+) -> bool:
     """Whether the newest snapshot suffices for a load, without open transactions."""
     if snapshot is None:
         return True  # after a clean shutdown there were no producers then
@@ -173,10 +189,17 @@ def _has_settled_producers(folder: int, snapshot: str | None, *, start: int, end
         return start == end  # it is removed, and a replay follows
     if at < end:
         return False
-    with _opened(folder, snapshot) as descriptor:
-        return not _has_open_transaction(read_limited(descriptor, MAX_SNAPSHOT_BYTES))
+    return not _has_open_transaction(_read_whole(folder, snapshot, MAX_SNAPSHOT_BYTES))
 
 
+# Logs without many producers or elections have equal small files.
+@lru_cache(maxsize=1024)
+def _check_epochs(content: bytes) -> None:
+    """Refuse an epoch file that no load reads."""
+    parse_epochs(content)
+
+
+@lru_cache(maxsize=1024)
 def _has_open_transaction(content: bytes) -> bool:
     """Whether a snapshot has an open transaction, or cannot be read."""
     try:
@@ -184,15 +207,6 @@ def _has_open_transaction(content: bytes) -> bool:
     except PylogError:
         return True
     return bool((table["current_txn_first_offset"] >= 0).any())
-
-
-@contextmanager
-def _opened(folder: int, name: str) -> Iterator[int]:
-    descriptor = open_in(folder, name)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 # Few bytes follow the last entry of an index.

@@ -31,7 +31,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.local_files import list_open, open_folder, open_in, read_limited
+from storage_core.local_files import OpenFolder, list_open, open_folder, open_in, read_limited
 from storage_core.log.log_loader import MAX_LOG_BYTES
 from storage_core.log.log_truncation import CleanEnd, read_clean_end
 
@@ -128,8 +128,9 @@ def look_at(
         partition alone finds out why.
     """
     try:
-        with open_folder(directory) as folder:
-            facts, others, are_files = list_open(folder, LOG_SUFFIX)
+        with open_folder(directory) as descriptor:
+            folder = OpenFolder(descriptor)
+            facts, others, are_files = list_open(descriptor, LOG_SUFFIX)
             has_metadata = needs_topic_id and PARTITION_METADATA_FILE in others
             return DirectoryLook(
                 logs={
@@ -138,8 +139,8 @@ def look_at(
                 },
                 others=others,
                 are_files=are_files,
-                oldest_entry=_last_time_entry(folder, min(facts)) if needs_age and facts else None,
-                metadata=_read_metadata(folder) if has_metadata else None,
+                oldest_entry=read_last_time(folder, min(facts)) if needs_age and facts else None,
+                metadata=_read_metadata(descriptor) if has_metadata else None,
                 end=read_end(folder, directory, facts, others, log_start)
                 if log_start is not None and are_files
                 else None,
@@ -148,19 +149,18 @@ def look_at(
         return None
 
 
-def _last_time_entry(folder: int, log_name: str) -> bytes:
-    """Return the last whole entry of the time index beside a log."""
-    descriptor = open_in(folder, log_name.removesuffix(LOG_SUFFIX) + TIME_INDEX_SUFFIX)
-    try:
-        entry_bytes = TIME_INDEX_ENTRY.itemsize
-        entries = os.fstat(descriptor).st_size // entry_bytes
-        return os.pread(descriptor, entry_bytes, (entries - 1) * entry_bytes) if entries else b""
-    finally:
-        os.close(descriptor)
+def read_last_time(folder: OpenFolder, log_name: str) -> bytes:
+    """Return the last whole entry of the time index beside a log; empty without one."""
+    name = log_name.removesuffix(LOG_SUFFIX) + TIME_INDEX_SUFFIX
+    return folder.read_last(name, TIME_INDEX_ENTRY.itemsize, 1)[0]
 
 
 def read_end(
-    folder: int, directory: Path, logs: Collection[str], others: Collection[str], log_start: int
+    folder: OpenFolder,
+    directory: str | Path,
+    logs: Collection[str],
+    others: Collection[str],
+    log_start: int,
 ) -> CleanEnd | None:
     """Return the end of a log, None where only a load tells it."""
     if not logs:

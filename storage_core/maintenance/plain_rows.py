@@ -6,13 +6,10 @@ the first batch of the log and its last ones, and the small files that a load re
 those of ``inspect_partition``, which looks at everything that is not plain.
 """
 
-import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,12 +19,12 @@ from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.errors import BadBytesError, DecompressionError, PylogError
-from storage_core.filenames import LOG_SUFFIX, SEGMENT_FILE_SUFFIXES, TIME_INDEX_SUFFIX, log_file
+from storage_core.filenames import LOG_SUFFIX, log_file
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.kernels import compaction_walk as walk
 from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, TRUNCATED, scan_batches
-from storage_core.local_files import list_open, open_folder, open_in
+from storage_core.local_files import OpenFolder, open_folder, stat_open
 from storage_core.maintenance.compaction.plan import CompactionFacts, weigh_dirt
 from storage_core.maintenance.listings import (
     PLAIN_FILES,
@@ -35,13 +32,13 @@ from storage_core.maintenance.listings import (
     DirectoryLook,
     Listings,
     read_end,
+    read_last_time,
 )
 from storage_core.reading.inspection import PARTITION_COLUMNS, RootView, inspect_partition
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS, decode_records
 from storage_core.records.reader import Window
 from storage_core.roots.open_root import map_over_root
-from storage_core.store.local import LocalFileReader
 
 # So many directories are decided about together.
 _ENTRIES_AT_ONCE: Final = 512
@@ -127,28 +124,32 @@ class _Observer:
                 continue
             newest = look.newest_timestamp
             partition = entry.topic_partition
-            yield look.number, dict.fromkeys(PARTITION_COLUMNS) | {
-                "root": self._view.row["root"],
-                "topic": partition and partition.topic,
-                "partition": partition and partition.partition,
-                "directory": entry.name,
-                "kind": entry.kind.value,
-                "topic_id": entry.topic_id,
-                "cleanup_policy": look.topic.policy,
-                "segments": segments,
-                "size_bytes": size_bytes,
-                "index_bytes": look.index_bytes,
-                "oldest_timestamp": oldest[place],
-                "newest_timestamp": None if newest == NO_TIMESTAMP else newest,
-                "log_start_offset": log_start,
-                "log_end_offset": end,
-                "last_stable_offset": end,
-                "high_watermark": marks.high_watermark,
-                "cleaner_checkpoint": marks.cleaner_offset,
-                "leftover_files": [],
-                "unknown_files": [],
-                **dirt[place],
-            }
+            yield (
+                look.number,
+                dict.fromkeys(PARTITION_COLUMNS)
+                | {
+                    "root": self._view.row["root"],
+                    "topic": partition and partition.topic,
+                    "partition": partition and partition.partition,
+                    "directory": entry.name,
+                    "kind": entry.kind.value,
+                    "topic_id": entry.topic_id,
+                    "cleanup_policy": look.topic.policy,
+                    "segments": segments,
+                    "size_bytes": size_bytes,
+                    "index_bytes": look.index_bytes,
+                    "oldest_timestamp": oldest[place],
+                    "newest_timestamp": None if newest == NO_TIMESTAMP else newest,
+                    "log_start_offset": log_start,
+                    "log_end_offset": end,
+                    "last_stable_offset": end,
+                    "high_watermark": marks.high_watermark,
+                    "cleaner_checkpoint": marks.cleaner_offset,
+                    "leftover_files": [],
+                    "unknown_files": [],
+                    **dirt[place],
+                },
+            )
 
     def _read_topic(self, topic: str) -> _Topic | None:
         """Return what is known of a topic; None for an error, which is each partition's own."""
@@ -171,40 +172,47 @@ class _Observer:
         if topic is None:
             return None
         marks = self._view.checkpoints.of(partition)
-        directory, log_start = Path(entry.path), marks.log_start_offset or 0
+        log_start = marks.log_start_offset or 0
         try:
-            with open_folder(directory) as folder:
-                facts, small, are_files = list_open(folder, SEGMENT_FILE_SUFFIXES)
+            with open_folder(entry.path) as descriptor:
+                folder = OpenFolder(descriptor)
+                facts, are_files = stat_open(descriptor)
                 logs = sorted(name for name in facts if name.endswith(LOG_SUFFIX))
-                if not logs or not are_files or not PLAIN_FILES.issuperset(small):
+                others = facts.keys() - logs
+                if not logs or not are_files:
                     return None
-                others = [*small, *(name for name in facts if not name.endswith(LOG_SUFFIX))]
-                sizes = {name: fact.st_size for name, fact in facts.items()}
-                newest = _newest_indexed(folder, logs, sizes)
-                end = read_end(folder, directory, logs, others, log_start)
-                if end is None or end.newest_timestamp is None or newest is None:
+                last_times = [read_last_time(folder, log) for log in logs]
+                end = read_end(folder, entry.path, logs, others, log_start)
+                # Zeros at the end of a time index are no entry.
+                if (
+                    end is None
+                    or end.newest_timestamp is None
+                    or not all(map(_is_used, last_times))
+                ):
                     return None
                 # As a load searches them: from the segment that has the log's start.
                 first = max(bisect_right(logs, log_file(log_start)) - 1, 0)
-                head = next((name for name in logs[first:] if sizes[name]), None)
-                first_batch = None
-                if head is not None:
-                    descriptor = open_in(folder, head)
-                    with closing(LocalFileReader(directory, head, descriptor)) as reader:
-                        first_batch = _read_first_batch(reader, log_start)
-                    if first_batch is None:
-                        return None
+                head = next((name for name in logs[first:] if facts[name].st_size), None)
+                first_batch = None if head is None else _read_first_batch(folder, head, log_start)
+                if head is not None and first_batch is None:
+                    return None
         except (OSError, PylogError):
             return None
+        times = np.frombuffer(b"".join(last_times), TIME_INDEX_ENTRY)["timestamp"]
+        newest = int(times.max(initial=NO_TIMESTAMP))
         return _Look(
             number=number,
             topic=topic,
             marks=marks,
-            logs={name: (sizes[name], facts[name].st_mtime_ns // 1_000_000) for name in logs},
-            others=others,
+            logs={
+                name: (facts[name].st_size, facts[name].st_mtime_ns // 1_000_000) for name in logs
+            },
+            others=list(others),
             end=end,
-            index_bytes=sum(sizes.values()) - sum(map(sizes.__getitem__, logs)),
-            newest_timestamp=max(NO_TIMESTAMP, newest, end.newest_timestamp),
+            index_bytes=sum(facts[name].st_size for name in others if name not in PLAIN_FILES),
+            newest_timestamp=max(
+                NO_TIMESTAMP, end.newest_timestamp, newest if newest > 0 else NO_TIMESTAMP
+            ),
             first_batch=first_batch,
         )
 
@@ -232,39 +240,18 @@ class _Observer:
         return dirt
 
 
-def _newest_indexed(folder: int, logs: Sequence[str], sizes: Mapping[str, int]) -> int | None:
-    """Return the largest timestamp at the ends of all time indexes, NO_TIMESTAMP without one;
-    None where an index is missing, or ends in zeros."""
-    entry_bytes = TIME_INDEX_ENTRY.itemsize
-    last = []
-    for log in logs:
-        name = log.removesuffix(LOG_SUFFIX) + TIME_INDEX_SUFFIX
-        entries = sizes.get(name, 0) // entry_bytes
-        if name not in sizes:
-            return None
-        if entries:
-            descriptor = open_in(folder, name)
-            try:
-                last.append(os.pread(descriptor, entry_bytes, (entries - 1) * entry_bytes))
-            finally:
-                os.close(descriptor)
-    if not all(map(any, last)):
-        return None
-    times = np.frombuffer(b"".join(last), TIME_INDEX_ENTRY)["timestamp"]
-    newest = int(times.max(initial=NO_TIMESTAMP))
-    return newest if newest > 0 else NO_TIMESTAMP
+def _is_used(entry: bytes) -> bool:
+    return not entry or any(entry)
 
 
-def _read_first_batch(reader: LocalFileReader, log_start: int) -> NDArray[np.uint8] | None:
+def _read_first_batch(folder: OpenFolder, name: str, log_start: int) -> NDArray[np.uint8] | None:
     """Return the first batch of a segment with a data record that may be read; None where it is
     no batch of format v2 among the first bytes."""
-    wanted_bytes = min(_HEAD_BYTES, reader.size_bytes)
-    while True:
-        data = np.empty(wanted_bytes, np.uint8)
-        if reader.read_into(0, data) < wanted_bytes:
-            return None
+    for most_bytes in (_HEAD_BYTES, _MOST_HEAD_BYTES):
+        content, size_bytes = folder.read(name, 0, most_bytes)
+        data = np.frombuffer(bytearray(content), np.uint8)
         table = np.empty((COLUMN_COUNT, _MOST_HEAD_BATCHES), np.int64)
-        count, used, status = scan_batches(data, 0, wanted_bytes, table)
+        count, _, status = scan_batches(data, 0, len(content), table)
         batches = BatchTable(table[:, :count])
         if ((batches.magic != MAGIC_V2) | (batches.size < HEADER_BYTES)).any():
             return None
@@ -273,9 +260,9 @@ def _read_first_batch(reader: LocalFileReader, log_start: int) -> NDArray[np.uin
         if rows.size:
             start = int(batches.position[rows[0]])
             return data[start : start + int(batches.size[rows[0]])]
-        if status != TRUNCATED or wanted_bytes in {reader.size_bytes, _MOST_HEAD_BYTES}:
+        if status != TRUNCATED or len(content) == size_bytes:
             return None
-        wanted_bytes = min(_MOST_HEAD_BYTES, reader.size_bytes)
+    return None
 
 
 def _oldest_timestamps(looks: Sequence[_Look]) -> dict[int, int | None]:

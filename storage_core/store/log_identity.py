@@ -13,7 +13,7 @@ from storage_core.checkpoint.checkpoints import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
-from storage_core.errors import InconsistentClusterIdError, InconsistentTopicIdError
+from storage_core.errors import InconsistentClusterIdError, InconsistentTopicIdError, StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, PARTITION_METADATA_FILE
 from storage_core.json_values import OMITTED, Word
 from storage_core.store.base import LogStore
@@ -47,15 +47,19 @@ class LogIdentity:
 
 def topic_id_of(store: LogStore) -> str | None:
     """Return the topic id in ``partition.metadata``, None without the file."""
-    if isinstance(store, LocalStore):
-        # Ask the disk for this one file: a listing costs as much as the partition has files.
-        # Anything of that name but a file is refused, as by a broker.
-        has_file = store.has(PARTITION_METADATA_FILE)
-    else:
-        has_file = any(file.name == PARTITION_METADATA_FILE for file in store.list_files())
-    if not has_file:
+    # Ask a disk for this one file: a listing costs as much as the partition has files.
+    if not isinstance(store, LocalStore) and all(
+        file.name != PARTITION_METADATA_FILE for file in store.list_files()
+    ):
         return None
-    content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+    try:
+        content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+    except StorageError as error:
+        if isinstance(store, LocalStore) and isinstance(
+            error.__cause__, FileNotFoundError | NotADirectoryError
+        ):
+            return None
+        raise
     file = f"{store.location}/{PARTITION_METADATA_FILE}"
     return parse_partition_metadata(content, file=file).topic_id
 

@@ -11,7 +11,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import LEADER_EPOCH_FILE, segment_file
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.segment_indexes import AbortedTxn, encode_transaction_index
-from storage_core.local_files import open_folder
+from storage_core.local_files import OpenFolder, open_folder
 from storage_core.log.log_truncation import read_clean_end
 from tests.kit import directories
 from tests.kit.builders import some_batches
@@ -43,7 +43,8 @@ def directory(tmp_path: Path) -> Path:
 
 def clean_end(directory: Path, *, log_start: int = 0) -> int | None:
     others = [path.name for path in directory.iterdir() if path.suffix != ".log"]
-    with open_folder(directory) as folder:
+    with open_folder(directory) as descriptor:
+        folder = OpenFolder(descriptor)
         end = read_clean_end(folder, directory, bases=(0, 100), log_start=log_start, others=others)
     return None if end is None else end.offset
 
