@@ -33,9 +33,11 @@ from storage_core.maintenance.verification.findings import (
     VerifyOptions,
 )
 from storage_core.maintenance.verification.partition import (
+    PartitionFacts,
     fold_partition,
     verify_segments,
 )
+from storage_core.maintenance.verification.plain import PlainPartition, verify_plain
 from storage_core.maintenance.verification.segment_scan import SegmentFacts
 from storage_core.roots.partition_facts import manifest_checkpoints
 from storage_core.store import LogStore, ManagedStore, open_store
@@ -67,6 +69,8 @@ class VerifiedRow:
     log_end_offset: Number = column("just past the last batch")
     read_bytes: Number = column("bytes of batches that were read")
     read_ms: Number = column("time that tasks spent on reading them")
+    # A broker's start opens it and does nothing else, where its config allows such an index.
+    largest_active_index: Number = column("bytes of an index of a sound log; null if not known")
     duration_ms: int = column("time it took")
     failure: Failure = Failure()
 
@@ -146,15 +150,34 @@ def verify_stretches(stretches: Sequence[Stretch], options: VerifyOptions) -> It
     """Verify stretches. Small ones on an object store beside each other: they are mostly waiting
     for it."""
     room = Room(BYTES_AT_ONCE)
+    whole = [stretch.target for stretch in stretches if stretch.is_whole]
+    plain = verify_plain(whole, options)
+    told = {whole[number].ordinal: each for number, each in plain.items()}
 
     def verify(stretch: Stretch) -> list[VerifiedRow]:
         with room.take(stretch.size_bytes):
             return verify_stretch(stretch, options)
 
+    for each in whole:
+        if each.ordinal in told:
+            yield from _attempt(
+                each, _partition_row(each), partial(_tell, each, told[each.ordinal])
+            )
     verified = map_where_remote(
-        verify, stretches, directory_of=lambda stretch: stretch.target.directory
+        verify,
+        [stretch for stretch in stretches if stretch.target.ordinal not in told],
+        directory_of=lambda stretch: stretch.target.directory,
     )
-    return chain.from_iterable(verified)
+    yield from chain.from_iterable(verified)
+
+
+def _tell(
+    target: Target, plain: PlainPartition, findings: list[VerifiedRow], head: VerifiedRow
+) -> VerifiedRow:
+    findings += finding_rows(target, plain.findings)
+    return replace(
+        _with_facts(head, plain.facts), largest_active_index=max(plain.active_index_bytes)
+    )
 
 
 def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[VerifiedRow]:
@@ -326,6 +349,10 @@ def _fold(
     checkpoints = manifest_checkpoints(store) or target.checkpoints
     whole, own = fold_partition(store, files, facts, target.context, options, checkpoints)
     findings += finding_rows(target, own)
+    return _with_facts(head, whole)
+
+
+def _with_facts(head: VerifiedRow, whole: PartitionFacts) -> VerifiedRow:
     return replace(
         head,
         segments=whole.segments,

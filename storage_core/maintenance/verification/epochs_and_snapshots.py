@@ -67,9 +67,25 @@ def check_epochs(
     except ValueError as error:
         findings.add(Code.EPOCH_FILE_BROKEN, f"negative number: {error}", file=LEADER_EPOCH_FILE)
     else:
-        _check_order(entries, findings)
-        believed = _check_belief(runs, cache.entries, log_start_offset, findings)
-        _compare_epochs(cache.entries, believed, log_start_offset, findings)
+        judge_epochs(entries, cache, runs, log_start_offset, findings)
+
+
+def judge_epochs(
+    entries: Sequence[EpochEntry],
+    cache: LeaderEpochCache,
+    runs: Sequence[EpochRun],
+    log_start_offset: int,
+    findings: FindingCollector,
+) -> None:
+    """Report errors in a log's epochs and in what its epoch file says.
+
+    Args:
+        entries: As they stand in the file.
+        cache: What a broker makes of them.
+    """
+    _check_order(entries, findings)
+    believed = _check_belief(runs, cache.entries, log_start_offset, findings)
+    _compare_epochs(cache.entries, believed, log_start_offset, findings)
 
 
 def _check_belief(

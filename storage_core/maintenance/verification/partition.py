@@ -258,7 +258,7 @@ def _report_tail(
     )
 
 
-_COORDINATOR_TOPICS: Final = frozenset(
+COORDINATOR_TOPICS: Final = frozenset(
     {CONSUMER_OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC}
 )
 
@@ -338,7 +338,7 @@ def fold_partition(
         is_begun_anew = _report_no_segment(store, files, whole, context, checkpoints, findings)
     _check_renamed(files, checkpoints.log_start_offset or 0, findings)
     _check_overlaps(facts, findings)
-    _check_gaps(facts, whole.log_start_offset, checkpoints, context, findings)
+    check_gaps(facts, whole.log_start_offset, checkpoints, context, findings)
     check_epochs(
         store,
         [run for segment in facts for run in segment.epochs],
@@ -406,7 +406,7 @@ def _check_coordinator(
 ) -> None:
     """Report a coordinator's records that Kafka 4.4 cannot read."""
     topic = PurePath(store.location).name.rpartition("-")[0]
-    if topic not in _COORDINATOR_TOPICS:
+    if topic not in COORDINATOR_TOPICS:
         return
     bases = [segment.base_offset for segment in files.segments]
     try:
@@ -508,7 +508,7 @@ def _check_overlaps(facts: Sequence[SegmentFacts], findings: FindingCollector) -
             epoch = segment.epochs[-1].epoch
 
 
-def _check_gaps(
+def check_gaps(
     facts: Sequence[SegmentFacts],
     log_start_offset: int,
     checkpoints: PartitionCheckpoints,
