@@ -14,7 +14,13 @@ from typing import Any, Final
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.house import additions
-from pylog_spark.operations.doctor.task import ForecastRow, forecast_partitions, to_forecast
+from pylog_spark.operations.doctor.task import (
+    ForecastRow,
+    config_of,
+    forecast_partitions,
+    open_at_once,
+    to_forecast,
+)
 from pylog_spark.operations.salvage import look_at_salvage
 from pylog_spark.operations.verify.driver import (
     ORDERED_FINDINGS,
@@ -48,6 +54,7 @@ from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.maintenance.verification.finding_kinds import (
     KINDS,
     Cure,
@@ -430,6 +437,8 @@ class SeveralDiagnoses(ABC):
 
 
 _TITLE: Final = "pylog doctor"
+# A multiple of the bytes of an entry of either index.
+_BOTH_ENTRIES: Final = OFFSET_INDEX_ENTRY.itemsize * TIME_INDEX_ENTRY.itemsize
 
 
 def diagnose(
@@ -585,8 +594,7 @@ def _foretell(
     if not targets:
         return []
     engine, options = run.engine, run.job.options
-    sizes = {row["ordinal"]: row["bytes"] or 0 for row in verification.partitions}
-    items = [WorkItem(value=target, size_bytes=sizes.get(target.ordinal, 0)) for target in targets]
+    verified = {row["ordinal"]: row for row in verification.partitions}
     cut = {
         (row["root"], row["topic"], row["partition"])
         for row in verification.worst
@@ -597,6 +605,22 @@ def _foretell(
         for target in targets
         if (target.root, target.partition.topic, target.partition.partition) in cut
     )
+    opened = {
+        target.ordinal
+        for target in targets
+        if target.directory not in damaged
+        and _is_opened(target, verification.active_indexes.get(target.ordinal), catalogs)
+    }
+    rows = [
+        open_at_once(target, verified[target.ordinal]["log_end_offset"])
+        for target in targets
+        if target.ordinal in opened
+    ]
+    items = [
+        WorkItem(value=target, size_bytes=verified.get(target.ordinal, {}).get("bytes") or 0)
+        for target in targets
+        if target.ordinal not in opened
+    ]
     work = partial(forecast_partitions, now_ms=options.now_ms, catalogs=catalogs, damaged=damaged)
     units = [unit.values for unit in run.pack(items)]
     forecasts = engine.collect(
@@ -606,5 +630,16 @@ def _foretell(
         is_look=are_read_here(items),
     )
     numbers = {target.directory: number for number, target in enumerate(targets)}
-    rows: list[dict[str, Any]] = forecasts.to_pylist()
+    rows += forecasts.to_pylist()
     return sorted(rows, key=lambda row: numbers[row["directory"]])
+
+
+def _is_opened(
+    target: Target, active_index_bytes: int | None, catalogs: Mapping[str, TopicCatalog]
+) -> bool:
+    """Whether a start opens a log and leaves it as it is: it is sound, and its indexes are not too
+    large for its config."""
+    if active_index_bytes is None:
+        return False
+    most = config_of(target, catalogs).segment_index_bytes
+    return active_index_bytes <= most // _BOTH_ENTRIES * _BOTH_ENTRIES

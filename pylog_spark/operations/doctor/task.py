@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.operations.verify.task import NOT_VERIFIED, Target
-from pylog_spark.rows import Number, Text, column
+from pylog_spark.rows import Number, Text, column, schema_of
 from pylog_spark.schemas import Failure, PartitionName
 from pylog_spark.tasks.message import attempt
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -64,10 +64,27 @@ def forecast_partitions(
     """
     for each in targets:
         is_damaged = each.directory in damaged
-        yield forecast_partition(each, now_ms, _config_of(each, catalogs), is_damaged=is_damaged)
+        yield forecast_partition(each, now_ms, config_of(each, catalogs), is_damaged=is_damaged)
 
 
-def _config_of(target: Target, catalogs: Mapping[str, TopicCatalog]) -> LogConfig:
+def open_at_once(target: Target, log_end_offset: int) -> dict[str, Any]:
+    """Return the forecast, as columns, of a log that a start opens and leaves as it is."""
+    numbers = (
+        *("read_bytes", "rebuilt_segments", "split_segments", "cut_bytes", "cut_records"),
+        *("deleted_segments", "lost_below_high_watermark", "gone_records", "duration_ms"),
+    )
+    return {
+        **dict.fromkeys(schema_of(ForecastRow).names),
+        **asdict(target.name),
+        **dict.fromkeys(numbers, 0),
+        "directory": target.directory,
+        "log_end_offset": log_end_offset,
+        "cuts": "[]",
+        "start": Start.OPENED.value,
+    }
+
+
+def config_of(target: Target, catalogs: Mapping[str, TopicCatalog]) -> LogConfig:
     """Return the config with which a recovery would load a log.
 
     A broker, too, loads a log of a topic that no source knows with its own defaults.

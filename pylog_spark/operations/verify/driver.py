@@ -18,6 +18,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.engines.engine import HandedOver
 from pylog_spark.operations.verify.task import (
     FINDING_ROW,
+    LARGEST_ACTIVE_INDEX,
     NOT_VERIFIED,
     PARTITION_ROW,
     SegmentSizes,
@@ -229,7 +230,7 @@ VERIFIED_PARTITION: Final = pa.schema(
         for name in (
             *("row", "ordinal", "root", "topic", "partition", "segments", "bytes", "records"),
             *("log_start_offset", "log_end_offset", "read_bytes", "read_ms"),
-            *("error_class", "error"),
+            *("error_class", "error", LARGEST_ACTIVE_INDEX),
         )
     ]
 )
@@ -492,6 +493,9 @@ class Verification:
 
     rows: Any  # of ``VerifiedRow``, in pieces, where tasks have them
     partitions: tuple[dict[str, Any], ...]
+    # Of sound logs that were verified together, by ordinal: bytes of the larger index of the active
+    # segment.
+    active_indexes: Mapping[int, int]
     counts: tuple[FindingCount, ...]  # findings by severity and code, worst first
     # Findings of each root by severity, under the names that metrics have.
     gauges: Mapping[str, Mapping[str, int]]
@@ -535,13 +539,19 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
     worst = run.engine.collect(
         worst_rows, RANKED_FINDING, f"{title}: choose the worst findings", is_look=True
     )
+    active = partitions.select(["ordinal", LARGEST_ACTIVE_INDEX]).to_pydict()
     by_name = sorted(
-        partitions.to_pylist(),
+        partitions.drop_columns([LARGEST_ACTIVE_INDEX]).to_pylist(),
         key=lambda row: (row["root"], row["topic"] or "", row["partition"] or 0),
     )
     return Verification(
         rows=rows,
         partitions=tuple(by_name),
+        active_indexes={
+            ordinal: size_bytes
+            for ordinal, size_bytes in zip(*active.values(), strict=True)
+            if size_bytes is not None
+        },
         counts=_sum_counts(counts),
         gauges=_gauges(counts, [root.location for root in run.job.roots]),
         worst=tuple(worst.drop_columns(["badness"]).to_pylist()),

@@ -47,6 +47,7 @@ from storage_core.store.open_store import join_location
 FINDING_ROW = "finding"
 FACTS_ROW = "facts"
 PARTITION_ROW = "partition"
+LARGEST_ACTIVE_INDEX = "largest_active_index"
 # The ordinal of a directory that is loaded at a start, and not verified.
 NOT_VERIFIED = -1
 
