@@ -67,20 +67,30 @@ def forecast_partitions(
         yield forecast_partition(each, now_ms, config_of(each, catalogs), is_damaged=is_damaged)
 
 
+# The forecast of a log that a start opens and leaves as it is, but for its name and end.
+_OPENED: Final = dict.fromkeys(schema_of(ForecastRow).names) | {
+    "read_bytes": 0,
+    "rebuilt_segments": 0,
+    "split_segments": 0,
+    "cut_bytes": 0,
+    "cut_records": 0,
+    "deleted_segments": 0,
+    "lost_below_high_watermark": 0,
+    "cuts": "[]",
+    "start": Start.OPENED.value,
+    "gone_records": 0,
+    "duration_ms": 0,
+}
+
+
 def open_at_once(target: Target, log_end_offset: int) -> dict[str, Any]:
     """Return the forecast, as columns, of a log that a start opens and leaves as it is."""
-    numbers = (
-        *("read_bytes", "rebuilt_segments", "split_segments", "cut_bytes", "cut_records"),
-        *("deleted_segments", "lost_below_high_watermark", "gone_records", "duration_ms"),
-    )
-    return {
-        **dict.fromkeys(schema_of(ForecastRow).names),
-        **asdict(target.name),
-        **dict.fromkeys(numbers, 0),
+    return _OPENED | {
+        "root": target.root,
+        "topic": target.partition.topic,
+        "partition": target.partition.partition,
         "directory": target.directory,
         "log_end_offset": log_end_offset,
-        "cuts": "[]",
-        "start": Start.OPENED.value,
     }
 
 

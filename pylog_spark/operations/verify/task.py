@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,8 @@ from pylog_spark.tasks.message import attempt
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, PartitionCheckpoints
 from storage_core.errors import PartitionNotFoundError
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import TopicPartition, log_file, offset_of
+from storage_core.maintenance.listings import look_at
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
 from storage_core.maintenance.verification.finding_kinds import describe_fix, severity_of
 from storage_core.maintenance.verification.findings import (
@@ -133,6 +135,22 @@ def measure_segments(targets: Sequence[Target]) -> Iterator[SegmentSizes]:
 
 def _measure(target: Target) -> SegmentSizes:
     directory = target.directory
+    # Of a plain directory names and lengths of these files alone are read.
+    is_local = directory.startswith("/")
+    look = look_at(Path(directory), needs_age=False, needs_topic_id=False) if is_local else None
+    if look is not None and look.are_files:
+        sizes = {
+            base: size
+            for name, (size, _) in look.logs.items()
+            if (base := offset_of(name)) is not None and name == log_file(base)
+        }
+        bases = tuple(sorted(sizes))
+        return SegmentSizes(
+            ordinal=target.ordinal,
+            directory=directory,
+            offsets=bases,
+            sizes=tuple(map(sizes.__getitem__, bases)),
+        )
     try:
         store = open_store(directory)
         segments = sort_files(store.list_files()).segments
