@@ -1,5 +1,7 @@
 """``pylog inspect``: log directories at a glance."""
 
+import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,6 +21,7 @@ from pylog_spark.options.declared import (
     ROOTS,
     SEGMENTS,
     TOPICS,
+    WIDE,
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
@@ -276,20 +279,37 @@ def _blocks(line: CommandLine, looks: Iterable[Look]) -> Iterator[Block]:
     if not rows:
         return
     by = line[BY]
-    totals = totals_by_topic(rows, by) if line[PER_TOPIC] else []
-    kind = TOPIC_TABLE if totals else PARTITION_TABLE
-    # The column by which rows are sorted always stays.
+    is_summed = _is_summed(line, rows)
+    totals = totals_by_topic(rows, by) if line[PER_TOPIC] or is_summed else []
+    if totals:
+        yield _table(TOPIC_TABLE, totals, by)
+    if is_summed:
+        # What no total has, and what failed.
+        rest = [row for row in rows if row["topic"] is None or row["error"]]
+        yield _table(PARTITION_TABLE, rest, by)
+        yield f"{len(rows):,} rows are summed by topic; --wide shows each"
+    elif not totals:
+        order = _order(rows, by) if len(looks) > 1 else range(len(rows))
+        segments = [of_partition for look in looks for of_partition in look.segments]
+        shown = [one for n in order for one in (rows[n], *_segment_rows(rows[n], segments[n]))]
+        yield _table(PARTITION_TABLE, shown, by)
+    yield from footer(looks, rows)
+
+
+def _is_summed(line: CommandLine, rows: Sequence[Row]) -> bool:
+    """Whether rows are summed because a terminal has less lines, and nobody wants each."""
+    if line[WIDE] or line[SEGMENTS] or line[PER_TOPIC] or not sys.stdout.isatty():
+        return False
+    return len(rows) > shutil.get_terminal_size().lines
+
+
+def _table(kind: TableKind, rows: Sequence[Row], by: InspectOrder | None) -> Table:
+    """Return a table; the column by which rows are sorted always stays."""
     columns = (
         replace(one, rank=0) if by is not None and one.heading == _HEADING_OF[by] else one
         for one in kind.columns
     )
-    shown = totals
-    if not totals:
-        order = _order(rows, by) if len(looks) > 1 else range(len(rows))
-        segments = [of_partition for look in looks for of_partition in look.segments]
-        shown = [one for n in order for one in (rows[n], *_segment_rows(rows[n], segments[n]))]
-    yield Table(kind=replace(kind, columns=tuple(columns)), rows=shown)
-    yield from footer(looks, rows)
+    return Table(kind=replace(kind, columns=tuple(columns)), rows=rows)
 
 
 def _segment_rows(row: Row, segments: Iterable[Row]) -> Iterator[Row]:

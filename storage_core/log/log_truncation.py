@@ -130,29 +130,26 @@ def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> CleanEnd | 
     other bytes than few batches of format v2, in order."""
     entries = index.entries
     position = int(entries["position"][-1]) if len(entries) else 0
-    # Zeros behind the last entry are none.
-    if position != index.look_up(index.last_offset) or (position == 0 and len(entries) > 1):
-        return None
-    if position < 0:
+    # A broker's preallocated zeros are no last entry.
+    is_last = position == index.look_up(index.last_offset) and (position > 0 or len(entries) < 2)  # noqa: PLR2004
+    if position < 0 or not is_last:
         return None
     content, size_bytes = folder.read(name, position, _MOST_TAIL_BYTES)
-    if position + len(content) != size_bytes:
-        return None
     if not size_bytes:
         return CleanEnd(offset=index.base_offset, newest_timestamp=NO_TIMESTAMP)
     data = np.frombuffer(bytearray(content), np.uint8)
     table = np.empty((COLUMN_COUNT, _MOST_TAIL_BATCHES), np.int64)
     count, _, status = scan_batches(data, 0, len(content), table)
-    if status != DONE or not count:
+    if position + len(content) != size_bytes or status != DONE or not count:
         return None
     batches = BatchTable(table[:, :count])
     first, last = batches.base_offset, batches.last_offset
     is_plain = (batches.magic == MAGIC_V2) & (batches.size >= HEADER_BYTES) & (first <= last)
-    if not is_plain.all() or (first[1:] <= last[:-1]).any() or first[0] < index.base_offset:
-        return None
-    if len(entries) and not first[0] <= index.last_offset <= last[0]:
-        return None
-    if position and check_crcs(data, batches.columns, 1) == 0:
+    is_plain[1:] &= first[1:] > last[:-1]
+    is_plain[0] &= first[0] >= index.base_offset
+    if len(entries):
+        is_plain[0] &= first[0] <= index.last_offset <= last[0]
+    if not is_plain.all() or (position and check_crcs(data, batches.columns, 1) == 0):
         return None
     return CleanEnd(offset=int(last[-1]) + 1, newest_timestamp=int(batches.max_timestamp.max()))
 

@@ -166,10 +166,9 @@ class _Observer:
     def _look(self, number: int, entry: SubDirectory) -> _Look | None:
         """Look at a directory; None where it is surely not plain."""
         partition = entry.topic_partition
-        if partition is None or entry.kind is not DirectoryKind.PARTITION or entry.problem:
-            return None
-        topic = self._topic_of(partition.topic)
-        if topic is None:
+        is_log = entry.kind is DirectoryKind.PARTITION and not entry.problem
+        topic = self._topic_of(partition.topic) if partition is not None and is_log else None
+        if partition is None or topic is None:
             return None
         marks = self._view.checkpoints.of(partition)
         log_start = marks.log_start_offset or 0

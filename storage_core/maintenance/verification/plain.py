@@ -46,7 +46,12 @@ from storage_core.log.producer_snapshot import parse_producer_snapshot
 from storage_core.maintenance.listings import DirectoryLook, Listings, Mask, Numbers
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import judge_epochs
-from storage_core.maintenance.verification.findings import DirectoryContext, Finding, VerifyOptions
+from storage_core.maintenance.verification.findings import (
+    BrokerUser,
+    DirectoryContext,
+    Finding,
+    VerifyOptions,
+)
 from storage_core.maintenance.verification.partition import (
     COORDINATOR_TOPICS,
     PartitionFacts,
@@ -61,7 +66,7 @@ from storage_core.records.batch_table import BatchTable
 _MOST_BYTES: Final = 1 << 18
 _BYTES_AT_ONCE: Final = 1 << 22
 _PARTITIONS_AT_ONCE: Final = 256
-_OWNER_AND_WRITER: Final = 0o600
+_OWNERS: Final = 0o600  # its owner may read and write it
 # Above 32 bits: numbers below of one owner are compared with each other only.
 _OWNER_SHIFT: Final = 32
 
@@ -139,38 +144,24 @@ class _Read(DirectoryLook):
 def _read(number: int, target: Verifiable) -> _Read | None:
     """Read a partition whole; None where it is surely not plain, or large."""
     context = target.context
-    if not context.is_clean or context.is_copy or context.is_tiered:
-        return None
-    if target.partition.topic in COORDINATOR_TOPICS or not target.directory.startswith("/"):
+    is_closed = context.is_clean and not context.is_copy and not context.is_tiered
+    is_coordinators = target.partition.topic in COORDINATOR_TOPICS
+    if not is_closed or is_coordinators or not target.directory.startswith("/"):
         return None
     try:
-        with open_folder(target.directory) as descriptor:
-            facts, are_files = stat_open(descriptor)
-            sizes = {name: fact.st_size for name, fact in facts.items()}
-            logs = sorted(name for name in facts if name.endswith(LOG_SUFFIX))
-            if not logs or not are_files or sum(sizes.values()) > _MOST_BYTES:
-                return None
-            if context.user is not None and any(
-                fact.st_uid != context.user.number or fact.st_mode & 0o600 != _OWNER_AND_WRITER
-                for fact in facts.values()
-            ):
-                return None
-            folder = OpenFolder(descriptor)
-            content = {}
-            for name, size in sizes.items():
-                if name.endswith(TXN_INDEX_SUFFIX):
-                    return None
-                content[name], now = folder.read(name, 0, size) if size else (b"", 0)
-                if len(content[name]) < size or now != size:
-                    return None
+        with open_folder(target.directory) as folder:
+            content = _read_files(folder, context.user)
     except OSError:
         return None
+    if content is None:
+        return None
+    logs = sorted(name for name in content if name.endswith(LOG_SUFFIX))
     stems = [log.removesuffix(LOG_SUFFIX) for log in logs]
     try:
         return _Read(
             number=number,
-            logs={name: (sizes[name], 0) for name in logs},
-            others=list(facts.keys() - logs),
+            logs={name: (len(content[name]), 0) for name in logs},
+            others=list(content.keys() - logs),
             log_bytes=[content[name] for name in logs],
             offset_index_bytes=[content[stem + OFFSET_INDEX_SUFFIX] for stem in stems],
             time_index_bytes=[content[stem + TIME_INDEX_SUFFIX] for stem in stems],
@@ -180,6 +171,26 @@ def _read(number: int, target: Verifiable) -> _Read | None:
         )
     except KeyError:
         return None  # a file is missing, which is a finding
+
+
+def _read_files(descriptor: int, user: BrokerUser | None) -> dict[str, bytes] | None:
+    """Return all of an open folder by name; None where there is something that has to be looked
+    at alone."""
+    facts, are_files = stat_open(descriptor)
+    is_ours = user is None or all(
+        fact.st_uid == user.number and fact.st_mode & _OWNERS == _OWNERS for fact in facts.values()
+    )
+    is_small = sum(fact.st_size for fact in facts.values()) <= _MOST_BYTES
+    if not are_files or not is_ours or not is_small:
+        return None
+    folder, content = OpenFolder(descriptor), {}
+    for name, fact in facts.items():
+        content[name], size_bytes = folder.read(name, 0, fact.st_size)
+        if size_bytes != fact.st_size or len(content[name]) != size_bytes:
+            return None  # it changes meanwhile
+        if name.endswith(TXN_INDEX_SUFFIX):
+            return None
+    return content
 
 
 class _Check:
@@ -269,7 +280,7 @@ class _Check:
         return is_whole & self._all_of(owners, is_right)
 
     def _check_time_indexes(self, batches: BatchTable) -> Mask:
-        """Return by log whether its time index has its newest time, and entries as they should be."""
+        """Return by log whether its time index has its newest time, and right entries."""
         files = [content for read in self._reads for content in read.time_index_bytes]
         entries, owners, is_whole = _entries(files, TIME_INDEX_ENTRY)
         offsets = entries["relative_offset"].astype(np.int64)
