@@ -298,9 +298,13 @@ def _blocks(line: CommandLine, looks: Iterable[Look]) -> Iterator[Block]:
 
 def _is_summed(line: CommandLine, rows: Sequence[Row]) -> bool:
     """Whether rows are summed because a terminal has less lines, and nobody wants each."""
-    if line[WIDE] or line[SEGMENTS] or line[PER_TOPIC] or not sys.stdout.isatty():
+    if line[WIDE] or line[SEGMENTS] or line[PER_TOPIC] or not _is_terminal():
         return False
     return len(rows) > shutil.get_terminal_size().lines
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _table(kind: TableKind, rows: Sequence[Row], by: InspectOrder | None) -> Table:

@@ -301,7 +301,8 @@ class _Check:
         is_right[1:] &= ~is_next | ((times[1:] > times[:-1]) & (offsets[1:] >= offsets[:-1]))
         indexed = np.full(len(self._bases), -1)
         indexed[owners] = times  # the last one of each stays
-        return is_whole & (indexed == newest) & self._all_of(owners, is_right)
+        is_right_log: Mask = is_whole & (indexed == newest) & self._all_of(owners, is_right)
+        return is_right_log
 
     def _find_holders(
         self, batches: BatchTable, owners: Numbers, offsets: Numbers

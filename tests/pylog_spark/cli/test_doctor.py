@@ -44,6 +44,22 @@ def crash(root: LogRoot) -> None:
     root.write_checkpoint("recovery-point-offset-checkpoint", 30)
 
 
+def test_a_sound_closed_log_is_opened_once(pylog, broker_dir, monkeypatch):
+    foretold = []
+
+    def forecast(targets, **_: Any):
+        foretold.extend(target.partition.topic for target in targets)
+        return iter(())
+
+    monkeypatch.setattr("pylog_spark.operations.doctor.driver.forecast_partitions", forecast)
+    _, answer = ask(pylog, broker_dir)
+    rows = {row["topic"]: row for row in answer["partitions"]}
+    # What its verification has read says what a start does; others are loaded once more.
+    assert "events" in rows
+    assert "events" not in foretold
+    assert rows["events"]["start"] == "opened"
+
+
 def test_after_a_kill_it_foretells_what_a_start_would_do(pylog, unclean_broker_dir):
     case = Golden("broker-dir-unclean").case
     status, answer = ask(pylog, unclean_broker_dir, "--now-ms", case["clock_ms"])

@@ -294,6 +294,31 @@ def test_the_partitions_of_a_topic_are_added_up_over_all_roots(pylog, tmp_path, 
     assert len(sizes) > 5
 
 
+def test_more_partitions_than_a_terminal_has_lines_are_summed_by_topic(
+    pylog, tmp_path: Path, monkeypatch
+):
+    for number in range(30):
+        write_orders(tmp_path, number)
+    (tmp_path / "nonsense").mkdir()
+    every = pylog("inspect", tmp_path).stdout
+    assert "orders-29" in every
+    assert "summed" not in every
+    # As on a terminal of 24 lines.
+    monkeypatch.setattr("pylog_spark.cli.inspect._is_terminal", lambda: True)
+    summed = pylog("inspect", tmp_path).stdout
+    (orders,) = (line.split() for line in summed.splitlines() if line.startswith("orders"))
+    assert orders[:3] == ["orders", "30", "60"]
+    assert "nonsense" in summed
+    assert "31 rows are summed by topic; --wide shows each" in summed
+    for option in ("--wide", "--segments"):
+        assert "orders-29" in pylog("inspect", tmp_path, option).stdout
+    json_lines = pylog("inspect", tmp_path, "--output", "json")
+    assert len(lines_of(json_lines)) == 31
+    assert not lines_of(json_lines, "topic")
+    monkeypatch.setenv("LINES", "31")
+    assert pylog("inspect", tmp_path).stdout == every
+
+
 def test_of_an_unclean_directory_it_is_said_what_a_recovery_would_read(
     pylog, broker_dir: Path, unclean_broker_dir: Path
 ):
