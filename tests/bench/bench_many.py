@@ -7,24 +7,35 @@ everything is: half of the partitions are compacted from 50 segments into two, o
 expire. Directories are made of hard links (``linked_root``); files are a few bytes, so that only
 their number counts. A start is in all of them: what a partition costs is the slope of the straight
 line from the smallest size to the largest.
+
+`measure_looks` measures what looks at directories that were closed cleanly take, beside `find`.
 """
 
+import resource
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pylog_spark.exit_code import ExitCode
 from storage_core.clock import SystemClock
 from tests.bench.figures import keep, table_row
 from tests.bench.linked_root import ALL_DUE, NOTHING_DUE, write_linked_root
 from tests.bench.process_watch import run_program
-from tests.bench.shared import CACHE, run_with_options
+from tests.bench.shared import CACHE, ROOT, run_with_options
 
 PARTITIONS: Final = (2_000, 20_000)
 SEGMENTS: Final = 50
 KINDS: Final = {"nothing is due": NOTHING_DUE, "everything is due": ALL_DUE}
+LOOKED_AT: Final = (2_000, 9_999)
+# Those of a broker; this machine looks at up to 10,000 partitions.
+LOOKS: Final = {"inspect": ("inspect",), "doctor": ("doctor", "--role", "broker")}
 _MIB: Final = 1 << 20
 
 
@@ -105,6 +116,106 @@ def _night(root: Path, partitions: int, *words: str) -> Night:
         jvm_bytes=seen.jvm_bytes,
         driver_bytes=seen.driver_bytes,
         worker_bytes=seen.worker_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one call takes."""
+
+    seconds: float  # by the clock
+    processor_seconds: float  # of all processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """Looks of one kind, each the median of its rounds."""
+
+    what: str
+    segments: int  # of each partition
+    partitions: Sequence[int]  # from the fewest on
+    looks: Sequence[Spent]
+    starts: Sequence[Spent]  # of the program at a directory without a partition
+    finds: Sequence[Spent]  # of `find`, which prints each file's size, time and number
+
+    def ratios(self) -> list[tuple[float, float]]:
+        """Return the processor time in times of `find`, with and without the program's start."""
+        work = [look.processor_seconds for look in self.looks]
+        start = [each.processor_seconds for each in self.starts]
+        find = [each.processor_seconds for each in self.finds]
+        rows = zip(work, start, find, strict=True)
+        return [(whole / one, (whole - began) / one) for whole, began, one in rows]
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        return table_row(
+            f"{self.what}, {self.segments} segments each",
+            ", ".join(f"{count:,}" for count in self.partitions),
+            ", ".join(f"{look.seconds:.1f}" for look in self.looks),
+            ", ".join(f"{look.processor_seconds:.2f}" for look in self.looks),
+            ", ".join(f"{start.processor_seconds:.2f}" for start in self.starts),
+            ", ".join(f"{find.processor_seconds:.2f}" for find in self.finds),
+            ", ".join(f"{whole:.1f} ({work:.1f})" for whole, work in self.ratios()),
+        )
+
+
+def measure_looks(
+    *, partitions: tuple[int, ...] = LOOKED_AT, segments: int = 6, rounds: int = 3
+) -> Iterator[Looks]:
+    """Yield what looks at log directories that were closed cleanly take, beside `find`."""
+    folder = CACHE / "scratch" / "looks"
+    shutil.rmtree(folder, ignore_errors=True)
+    now_ms = SystemClock().now_ms()
+    roots = [
+        write_linked_root(
+            folder / str(count) / "log", count, segments=segments, now_ms=now_ms, kinds=NOTHING_DUE
+        )
+        for count in partitions
+    ]
+    nothing = folder / "nothing"
+    nothing.mkdir()
+    shutil.copy(roots[0] / "meta.properties", nothing)
+    program = [sys.executable, "-m", "pylog_spark"]
+    for what, words in LOOKS.items():
+        taken = [
+            [
+                (
+                    _spend([*program, *words, str(root)]),
+                    _spend([*program, *words, str(nothing)]),
+                    _spend(["find", str(root), "-printf", r"%s %T@ %i %p\n"]),
+                )
+                for _ in range(rounds)
+            ]
+            for root in roots
+        ]
+        looks, starts, finds = (
+            [_median([of_round[side] for of_round in of_root]) for of_root in taken]
+            for side in range(3)
+        )
+        yield Looks(
+            what=what,
+            segments=segments,
+            partitions=partitions,
+            looks=looks,
+            starts=starts,
+            finds=finds,
+        )
+    shutil.rmtree(folder)
+
+
+def _spend(command: Sequence[str]) -> Spent:
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode in {ExitCode.DONE, ExitCode.FINDINGS}, command
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Spent(seconds=seconds, processor_seconds=spent)
+
+
+def _median(rounds: Sequence[Spent]) -> Spent:
+    return Spent(
+        seconds=statistics.median(each.seconds for each in rounds),
+        processor_seconds=statistics.median(each.processor_seconds for each in rounds),
     )
 
 

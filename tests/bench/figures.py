@@ -35,6 +35,15 @@ TABLES: Final = {
         "a file more",
         "MiB of all processes",
     ),
+    "looks": (
+        "a look",
+        "partitions",
+        "seconds",
+        "processor seconds",
+        "of the program's start",
+        "of `find`",
+        "times `find` (without the start)",
+    ),
     "audits": (
         "three brokers",
         "partitions of each",

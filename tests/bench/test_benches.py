@@ -204,6 +204,15 @@ def test_a_partition_with_nothing_due_costs_less_than_a_millisecond() -> None:
 
 
 @pytest.mark.bench
+@pytest.mark.timeout(1800)
+def test_looks_at_partitions_that_were_closed_take_a_few_times_of_find() -> None:
+    rows = show(bench_many.measure_looks())
+    keep("looks", rows, table="looks")
+    most = {"inspect": 8, "doctor": 24}
+    assert all(row.ratios()[-1][1] < most[row.what] for row in rows)
+
+
+@pytest.mark.bench
 @pytest.mark.oracle
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
@@ -263,6 +272,25 @@ def test_commits_of_two_partitions_are_measured_in_every_place() -> None:
         (place, work) for place in LEAST_RATIOS for work in ("swept", "cleaned")
     ]
     assert [bool(timing.requests) for timing in timings] == [False] * 4 + [True] * 2
+
+
+@pytest.mark.thorough
+def test_looks_at_few_partitions_are_measured_beside_find() -> None:
+    rows = list(bench_many.measure_looks(partitions=(2, 20), segments=2, rounds=1))
+    assert [row.what for row in rows] == list(bench_many.LOOKS)
+    assert all(each.processor_seconds > 0 for row in rows for each in row.looks)
+
+
+def test_a_row_says_how_many_times_of_find_a_look_takes() -> None:
+    look, start, find = (
+        bench_many.Spent(seconds=seconds, processor_seconds=2 * seconds) for seconds in (3, 1, 0.5)
+    )
+    row = bench_many.Looks(
+        what="inspect", segments=6, partitions=(1000,), looks=[look], starts=[start], finds=[find]
+    )
+    assert row.line() == (
+        "| inspect, 6 segments each | 1,000 | 3.0 | 6.00 | 2.00 | 1.00 | 6.0 (4.0) |"
+    )
 
 
 def test_a_row_says_what_a_partition_adds_and_what_inspections_take() -> None:
