@@ -35,6 +35,8 @@ PUBLIC_FILE_MODE: Final = 0o666
 ROOT_USER: Final = 0
 PRIVATE_FILE_MODE: Final = 0o600
 _OTHERS_MAY_WRITE: Final = 0o022
+# Opening a FIFO without O_NONBLOCK would wait for another process to open its other end.
+_CAREFUL: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 # Of a file that grows while it is read.
 _GROWN_BYTES: Final = 1 << 20
 _KINDS: Final = (
@@ -135,10 +137,8 @@ def open_in(
 
 def _open_in(folder: int, name: str, flags: int, mode: int) -> int:
     """Open a name of an open folder that is no link; what it is has to be looked at then."""
-    # Opening a FIFO without O_NONBLOCK would wait for another process to open its other end.
-    careful = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     try:
-        return os.open(name, flags | careful, mode, dir_fd=folder)
+        return os.open(name, flags | _CAREFUL, mode, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             _refuse_link(name, folder, "a file")
@@ -156,7 +156,7 @@ class OpenFolder:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._facts: os.stat_result | None = None
+        self._facts = os.fstat(descriptor)
 
     def read(self, name: str, position: int, most_bytes: int) -> tuple[bytes, int]:
         """Return up to so many bytes of a file from a position on, and the file's length."""
@@ -178,13 +178,12 @@ class OpenFolder:
             os.close(descriptor)
 
     def _open(self, name: str) -> tuple[int, int]:
+        """Open a file; return its descriptor and its length."""
         descriptor = _open_in(self.descriptor, name, os.O_RDONLY, PRIVATE_FILE_MODE)
         try:
             facts = os.fstat(descriptor)
             _require_regular(facts)
-            if facts.st_nlink > 1:
-                if self._facts is None:
-                    self._facts = os.fstat(self.descriptor)
+            if facts.st_uid != self._facts.st_uid and facts.st_nlink > 1:
                 _require_own(facts, self._facts)
         except BaseException:
             os.close(descriptor)
