@@ -158,27 +158,29 @@ class OpenFolder:
         self.descriptor = descriptor
         self._facts = os.fstat(descriptor)
 
-    def read(self, name: str, position: int, most_bytes: int) -> tuple[bytes, int]:
-        """Return up to so many bytes of a file from a position on, and the file's length."""
-        descriptor, size_bytes = self._open(name)
-        wanted = min(most_bytes, size_bytes - position)
+    def read(self, name: str, position: int, most_bytes: int) -> tuple[bytes, os.stat_result]:
+        """Return up to so many bytes of a file from a position on, and its stat result."""
+        descriptor, facts = self._open(name)
+        wanted = min(most_bytes, facts.st_size - position)
         try:
-            return os.pread(descriptor, wanted, position) if wanted > 0 else b"", size_bytes
+            return os.pread(descriptor, wanted, position) if wanted > 0 else b"", facts
         finally:
             os.close(descriptor)
 
-    def read_last(self, name: str, entry_bytes: int, most_entries: int) -> tuple[bytes, int]:
-        """Return up to so many of the last whole entries of a file, and the file's length."""
-        descriptor, size_bytes = self._open(name)
+    def read_last(
+        self, name: str, entry_bytes: int, most_entries: int
+    ) -> tuple[bytes, os.stat_result]:
+        """Return up to so many of the last whole entries of a file, and its stat result."""
+        descriptor, facts = self._open(name)
         try:
-            end = size_bytes // entry_bytes * entry_bytes
+            end = facts.st_size // entry_bytes * entry_bytes
             wanted = min(end, most_entries * entry_bytes)
-            return os.pread(descriptor, wanted, end - wanted) if wanted else b"", size_bytes
+            return os.pread(descriptor, wanted, end - wanted) if wanted else b"", facts
         finally:
             os.close(descriptor)
 
-    def _open(self, name: str) -> tuple[int, int]:
-        """Open a file; return its descriptor and its length."""
+    def _open(self, name: str) -> tuple[int, os.stat_result]:
+        """Open a file; return its descriptor and its stat result."""
         descriptor = _open_in(self.descriptor, name, os.O_RDONLY, PRIVATE_FILE_MODE)
         try:
             facts = os.fstat(descriptor)
@@ -188,7 +190,7 @@ class OpenFolder:
         except BaseException:
             os.close(descriptor)
             raise
-        return descriptor, facts.st_size
+        return descriptor, facts
 
 
 def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
@@ -441,12 +443,12 @@ def stat_open(folder: int) -> tuple[dict[str, os.stat_result], bool]:
     return facts, are_files
 
 
-def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:
+def list_open(folder: int, suffix: str | None) -> tuple[dict[str, os.stat_result], list[str], bool]:
     """Return an open folder's names, with stat results for one suffix. Each stat result costs as
     much as a name.
 
     Args:
-        suffix: Suffix of the names whose stat results are returned.
+        suffix: Suffix of the names whose stat results are returned; None for no such names.
 
     Returns:
         (facts, others, are_files): facts by name where it has the suffix, all other names, in any
@@ -458,7 +460,7 @@ def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
-            if name.endswith(suffix):
+            if suffix is not None and name.endswith(suffix):
                 facts[name] = entry.stat(follow_symlinks=False)
             else:
                 others.append(name)

@@ -119,8 +119,8 @@ def read_clean_end(
 
 
 def _read_whole(folder: OpenFolder, name: str, limit_bytes: int) -> bytes:
-    content, size_bytes = folder.read(name, 0, limit_bytes)
-    if len(content) < size_bytes:
+    content, facts = folder.read(name, 0, limit_bytes)
+    if len(content) < facts.st_size:
         raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have")
     return content
 
@@ -134,13 +134,13 @@ def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> CleanEnd | 
     is_last = position == index.look_up(index.last_offset) and (position > 0 or len(entries) < 2)  # noqa: PLR2004
     if position < 0 or not is_last:
         return None
-    content, size_bytes = folder.read(name, position, _MOST_TAIL_BYTES)
-    if not size_bytes:
+    content, facts = folder.read(name, position, _MOST_TAIL_BYTES)
+    if not facts.st_size:
         return CleanEnd(offset=index.base_offset, newest_timestamp=NO_TIMESTAMP)
     data = np.frombuffer(bytearray(content), np.uint8)
     table = np.empty((COLUMN_COUNT, _MOST_TAIL_BATCHES), np.int64)
     count, _, status = scan_batches(data, 0, len(content), table)
-    if position + len(content) != size_bytes or status != DONE or not count:
+    if position + len(content) != facts.st_size or status != DONE or not count:
         return None
     batches = BatchTable(table[:, :count])
     first, last = batches.base_offset, batches.last_offset
@@ -162,8 +162,8 @@ def _read_newest_entries(folder: OpenFolder, base_offset: int) -> OffsetIndex | 
     """
     entry_bytes = OFFSET_INDEX_ENTRY.itemsize
     name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
-    content, size_bytes = folder.read_last(name, entry_bytes, _NEWEST_ENTRIES)
-    whole = size_bytes // entry_bytes * entry_bytes
+    content, facts = folder.read_last(name, entry_bytes, _NEWEST_ENTRIES)
+    whole = facts.st_size // entry_bytes * entry_bytes
     if len(content) < min(whole, _NEWEST_ENTRIES * entry_bytes):
         return None  # it has been cut since
     index = OffsetIndex.parse(base_offset, content)

@@ -247,7 +247,7 @@ def _read_first_batch(folder: OpenFolder, name: str, log_start: int) -> NDArray[
     """Return the first batch of a segment with a data record that may be read; None where it is
     no batch of format v2 among the first bytes."""
     for most_bytes in (_HEAD_BYTES, _MOST_HEAD_BYTES):
-        content, size_bytes = folder.read(name, 0, most_bytes)
+        content, facts = folder.read(name, 0, most_bytes)
         data = np.frombuffer(bytearray(content), np.uint8)
         table = np.empty((COLUMN_COUNT, _MOST_HEAD_BATCHES), np.int64)
         count, _, status = scan_batches(data, 0, len(content), table)
@@ -259,7 +259,7 @@ def _read_first_batch(folder: OpenFolder, name: str, log_start: int) -> NDArray[
         if rows.size:
             start = int(batches.position[rows[0]])
             return data[start : start + int(batches.size[rows[0]])]
-        if status != TRUNCATED or len(content) == size_bytes:
+        if status != TRUNCATED or len(content) == facts.st_size:
             return None
     return None
 

@@ -15,7 +15,6 @@ import resource
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from storage_core.clock import SystemClock
 from tests.bench.figures import keep, table_row
 from tests.bench.linked_root import ALL_DUE, NOTHING_DUE, write_linked_root
 from tests.bench.process_watch import run_program
-from tests.bench.shared import CACHE, ROOT, run_with_options
+from tests.bench.shared import CACHE, run_with_options
 
 PARTITIONS: Final = (2_000, 20_000)
 SEGMENTS: Final = 50
@@ -175,15 +174,10 @@ def measure_looks(
     nothing = folder / "nothing"
     nothing.mkdir()
     shutil.copy(roots[0] / "meta.properties", nothing)
-    program = [sys.executable, "-m", "pylog_spark"]
     for what, words in LOOKS.items():
         taken = [
             [
-                (
-                    _spend([*program, *words, str(root)]),
-                    _spend([*program, *words, str(nothing)]),
-                    _spend(["find", str(root), "-printf", r"%s %T@ %i %p\n"]),
-                )
+                (_look(*words, str(root)), _look(*words, str(nothing)), _find(root))
                 for _ in range(rounds)
             ]
             for root in roots
@@ -203,11 +197,17 @@ def measure_looks(
     shutil.rmtree(folder)
 
 
-def _spend(command: Sequence[str]) -> Spent:
+def _look(*words: str) -> Spent:
+    status, seconds, seen = run_program(words, every_seconds=0.02)
+    assert status in {ExitCode.DONE, ExitCode.FINDINGS}, words
+    return Spent(seconds=seconds, processor_seconds=seen.cpu_seconds)
+
+
+def _find(root: Path) -> Spent:
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+    command = ["find", str(root), "-printf", r"%s %T@ %i %p\n"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode in {ExitCode.DONE, ExitCode.FINDINGS}, command
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Spent(seconds=seconds, processor_seconds=spent)
 

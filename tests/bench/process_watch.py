@@ -115,11 +115,14 @@ def run_program(
     *,
     output: str = os.devnull,
     errors: str | None = None,
+    every_seconds: float = 0.25,
     **environment: str,
 ) -> tuple[int, float, Watched]:
     """Run ``pylog`` as a user starts it.
 
     Args:
+        every_seconds: How often to look at its processes: what they do after the last look is not
+            seen.
         errors: File for its standard error; None for ours.
         environment: What its environment has besides.
 
@@ -137,7 +140,7 @@ def run_program(
             stdout=out,
             stderr=err,
         ) as process,
-        watched(process.pid, Watched(), every_seconds=0.25) as seen,
+        watched(process.pid, Watched(), every_seconds=every_seconds) as seen,
     ):
         status = process.wait()
         seconds = time.perf_counter() - begin

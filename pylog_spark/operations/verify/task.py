@@ -39,7 +39,11 @@ from storage_core.maintenance.verification.partition import (
     fold_partition,
     verify_segments,
 )
-from storage_core.maintenance.verification.plain import PlainPartition, verify_plain
+from storage_core.maintenance.verification.plain import (
+    LARGEST_PLAIN_BYTES,
+    PlainPartition,
+    verify_plain,
+)
 from storage_core.maintenance.verification.segment_scan import SegmentFacts
 from storage_core.roots.partition_facts import manifest_checkpoints
 from storage_core.store import LogStore, ManagedStore, open_store
@@ -169,7 +173,11 @@ def verify_stretches(stretches: Sequence[Stretch], options: VerifyOptions) -> It
     """Verify stretches. Small ones on an object store beside each other: they are mostly waiting
     for it."""
     room = Room(BYTES_AT_ONCE)
-    whole = [stretch.target for stretch in stretches if stretch.is_whole]
+    whole = [
+        stretch.target
+        for stretch in stretches
+        if stretch.is_whole and stretch.size_bytes <= LARGEST_PLAIN_BYTES
+    ]
     plain = verify_plain(whole, options)
     told = {whole[number].ordinal: each for number, each in plain.items()}
 

@@ -40,7 +40,7 @@ from storage_core.formats.index_entries import (
     TIME_INDEX_ENTRY,
 )
 from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, check_crcs, scan_batches
-from storage_core.local_files import OpenFolder, open_folder, stat_open
+from storage_core.local_files import OpenFolder, list_open, open_folder
 from storage_core.log.leader_epoch_cache import EpochRun, LeaderEpochCache
 from storage_core.log.producer_snapshot import parse_producer_snapshot
 from storage_core.maintenance.listings import DirectoryLook, Listings, Mask, Numbers
@@ -63,7 +63,7 @@ from storage_core.maintenance.verification.transactions import SegmentTransactio
 from storage_core.records.batch_table import BatchTable
 
 # What lies in a partition is read whole. A larger one is worth a look of its own.
-_MOST_BYTES: Final = 1 << 18
+LARGEST_PLAIN_BYTES: Final = 1 << 18
 _BYTES_AT_ONCE: Final = 1 << 22
 _PARTITIONS_AT_ONCE: Final = 256
 _OWNERS: Final = 0o600  # its owner may read and write it
@@ -176,19 +176,21 @@ def _read(number: int, target: Verifiable) -> _Read | None:
 def _read_files(descriptor: int, user: BrokerUser | None) -> dict[str, bytes] | None:
     """Return all of an open folder by name; None where there is something that has to be looked
     at alone."""
-    facts, are_files = stat_open(descriptor)
-    is_ours = user is None or all(
-        fact.st_uid == user.number and fact.st_mode & _OWNERS == _OWNERS for fact in facts.values()
-    )
-    is_small = sum(fact.st_size for fact in facts.values()) <= _MOST_BYTES
-    if not are_files or not is_ours or not is_small:
+    _, names, are_files = list_open(descriptor, None)
+    if not are_files:
         return None
-    folder, content = OpenFolder(descriptor), {}
-    for name, fact in facts.items():
-        content[name], size_bytes = folder.read(name, 0, fact.st_size)
-        if size_bytes != fact.st_size or len(content[name]) != size_bytes:
-            return None  # it changes meanwhile
-        if name.endswith(TXN_INDEX_SUFFIX):
+    folder = OpenFolder(descriptor)
+    content: dict[str, bytes] = {}
+    size_bytes = 0
+    for name in names:
+        content[name], facts = folder.read(name, 0, LARGEST_PLAIN_BYTES)
+        size_bytes += facts.st_size
+        if size_bytes > LARGEST_PLAIN_BYTES or len(content[name]) != facts.st_size:
+            return None
+        is_ours = user is None or (
+            facts.st_uid == user.number and facts.st_mode & _OWNERS == _OWNERS
+        )
+        if not is_ours or name.endswith(TXN_INDEX_SUFFIX):
             return None
     return content
 
