@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -304,7 +305,9 @@ def _is_summed(line: CommandLine, rows: Sequence[Row]) -> bool:
 
 
 def _is_terminal() -> bool:
-    return sys.stdout.isatty()
+    with suppress(ValueError):  # it is closed
+        return sys.stdout.isatty()
+    return False
 
 
 def _table(kind: TableKind, rows: Sequence[Row], by: InspectOrder | None) -> Table:

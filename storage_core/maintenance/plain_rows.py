@@ -284,8 +284,9 @@ def _oldest_timestamps(looks: Sequence[_Look]) -> dict[int, int | None]:
     try:
         for records in decode_records(window, np.ones(len(firsts), np.bool_), DEFAULT_LIMITS):
             (readable,) = np.nonzero(records.offset >= log_starts[records.batch])
-            of, at = np.unique(records.batch[readable], return_index=True)
-            timestamps = records.timestamp[readable[at]].tolist()
+            of = records.batch[readable]
+            (at,) = np.nonzero(np.append(True, of[1:] != of[:-1])[: len(of)])
+            of, timestamps = of[at], records.timestamp[readable[at]].tolist()
             for number, timestamp in zip(of.tolist(), timestamps, strict=True):
                 oldest[places[number]] = None if timestamp == NO_TIMESTAMP else timestamp
     except (BadBytesError, DecompressionError):

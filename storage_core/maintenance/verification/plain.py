@@ -290,7 +290,7 @@ class _Check:
         holders, is_right = self._find_holders(batches, owners, offsets)
         newest = np.full(len(self._bases), -1)
         if len(batches):
-            _, ranks = np.unique(batches.max_timestamp, return_inverse=True)
+            ranks = np.searchsorted(np.sort(batches.max_timestamp), batches.max_timestamp)
             ranked = (self._owners << _OWNER_SHIFT) + ranks
             largest = np.maximum.accumulate(ranked)
             is_right &= (batches.max_timestamp[holders] == times) & (
