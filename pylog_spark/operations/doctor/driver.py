@@ -55,7 +55,6 @@ from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.local_files import open_folder
 from storage_core.maintenance.verification.finding_kinds import (
     KINDS,
     Cure,
@@ -571,14 +570,14 @@ def _check_readable(targets: Sequence[Target]) -> None:
     """Refuse to judge files closed to this process. A broker, as another user, may be able to
     read them."""
     for target in targets:
-        _require_access(target.directory, target.directory)
-        with suppress(FileNotFoundError), open_folder(target.directory) as folder:
-            for name in os.listdir(folder):  # noqa: PTH208  # an open folder has no path
-                _require_access(f"{target.directory}/{name}", name, folder)
+        _require_access(target.directory)
+        with suppress(FileNotFoundError), os.scandir(target.directory) as entries:
+            for entry in entries:
+                _require_access(entry.path)
 
 
-def _require_access(path: str, name: str, folder: int | None = None) -> None:
-    if not os.access(name, os.R_OK, dir_fd=folder, effective_ids=True):
+def _require_access(path: str) -> None:
+    if not os.access(path, os.R_OK, effective_ids=True):
         reason = "this process may not read it: run it as the directory's owner, or as root"
         raise StorageError(path, reason)
 
