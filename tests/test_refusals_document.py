@@ -92,11 +92,10 @@ def test_every_code_of_the_product_is_explained():
 
 def test_every_predicate_of_explain_is_explained():
     """Those of retention have the word for the predicate in front."""
-    sources = [*Path("storage_core/maintenance/explain").glob("*.py")]
-    sources += [Path("pylog_spark/operations/explain.py")]
-    told = "".join(path.read_text("utf-8") for path in sources)
+    sources = ("storage_core/maintenance/explain.py", "pylog_spark/operations/explain.py")
+    told = "".join(Path(path).read_text("utf-8") for path in sources)
     calls = r"(?:blocks|unknowable|_CleaningLimit)"
-    asked = calls + r'\(\s*(?:_ABOUT,|About\.CLEANING,|code=)?\s*"([A-Z_]+)"'
+    asked = calls + r'\(\s*(?:_ABOUT(?:_[A-Z]+)?,|About\.CLEANING,|code=)?\s*"([A-Z_]+)"'
     codes = {*re.findall(asked, told), *re.findall(r'held_by="([A-Z_]+)"', told)}
     assert {"DIRTY_RATIO", "ACTIVE_SEGMENT", "TIERED", "NEGATIVE_TIMESTAMP"} <= codes
     codes |= {f"{word}_{hold}" for word in Predicate for hold in Hold}

@@ -199,13 +199,14 @@ def test_what_an_undo_asks_of_the_store(twin, monkeypatch):
     store.create_empty("00000000000000000000.log")
     store.publish(run_id="ingest")
     counting = CountingObjects(twin.objects)
-    monkeypatch.setattr(managed, "open_object_store", lambda _url: counting)
-    with held(twin) as undo:
+    with held(twin) as undo, monkeypatch.context() as patch:
+        patch.setattr(managed, "open_object_store", lambda _url: counting)
         undone(undo, [SMALL[0], untouched.topic])
     data = counting.count("head")
     assert 0 < data <= len(twin.store(SMALL[0]).list_files())
     assert {name: number for name, number in counting.requests.items() if name[0] != "head"} == {
         ("list", "other"): 1,  # by the driver
+        ("get", "lease"): 1,  # before the commit
         ("get", "manifest"): 2,
         ("get", "history"): 2,
         ("put_if_absent", "history"): 1,
