@@ -157,6 +157,14 @@ class OpenFolder:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._facts = os.fstat(descriptor)
+        self._sizes: dict[str, int] = {}
+
+    def size_of(self, name: str) -> int:
+        """Return a file's length, as when it was read."""
+        if name not in self._sizes:
+            facts = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+            self._sizes[name] = facts.st_size
+        return self._sizes[name]
 
     def read(self, name: str, position: int, most_bytes: int) -> tuple[bytes, os.stat_result]:
         """Return up to so many bytes of a file from a position on, and its stat result."""
@@ -190,6 +198,7 @@ class OpenFolder:
         except BaseException:
             os.close(descriptor)
             raise
+        self._sizes[name] = facts.st_size
         return descriptor, facts
 
 
@@ -429,18 +438,6 @@ def scan_open(folder: int) -> list[Entry]:
                 continue
     entries.sort()  # no name is there twice
     return entries
-
-
-def stat_open(folder: int) -> tuple[dict[str, os.stat_result], bool]:
-    """Return the stat results of an open folder's entries by name, in any order, and whether every
-    entry is a regular file."""
-    facts: dict[str, os.stat_result] = {}
-    are_files = True
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            facts[entry.name] = entry.stat(follow_symlinks=False)
-            are_files = are_files and entry.is_file(follow_symlinks=False)
-    return facts, are_files
 
 
 def list_open(folder: int, suffix: str | None) -> tuple[dict[str, os.stat_result], list[str], bool]:

@@ -8,22 +8,31 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 
 import enum
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from storage_core.checkpoint.broker_files import CleanShutdown, MetaProperties
+from storage_core.checkpoint.checkpoints import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
 from storage_core.errors import (
     DuplicatePartitionError,
     InconsistentTopicIdError,
     InvalidNameError,
+    PylogError,
 )
 from storage_core.filenames import (
     CLUSTER_METADATA_TOPIC,
+    PARTITION_METADATA_FILE,
     REMOTE_INDEX_CACHE_DIRECTORY,
     TopicPartition,
     parse_partition_directory,
     parse_renamed_directory,
 )
+from storage_core.local_files import OpenFolder, open_folder
 from storage_core.store import open_store
 from storage_core.store.log_identity import topic_id_of
 
@@ -116,7 +125,24 @@ def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]
 
 def read_topic_id(location: str) -> str | None:
     """Return the topic id in a partition's ``partition.metadata``, None without one."""
+    if location.startswith("/"):
+        # Most directories have a sound one; about others the functions below say what is wrong.
+        with suppress(OSError), open_folder(location) as descriptor:
+            folder = OpenFolder(descriptor)
+            content, facts = folder.read(PARTITION_METADATA_FILE, 0, MAX_PARTITION_METADATA_BYTES)
+            topic_id = _parse_topic_id(content) if len(content) == facts.st_size else None
+            if topic_id is not None:
+                return topic_id
     return topic_id_of(open_store(location))
+
+
+@lru_cache(maxsize=256)
+def _parse_topic_id(content: bytes) -> str | None:
+    """Return the id in ``partition.metadata``, None where that is malformed."""
+    try:
+        return parse_partition_metadata(content, file=PARTITION_METADATA_FILE).topic_id
+    except PylogError:
+        return None
 
 
 def find_duplicate_partitions(

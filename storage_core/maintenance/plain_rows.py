@@ -24,7 +24,7 @@ from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.kernels import compaction_walk as walk
 from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, TRUNCATED, scan_batches
-from storage_core.local_files import OpenFolder, open_folder, stat_open
+from storage_core.local_files import OpenFolder, list_open, open_folder
 from storage_core.maintenance.compaction.plan import CompactionFacts, weigh_dirt
 from storage_core.maintenance.listings import (
     PLAIN_FILES,
@@ -175,9 +175,9 @@ class _Observer:
         try:
             with open_folder(entry.path) as descriptor:
                 folder = OpenFolder(descriptor)
-                facts, are_files = stat_open(descriptor)
-                logs = sorted(name for name in facts if name.endswith(LOG_SUFFIX))
-                others = facts.keys() - logs
+                _, names, are_files = list_open(descriptor, None)
+                logs = sorted(name for name in names if name.endswith(LOG_SUFFIX))
+                others = [name for name in names if not name.endswith(LOG_SUFFIX)]
                 if not logs or not are_files:
                     return None
                 last_times = [read_last_time(folder, log) for log in logs]
@@ -191,10 +191,11 @@ class _Observer:
                     return None
                 # As a load searches them: from the segment that has the log's start.
                 first = max(bisect_right(logs, log_file(log_start)) - 1, 0)
-                head = next((name for name in logs[first:] if facts[name].st_size), None)
+                head = next((name for name in logs[first:] if folder.size_of(name)), None)
                 first_batch = None if head is None else _read_first_batch(folder, head, log_start)
                 if head is not None and first_batch is None:
                     return None
+                sizes = {name: folder.size_of(name) for name in names if name not in PLAIN_FILES}
         except (OSError, PylogError):
             return None
         times = np.frombuffer(b"".join(last_times), TIME_INDEX_ENTRY)["timestamp"]
@@ -203,12 +204,10 @@ class _Observer:
             number=number,
             topic=topic,
             marks=marks,
-            logs={
-                name: (facts[name].st_size, facts[name].st_mtime_ns // 1_000_000) for name in logs
-            },
-            others=list(others),
+            logs={name: (sizes.pop(name), 0) for name in logs},
+            others=others,
             end=end,
-            index_bytes=sum(facts[name].st_size for name in others if name not in PLAIN_FILES),
+            index_bytes=sum(sizes.values()),
             newest_timestamp=max(
                 NO_TIMESTAMP, end.newest_timestamp, newest if newest > 0 else NO_TIMESTAMP
             ),
