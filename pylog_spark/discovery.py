@@ -43,7 +43,7 @@ from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, is_text
-from storage_core.local_files import folder_names, scan_folder
+from storage_core.local_files import folder_names, list_open, open_folder
 from storage_core.roots.open_root import LogRoot, check_log_directory
 from storage_core.store.listing import open_listing
 from storage_core.store.local import plain_path, storage_errors
@@ -206,10 +206,10 @@ def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -
         for row in list_partitions(root.location, root.role.value, topics):
             # What cannot be listed is an error of its row later.
             with suppress(OSError):
-                entries = scan_folder(path / row["directory"].rpartition("/")[2], may_be_link=True)
-                remaining -= sum(
-                    entry.facts.st_size for entry in entries if entry.name.endswith(LOG_SUFFIX)
-                )
+                directory = path / row["directory"].rpartition("/")[2]
+                with open_folder(directory, may_be_link=True) as folder:
+                    logs, _, _ = list_open(folder, LOG_SUFFIX)
+                remaining -= sum(facts.st_size for facts in logs.values())
             if remaining < 0:
                 return False
     return True

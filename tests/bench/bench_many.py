@@ -198,7 +198,7 @@ def measure_looks(
 
 
 def _look(*words: str) -> Spent:
-    status, seconds, seen = run_program(words, every_seconds=0.02)
+    status, seconds, seen = run_program(words, every_seconds=0.05)
     assert status in {ExitCode.DONE, ExitCode.FINDINGS}, words
     return Spent(seconds=seconds, processor_seconds=seen.cpu_seconds)
 

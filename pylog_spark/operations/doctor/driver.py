@@ -487,7 +487,7 @@ def diagnose(
         catalogs=catalogs,
         waiting=_waiting(log_roots, options),
         is_only_broker=broker_config(options).process_roles == ("broker",),
-        hindrance=_hindrance(log_roots, options),
+        hindrance=_hindrance(log_roots, options, catalogs),
         needs=needs,
     )
 
@@ -511,15 +511,21 @@ def find_absent_voters(roots: Sequence[str | Path], options: JobOptions) -> list
     ]
 
 
-def _hindrance(roots: Sequence[LogRoot], options: JobOptions) -> str:
+def _hindrance(
+    roots: Sequence[LogRoot], options: JobOptions, catalogs: Mapping[str, TopicCatalog]
+) -> str:
     """Return why a recovery of the broker could not begin; else empty.
 
     It reads what is of all partitions before it looks at one, and what cannot be read ends it.
+
+    Args:
+        catalogs: Of these roots; empty where they could not be read.
     """
     brokers = [root for root in roots if root.role.facts.is_owned_by_broker]
     try:
         check_roots(brokers, replace(options, dry_run=True, now_is_said=True))
-        require_known(build_catalogs(brokers, options))
+        is_known = catalogs and len(brokers) == len(roots)
+        require_known(catalogs if is_known else build_catalogs(brokers, options))
         unclean_roots(brokers)
         for root in brokers:
             root_checkpoints(root.location, RECOVERY_FILES, strict=False)
