@@ -28,6 +28,7 @@ from queue import PriorityQueue
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 import cloudpickle
+import numpy.ma  # noqa: F401  # Arrow imports it at its first array, which may be a lane's
 import pyarrow as pa
 import pyarrow.acero
 
