@@ -139,6 +139,9 @@ class Engine(ABC, Generic[RowsT]):
     def heap_bytes(self) -> int:
         """The memory that what is published has to pass through."""
 
+    def prepare(self) -> None:
+        """Begin to start what tasks need, if that takes a while: they come soon."""
+
     @abstractmethod
     def publish(self, value: T) -> Published[T]:
         """Make a value readable in tasks, until ``release``."""

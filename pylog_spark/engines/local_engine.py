@@ -273,6 +273,12 @@ class ProcessLanes(Lanes):
                     raise ProcessDiedError from error
             return Connection(ours.detach())
 
+    def prepare(self) -> None:
+        """Start the process that forks, unless it has started."""
+        with self._forking:
+            if self._control is None and not self.is_closed:
+                self._start()
+
     def _start(self) -> socket.socket:
         self._control, theirs = socket.socketpair()
         with theirs:
@@ -442,6 +448,10 @@ class LocalEngine(Engine[LocalRows]):
     def heap_bytes(self) -> int:
         """What of the machine's memory is one process's."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (self._slots + 1)
+
+    def prepare(self) -> None:
+        """Start the process of which the workers are forks: it imports beside this one's looks."""
+        self._processes.prepare()
 
     def publish(self, value: T) -> Published[T]:
         """Make a value readable in tasks, until ``release``."""

@@ -44,6 +44,8 @@ LOOKS_PER_TASK: Final = 16
 LOOK_TASKS_PER_SLOT: Final = 4
 # So many partitions are looked at about as soon as processes have started that could do it.
 MOST_LOOKS_HERE: Final = 2000
+# While so many are looked at, these processes may start: some of them will have work.
+LEAST_TO_PREPARE_FOR: Final = 100
 # The same of bytes that are read and checked.
 MOST_READ_HERE: Final = 128 * 1024 * 1024
 # A map that is published lies on the heap several times while it is.

@@ -27,6 +27,7 @@ from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlanBook
 from pylog_spark.run.plan_table import refuse_duplicates
 from pylog_spark.run.planning import (
+    LEAST_TO_PREPARE_FOR,
     Disks,
     WorkItem,
     WorkUnit,
@@ -363,6 +364,8 @@ class Run:
         listed_roots = job.roots if roots is None else tuple(roots)
         count = count_directories(listed_roots) if partitions is None else partitions.num_rows
         is_look = are_looked_at_here(count)
+        if not job.options.dry_run and (count is None or count >= LEAST_TO_PREPARE_FOR):
+            self.engine.prepare()
         engine = self._look_engine if is_look else self.engine
         if partitions is None:
             # Of several steps one is about brokers' directories alone, which no inventory lists.
