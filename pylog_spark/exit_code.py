@@ -1,5 +1,5 @@
 """The exit statuses of ``pylog``, and the status for each error. Schedulers read these stable
-numbers. ``run.exit_rule`` derives them from the rows of a run."""
+numbers. ``run.run`` derives them from the rows of a run."""
 
 import enum
 from collections.abc import Mapping

@@ -11,11 +11,14 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Final
 
 import pytest
 
+from pylog_spark import cli
 from pylog_spark.cli.runner import show
 from pylog_spark.report_page import write_page
 from storage_core.errors import StorageError
@@ -119,6 +122,8 @@ def both_pages(pylog) -> Iterator[dict[str, tuple[Path, str]]]:
     before = {name: read_tree(made / name) for name in looked_at}
     written = {}
     with pytest.MonkeyPatch.context() as patch:
+        for module in iter_modules(cli.__path__, f"{cli.__name__}."):
+            import_module(module.name)  # one that came later would keep what is patched
         for module in ("runner", "inspect"):
             patch.setattr(f"pylog_spark.cli.{module}.show", show_twice)
         for name, command in COMMANDS.items():
