@@ -22,6 +22,7 @@ from pylog_spark.cli import program
 from storage_core.commit.claim import CommitClaim
 from storage_core.roots import broker
 from storage_core.roots.broker import BrokerAccess
+from storage_core.roots.root import Prepare
 
 FOLDER, HOW = Path(sys.argv[1]), sys.argv[2]
 POLL_SECONDS = 0.01
@@ -47,10 +48,10 @@ class PausingAccess(BrokerAccess):
 
     __slots__ = ()
 
-    def _commit(self, store: Any, *rest: Any) -> dict[str, Any]:
-        *kept, prepare = rest
+    def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
+        """Commit under the partition's claim, and wait."""
         if HOW.endswith("amid"):
-            return self._commit_amid(store, *rest)
+            return self._commit_amid(location, work, prepare)
 
         def prepare_and_pause(store: Any) -> Any:
             prepared = prepare(store)
@@ -58,7 +59,7 @@ class PausingAccess(BrokerAccess):
                 pause()
             return prepared
 
-        return BrokerAccess._commit(self, store, *kept, prepare_and_pause)
+        return BrokerAccess.commit(self, location, work, prepare_and_pause)
 
     def _commit_amid(self, *arguments: Any) -> dict[str, Any]:
         append = CommitClaim._append
@@ -70,7 +71,7 @@ class PausingAccess(BrokerAccess):
 
         CommitClaim._append = append_and_pause
         try:
-            return BrokerAccess._commit(self, *arguments)
+            return BrokerAccess.commit(self, *arguments)
         finally:
             CommitClaim._append = append
 
