@@ -102,7 +102,7 @@ def test_a_write_that_is_stopped_anywhere_and_repeated_is_there_once(
 
 def copy_tree(source: Path, target: Path) -> None:
     for name, content in read_tree(source).items():
-        path = publication / name
+        path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 

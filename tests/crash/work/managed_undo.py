@@ -19,6 +19,7 @@ from pylog_spark.run.run_report import RunReport
 from storage_core.clock import SystemClock
 from storage_core.filenames import LEASE_FILE
 from storage_core.roots import managed
+from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import ObjectStore
 from tests.crash.cells import Cell, WorkOnObjects
 from tests.crash.interruptions import KILLS, Interruption
@@ -62,9 +63,15 @@ class AfterRun(WorkOnObjects):
 
     def do(self, objects: ObjectStore) -> None:
         # The partitions are reached through a wrapper; the lease is not what is killed here.
+        begin = HeldManagedRoot.__init__
+
+        def begin_with_own(root: HeldManagedRoot, *arguments: Any, **named: Any) -> None:
+            begin(root, *arguments, **named)
+            root._objects = self.objects
+
         with pytest.MonkeyPatch.context() as patch, tasks_done_here():
-            for module in (managed, managed):
-                patch.setattr(module, "open_object_store", lambda _url: objects)
+            patch.setattr(managed, "open_object_store", lambda _url: objects)
+            patch.setattr(HeldManagedRoot, "__init__", begin_with_own)
             assert self._command(self._twin).exit_code == 0
 
     def check(self, where: str) -> None:
