@@ -81,7 +81,7 @@ def our_functions(stack: list[tuple[str, str]]) -> Iterator[str]:
 
 @pytest.mark.thorough
 def test_the_way_from_the_program_to_a_task_is_short(stacks):
-    ways = [way for kind, way in stacks if kind == "wait" and "compact/waves.py" in " ".join(way)]
+    ways = [way for kind, way in stacks if kind == "wait" and "run/waves.py" in " ".join(way)]
     longest = max((way for way in ways if way[0].startswith("pylog_spark/__main__.py")), key=len)
     assert len(longest) <= MOST_TO_A_TASK, "\n".join(longest)
 

@@ -200,7 +200,7 @@ def test_many_partitions_are_undone_by_several_tasks_stage_by_stage(
     tmp_path, monkeypatch, stages, are_few
 ):
     monkeypatch.setattr(undo_module, "are_looked_at_here", lambda _: are_few)
-    monkeypatch.setattr(managed, "_AT_ONCE", 30)
+    monkeypatch.setattr(managed, "_UNDONE_AT_ONCE", 30)
     found = []
     for slots in (1, 2):
         objects = many(str(tmp_path / f"managed-{slots}"))
