@@ -3,7 +3,8 @@
 Kafka's loader makes an index of zeros for a swap file that has none, and leaves a segment in place
 whose split it began before it had taken note of the segment, unless the first part has its name.
 It opens compressed legacy messages that its search for an offset passes, and does not load a log
-where that fails.
+where that fails. It does not truncate a log with an offset index that ends in zeros behind its
+limit.
 """
 
 import struct
@@ -64,6 +65,13 @@ def has_bad_legacy_set(directory: Path) -> bool:
         ):
             return True
     return False
+
+
+def has_long_index(directory: Path, most_bytes: int) -> bool:
+    """Return whether an offset index is longer than ``segment.index.bytes`` allows."""
+    return any(
+        path.stat().st_size > most_bytes for path in directory.glob(f"*{OFFSET_INDEX_SUFFIX}")
+    )
 
 
 def _is_bad_set(entry: bytes) -> bool:
