@@ -8,10 +8,12 @@ it takes longer than a sync for each file, and those are done.
 
 import ctypes
 import enum
+import math
 import os
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -151,13 +153,15 @@ def _is_written(descriptor: int) -> bool:
     return bool(_libc.sync_file_range(descriptor, 0, 0, _WAIT_BEFORE) == 0)
 
 
-def _unwritten_bytes() -> int:
-    """Return how much of this machine's files is not written yet."""
-    for line in _MEMORY_FACTS.read_text().splitlines():
-        name, _, size = line.partition(":")
-        if name == "Dirty":
-            return int(size.split()[0]) << 10
-    raise OSError(0, "no line says what is dirty", str(_MEMORY_FACTS))
+def _unwritten_bytes() -> float:
+    """Return how much of this machine's files is not written yet; infinity where /proc is not
+    there to say it."""
+    with suppress(OSError):
+        for line in _MEMORY_FACTS.read_text().splitlines():
+            name, _, size = line.partition(":")
+            if name == "Dirty":
+                return int(size.split()[0]) << 10
+    return math.inf
 
 
 @lru_cache(maxsize=64)

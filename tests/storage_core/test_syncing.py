@@ -93,6 +93,14 @@ def test_each_file_is_synced_where_much_of_others_is_unwritten(monkeypatch, file
     assert disk.together == []
 
 
+def test_each_file_is_synced_where_nobody_says_what_is_unwritten(monkeypatch, files, tmp_path):
+    disk = Disk(monkeypatch)
+    monkeypatch.setattr(syncing, "_MEMORY_FACTS", tmp_path / "meminfo")
+    sync_all(disk, files)
+    assert sorted(disk.alone) == sorted(files)
+    assert disk.together == []
+
+
 def test_each_file_is_synced_where_a_sync_of_all_takes_longer_and_all_are_tried_again(
     monkeypatch, files
 ):
