@@ -24,8 +24,9 @@ from storage_core.threads import waiting
 # whose syncfs(2) returns when all is. FUSE and network filesystems need not ask their servers.
 _MEMORY: Final = 0x01021994
 _GATHERING: Final = frozenset({0x58465342, 0x9123683E, 0xEF53})
-# With more unwritten bytes on this machine nobody tries how long all of them take.
-_MOST_UNWRITTEN: Final = 1 << 30
+# With more unwritten bytes on this machine nobody tries how long all of them take: some disks
+# write no more than 30 MB a second.
+_MOST_UNWRITTEN: Final = 64 << 20
 # How much the last sync counts in the mean, and how fast a long one is forgotten.
 _SHARE_OF_LAST: Final = 0.25
 _MEMORY_FACTS: Final = Path("/proc/meminfo")
