@@ -23,6 +23,7 @@ class Disk:
         monkeypatch.setattr(syncing, "way_of", lambda *_: syncing.Way.TOGETHER)
         monkeypatch.setattr(os, "fsync", self.sync)
         monkeypatch.setattr(syncing, "sync_filesystem", self.sync_filesystem)
+        monkeypatch.setattr(syncing, "_unwritten_bytes", lambda: 0)
         gathering = syncing._Gathering()
         monkeypatch.setattr(syncing, "_gathering", lambda *_: gathering)
 
@@ -94,7 +95,9 @@ def test_each_file_is_synced_where_much_of_others_is_unwritten(monkeypatch, file
 
 
 def test_each_file_is_synced_where_nobody_says_what_is_unwritten(monkeypatch, files, tmp_path):
+    ask = syncing._unwritten_bytes
     disk = Disk(monkeypatch)
+    monkeypatch.setattr(syncing, "_unwritten_bytes", ask)
     monkeypatch.setattr(syncing, "_MEMORY_FACTS", tmp_path / "meminfo")
     sync_all(disk, files)
     assert sorted(disk.alone) == sorted(files)
