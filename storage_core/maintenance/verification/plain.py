@@ -119,8 +119,7 @@ def verify_plain(
         if read is not None:
             reads.append(read)
             size_bytes += sum(map(len, read.log_bytes))
-        is_full = len(reads) == _PARTITIONS_AT_ONCE or size_bytes > _BYTES_AT_ONCE
-        if reads and (is_full or number == len(targets) - 1):
+        if len(reads) == _PARTITIONS_AT_ONCE or size_bytes > _BYTES_AT_ONCE:
             told |= _Check(targets, reads).plain_partitions(started)
             reads, started, size_bytes = [], time.perf_counter(), 0
     if reads:
