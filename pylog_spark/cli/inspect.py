@@ -53,7 +53,7 @@ from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
-from storage_core.maintenance.plain_rows import inspect_partitions
+from storage_core.maintenance.plain_inspection import inspect_partitions
 from storage_core.reading.inspection import (
     PARTITION_COLUMNS,
     SEGMENT_COLUMNS,

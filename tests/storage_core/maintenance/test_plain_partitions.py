@@ -14,7 +14,7 @@ from storage_core import local_files
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.maintenance.compaction.plan import weigh_dirt
-from storage_core.maintenance.plain_rows import inspect_partitions
+from storage_core.maintenance.plain_inspection import inspect_partitions
 from storage_core.maintenance.verification.findings import VerifyOptions
 from storage_core.maintenance.verification.plain import verify_plain
 from storage_core.reading.inspection import inspect_partition, inspect_root
