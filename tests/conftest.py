@@ -15,8 +15,8 @@ from hypothesis import settings
 from pylog_spark.engines import local_engine as local_pool
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
-from storage_core import syncing
 from storage_core.kernels._code_files import cache_folder
+from storage_core.store import syncing
 from tests.kit import memory_objects  # noqa: F401  # tests open memory:// by it
 from tests.kit.connect import connect_session
 from tests.kit.prebuilt_kernels import WARM_UP

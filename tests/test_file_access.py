@@ -61,7 +61,7 @@ ALLOWED = {
     "storage_core/store/copying.py": "a temporary file of this process's own",
     "storage_core/store/filesystems.py": "the mount table",
     "storage_core/store/local.py": "os.open of a directory, to sync it",
-    "storage_core/syncing.py": "what the kernel has not written yet, /proc",
+    "storage_core/store/syncing.py": "what the kernel has not written yet, /proc",
     "storage_core/writing/publication.py": "rmtree: follows no link",
 }
 

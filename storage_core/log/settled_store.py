@@ -51,7 +51,7 @@ from storage_core.store.base import (
     ReadOnlyStore,
     read_range,
 )
-from storage_core.syncing import WriteBehind, sync
+from storage_core.store.syncing import WriteBehind, sync
 
 # Settle the leftovers of an interrupted swap: the loader's passes 1-3.
 #

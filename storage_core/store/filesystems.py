@@ -86,15 +86,18 @@ def find_filesystem(path: Path) -> str | None:
     Args:
         path: Absolute, without symbolic links.
     """
-    return filesystem_of(path, read_mount_table()) or _filesystem_by_number(path)
+    return filesystem_of(path, read_mount_table()) or filesystem_by_number(path)
 
 
-def _filesystem_by_number(path: Path) -> str | None:
-    """Return the filesystem type of a path by statfs(2). An unknown type is its number."""
-    words = (ctypes.c_long * _STATFS_WORDS)()
-    if ctypes.CDLL(None).statfs(os.fsencode(path), words) != 0:
-        return None
-    return name_of_number(words[0] & _MAGIC_MASK)
+def filesystem_by_number(place: Path | int) -> str | None:
+    """Return the filesystem type of a path, or of an open file, by statfs(2). An unknown type is
+    its number; None where the kernel does not say it."""
+    words, libc = (ctypes.c_long * _STATFS_WORDS)(), ctypes.CDLL(None)
+    if isinstance(place, int):
+        status = libc.fstatfs(place, words)
+    else:
+        status = libc.statfs(os.fsencode(place), words)
+    return name_of_number(words[0] & _MAGIC_MASK) if status == 0 else None
 
 
 def name_of_number(number: int) -> str:

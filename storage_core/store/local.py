@@ -59,7 +59,7 @@ from storage_core.store.base import (
     OwnedFiles,
     UnsharedStore,
 )
-from storage_core.syncing import sync
+from storage_core.store.syncing import sync
 from storage_core.threads import waiting
 
 _SECTOR_BYTES: Final = 512

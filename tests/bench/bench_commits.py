@@ -31,7 +31,6 @@ from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.listing import directory_row, list_partitions
 from pylog_spark.tasks.observe import Step, observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core import syncing
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
@@ -39,7 +38,7 @@ from storage_core.filenames import LOG_SUFFIX, TopicPartition
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import root_checkpoints
-from storage_core.store import ManagedStore, open_objects
+from storage_core.store import ManagedStore, open_objects, syncing
 from storage_core.store.generations import create_root
 from storage_core.store.managed_store import upload_file
 from tests.bench.figures import table_row

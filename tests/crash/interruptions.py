@@ -17,8 +17,8 @@ from types import SimpleNamespace
 from typing import ClassVar
 from unittest.mock import patch
 
-from storage_core import syncing
 from storage_core.commit import claim as commit_claim
+from storage_core.store import syncing
 from tests.kit.faulty_store import Moment, SimulatedCrash
 from tests.kit.power_loss import Disk, Loss
 

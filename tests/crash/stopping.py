@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core import syncing
+from storage_core.store import syncing
 from tests.crash.disk_images import ImagedDisk
 from tests.kit.faulty_store import NEVER, SimulatedCrash
 from tests.kit.power_loss import path_of

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from storage_core import syncing
+from storage_core.store import syncing
 from tests.kit.faulty_store import NEVER, SimulatedCrash
 
 # What changes names, and with how many paths; the first of them counts where there are two.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.syncing import sync
+from storage_core.store.syncing import sync
 from storage_core.threads import in_turns, waiting
 
 THREADS = 8

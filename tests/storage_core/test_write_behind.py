@@ -2,7 +2,7 @@
 
 import os
 
-from storage_core.syncing import WriteBehind
+from storage_core.store.syncing import WriteBehind
 
 MIB = 1 << 20
 

@@ -72,7 +72,7 @@ from storage_core.records.batch_builder import end_txn_marker
 from storage_core.records.reader import scan_windows
 from storage_core.roots.root import HeldRoot
 from storage_core.store.local import LocalStore, make_folder_like, storage_errors
-from storage_core.syncing import WriteBehind, sync
+from storage_core.store.syncing import WriteBehind, sync
 
 _FORMER: Final = "former"
 _ACTION: Final = "transplant"

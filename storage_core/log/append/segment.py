@@ -38,7 +38,7 @@ from storage_core.index.segment_indexes import AbortedTxn, encode_transaction_in
 from storage_core.kernels import append_plan, index_build
 from storage_core.records.batch_table import BatchTable
 from storage_core.store.local import LocalStore, storage_errors
-from storage_core.syncing import WriteBehind
+from storage_core.store.syncing import WriteBehind
 
 # When a log begins a new segment.
 

@@ -72,7 +72,7 @@ from storage_core.store.base import (
     version_of,
 )
 from storage_core.store.copying import LEAST_GAP_BYTES, CopiedRange, CopiesStretches
-from storage_core.syncing import WriteBehind, sync
+from storage_core.store.syncing import WriteBehind, sync
 from storage_core.threads import in_order
 
 SCRATCH_SUFFIX = ".part"

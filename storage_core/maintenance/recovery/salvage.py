@@ -81,7 +81,7 @@ from storage_core.records.reader import (
 from storage_core.store.base import FileReader, LogStore, data_end_of, read_range
 from storage_core.store.local import LocalStore, make_folder, storage_errors
 from storage_core.store.log_identity import LogIdentity, read_identity
-from storage_core.syncing import sync
+from storage_core.store.syncing import sync
 
 RAW_SUFFIX: Final = ".raw"
 CUTS_FILE: Final = "cuts.json"

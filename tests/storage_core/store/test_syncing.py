@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core import syncing
+from storage_core.store import syncing
 
 THREADS = 8
 SECONDS = 20

@@ -18,12 +18,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from storage_core.store.filesystems import filesystem_by_number
 from storage_core.threads import waiting
 
-# Filesystems by statfs(2)'s number: tmpfs, where nothing is durable; XFS, btrfs, ext2 to ext4,
-# whose syncfs(2) returns when all is. FUSE and network filesystems need not ask their servers.
-_MEMORY: Final = 0x01021994
-_GATHERING: Final = frozenset({0x58465342, 0x9123683E, 0xEF53})
+# Where nothing is durable, and where syncfs(2) returns when all is. FUSE and network filesystems
+# need not ask their servers.
+_MEMORY: Final = "tmpfs"
+_GATHERING: Final = frozenset({"btrfs", "ext4", "xfs"})
 # With more unwritten bytes on this machine nobody tries how long all of them take: some disks
 # write no more than 30 MB a second.
 _MOST_UNWRITTEN: Final = 64 << 20
@@ -31,9 +32,6 @@ _MOST_UNWRITTEN: Final = 64 << 20
 _SHARE_OF_LAST: Final = 0.25
 _MEMORY_FACTS: Final = Path("/proc/meminfo")
 _WAIT_BEFORE: Final = 1
-# struct statfs is no longer on any 64-bit Linux; its first word is the number.
-_STATFS_WORDS: Final = 32
-_MAGIC_MASK: Final = 0xFFFFFFFF
 _libc: Final = ctypes.CDLL(None)
 _HAS_SYNCFS: Final = hasattr(_libc, "syncfs") and hasattr(_libc, "sync_file_range")  # Linux
 if _HAS_SYNCFS:
@@ -78,11 +76,9 @@ def way_of(device: int, descriptor: int) -> Way:
         descriptor: An open file on it.
     """
     if device not in _ways:
-        words = (ctypes.c_long * _STATFS_WORDS)()
-        has_answer = _HAS_SYNCFS and _libc.fstatfs(descriptor, words) == 0
-        number = words[0] & _MAGIC_MASK if has_answer else 0
-        gathers = Way.TOGETHER if number in _GATHERING else Way.ALONE
-        _ways[device] = Way.NOT if number == _MEMORY else gathers
+        name = filesystem_by_number(descriptor) if _HAS_SYNCFS else None
+        gathers = Way.TOGETHER if name in _GATHERING else Way.ALONE
+        _ways[device] = Way.NOT if name == _MEMORY else gathers
     return _ways[device]
 
 
