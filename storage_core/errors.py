@@ -28,7 +28,7 @@ from pathlib import PurePath
 from string import Formatter
 from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, dataclass_transform
 
-from storage_core.redaction import is_secret_name, without_secrets
+from storage_core.redaction import is_secret_name, plain_places, without_secrets
 from storage_core.wording import span_text, time_text
 
 # So much of a configured value is shown: its owner knows the rest, and a terminal has little room.
@@ -76,7 +76,7 @@ class PylogError(Exception):
                 setattr(self, each.name, self._fill(each.metadata[_TEMPLATE]))
 
     def __str__(self) -> str:
-        return self._fill(self.template)
+        return plain_places(self._fill(self.template))
 
     def _fill(self, template: str) -> str:
         names = {name for _, name, _, _ in Formatter().parse(template) if name}
@@ -231,13 +231,22 @@ class OffsetsInTierError(PylogError):
 
     template = (
         "{directory}: offsets {first} to {last} are in no segment here: they lie in the topic's "
-        "tier (remote storage). Start at {end} to read the local log, or permit data loss "
+        "tier (remote storage){details}. {way}; or start at {end}, or permit data loss "
         "(--allow-data-loss, failOnDataLoss=false)"
     )
 
     directory: str
     first: int
     end: int
+    details: str = ""  # what is known of them in the tier; empty, or begins with a comma or so
+
+    @property
+    def way(self) -> str:
+        """What reads them."""
+        root = self.directory.rpartition("/")[0]
+        if "://" in root:
+            return "`pylog cat TIER` reads them"
+        return f"`pylog cat TIER --with-local {root}` reads tier and disk"
 
     @property
     def last(self) -> int:

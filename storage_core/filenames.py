@@ -130,6 +130,8 @@ def is_text(name: str) -> bool:
     The JVM of a broker makes a text of each name in a listing and asks the system by that text, so
     what has such a name is to it neither a file nor a directory.
     """
+    if name.isascii():
+        return True
     try:
         name.encode()
     except UnicodeEncodeError:

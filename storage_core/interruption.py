@@ -30,6 +30,7 @@ _PATIENCE_SECONDS: Final = 60.0
 # Ctrl-C reaches a whole group, and the parent passes it on: both count as one signal.
 _ONE_SIGNAL_SECONDS: Final = 1.0
 _STANDARD_ERROR: Final = 2
+SIGNAL_THREAD: Final = "pylog-signals"
 # Arguments: this package's folder, the exit status, and the path to remove.
 _REMOVAL: Final = """
 import os, sys
@@ -58,6 +59,7 @@ class _Watch:
         self.blocks = 0
         self.scratch: set[str] = set()
         self.line: Callable[[str], bytes] = _plain_line
+        self.cancel: Callable[[], object] | None = None
         self.lock = threading.Lock()
 
 
@@ -65,7 +67,18 @@ def _plain_line(text: str) -> bytes:
     return f"pylog: {text}\n".encode()
 
 
-_watch: Final = _Watch()
+_watch = _Watch()
+
+
+def _forget() -> None:
+    """Forget after a fork what is the parent's: its thread is not here, nor are signals watched."""
+    global _watch  # noqa: PLW0603  # of this process, as signals are
+    if _watch.is_on:
+        signal.set_wakeup_fd(-1)
+        _watch = _Watch()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def watch() -> None:
@@ -81,7 +94,7 @@ def watch() -> None:
     )
     take_signals()
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_read, args=(reader,), name="pylog-signals", daemon=True).start()
+    threading.Thread(target=_read, args=(reader,), name=SIGNAL_THREAD, daemon=True).start()
 
 
 def is_watched() -> bool:
@@ -119,6 +132,20 @@ def ending_in_order() -> Iterator[None]:
             is_last = not _watch.blocks
         if is_last and _watch.number is not None and not _watch.is_raised:
             _end(_watch.number)
+
+
+@contextmanager
+def cancelled_by(cancel: Callable[[], object]) -> Iterator[None]:
+    """Call a function at each Ctrl-C in the block, in place of the process's end.
+
+    Args:
+        cancel: It is called by another thread.
+    """
+    before, _watch.cancel = _watch.cancel, cancel
+    try:
+        yield
+    finally:
+        _watch.cancel = before
 
 
 @contextmanager
@@ -186,6 +213,9 @@ def _read(reader: int) -> None:
         )
         if readable and not received:
             continue  # a signal from another process
+        if readable and received[0] == signal.SIGINT and _watch.cancel is not None:
+            _watch.cancel()
+            continue
         if _watch.number is not None:
             if not readable or time.monotonic() - _watch.requested > _ONE_SIGNAL_SECONDS:
                 _end(_watch.number)

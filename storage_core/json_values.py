@@ -283,14 +283,18 @@ class JsonFile(Generic[T]):
     def encode(self, value: T, *, layout: Layout | None = None) -> bytes:
         """Return the content of a file, with fields of the declared class. Fields of a subclass
         are left out."""
+        plain: Any = value
         if is_dataclass(self.kind):
             head = {} if self.format is None else {"format": self.format, "version": self.version}
-            plain = head | _fields_as_plain(self.kind, value)
-        else:
-            plain = to_plain(value)
+            plain = head | _values_of(self.kind, value)
         layout = layout or self.layout
+        # A claim has hundreds of steps and versions: values that JSON has are not walked here.
         text = json.dumps(
-            plain, allow_nan=False, indent=layout.indent, separators=layout.separators
+            plain,
+            allow_nan=False,
+            indent=layout.indent,
+            separators=layout.separators,
+            default=_one_as_plain,
         )
         return (text + layout.end).encode()
 
@@ -299,27 +303,38 @@ def to_plain(value: Any) -> Any:
     """Return dataclasses, and what has them in it, as what JSON has."""
     if type(value) in _PLAIN_TYPES:  # nearly all values: the checks below are slower
         return value
-    if is_dataclass(value):
-        return _fields_as_plain(type(value), value)
     if isinstance(value, Mapping):
         return {name: to_plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(inner) for inner in value]
+    return to_plain(field_values(value)) if is_dataclass(value) else _one_as_plain(value)
+
+
+def field_values(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass under their keys, with the values as they are."""
+    return _values_of(type(value), value)
+
+
+def _one_as_plain(value: Any) -> Any:
+    """Return a value that JSON has not as one that it has, with what is in it as it is."""
+    if is_dataclass(value):
+        return field_values(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value) if isinstance(value, PurePath) else value
 
 
-def _fields_as_plain(kind: Any, value: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for json_field in _json_fields(kind):
-        inner = getattr(value, json_field.name)
-        if json_field.is_inline:
-            plain |= _fields_as_plain(type(inner), inner)
-        elif not json_field.is_omitted or inner != json_field.default:
-            is_plain = type(inner) in _PLAIN_TYPES
-            plain[json_field.key] = inner if is_plain else to_plain(inner)
-    return plain
+def _values_of(kind: Any, value: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for each in _json_fields(kind):
+        inner = getattr(value, each.name)
+        if each.is_inline:
+            values |= _values_of(type(inner), inner)
+        elif not each.is_omitted or inner != each.default:
+            values[each.key] = inner
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ ROOT_USER: Final = 0
 PRIVATE_FILE_MODE: Final = 0o600
 _OTHERS_MAY_WRITE: Final = 0o022
 # Opening a FIFO without O_NONBLOCK would wait for another process to open its other end.
-_CAREFUL: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+CAREFUL: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 # Of a file that grows while it is read.
 _GROWN_BYTES: Final = 1 << 20
 _KINDS: Final = (
@@ -123,6 +123,13 @@ def open_in(
     Returns:
         Its descriptor.
     """
+    return open_with_facts(folder, name, flags, mode=mode)[0]
+
+
+def open_with_facts(
+    folder: int, name: str, flags: int = os.O_RDONLY, *, mode: int = PRIVATE_FILE_MODE
+) -> tuple[int, os.stat_result]:
+    """Open a file as `open_in`; return its descriptor and its stat result."""
     descriptor = _open_in(folder, name, flags, mode)
     try:
         facts = os.fstat(descriptor)
@@ -132,13 +139,13 @@ def open_in(
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, facts
 
 
 def _open_in(folder: int, name: str, flags: int, mode: int) -> int:
     """Open a name of an open folder that is no link; what it is has to be looked at then."""
     try:
-        return os.open(name, flags | _CAREFUL, mode, dir_fd=folder)
+        return os.open(name, flags | CAREFUL, mode, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             _refuse_link(name, folder, "a file")
@@ -157,20 +164,22 @@ class OpenFolder:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._facts = os.fstat(descriptor)
+        self._owner = self._facts.st_uid
         self._sizes: dict[str, int] = {}
 
     def size_of(self, name: str) -> int:
         """Return a file's length, as when it was read."""
-        if name not in self._sizes:
-            facts = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
-            self._sizes[name] = facts.st_size
-        return self._sizes[name]
+        size = self._sizes.get(name)
+        if size is None:
+            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_size
+        return size
 
     def read(self, name: str, position: int, most_bytes: int) -> tuple[bytes, os.stat_result]:
         """Return up to so many bytes of a file from a position on, and its stat result."""
-        descriptor, facts = self._open(name)
-        wanted = min(most_bytes, facts.st_size - position)
+        descriptor = _open_in(self.descriptor, name, os.O_RDONLY, PRIVATE_FILE_MODE)
         try:
+            facts = self._facts_of(name, descriptor)
+            wanted = min(most_bytes, facts.st_size - position)
             return os.pread(descriptor, wanted, position) if wanted > 0 else b"", facts
         finally:
             os.close(descriptor)
@@ -179,27 +188,24 @@ class OpenFolder:
         self, name: str, entry_bytes: int, most_entries: int
     ) -> tuple[bytes, os.stat_result]:
         """Return up to so many of the last whole entries of a file, and its stat result."""
-        descriptor, facts = self._open(name)
+        descriptor = _open_in(self.descriptor, name, os.O_RDONLY, PRIVATE_FILE_MODE)
         try:
+            facts = self._facts_of(name, descriptor)
             end = facts.st_size // entry_bytes * entry_bytes
             wanted = min(end, most_entries * entry_bytes)
             return os.pread(descriptor, wanted, end - wanted) if wanted else b"", facts
         finally:
             os.close(descriptor)
 
-    def _open(self, name: str) -> tuple[int, os.stat_result]:
-        """Open a file; return its descriptor and its stat result."""
-        descriptor = _open_in(self.descriptor, name, os.O_RDONLY, PRIVATE_FILE_MODE)
-        try:
-            facts = os.fstat(descriptor)
+    def _facts_of(self, name: str, descriptor: int) -> os.stat_result:
+        """Return the stat result of an open file; refuse it as ``open_in`` does."""
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
             _require_regular(facts)
-            if facts.st_uid != self._facts.st_uid and facts.st_nlink > 1:
-                _require_own(facts, self._facts)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        if facts.st_uid != self._owner and facts.st_nlink > 1:
+            _require_own(facts, self._facts)
         self._sizes[name] = facts.st_size
-        return descriptor, facts
+        return facts
 
 
 def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:

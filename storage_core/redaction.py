@@ -47,3 +47,13 @@ def _up_to_last_at(word: str) -> str:
 def is_secret_name(key: str) -> bool:
     """Whether a setting of that name is nobody's to read."""
     return _SECRET_NAME.search(key) is not None
+
+
+# How the location of a tier begins (``store.tier_archive``): what it is read with stands in
+# parentheses.
+TIER_LOCATION: Final = re.compile(r"\barchive(?:\((?P<options>[^()]*)\))?\+")
+
+
+def plain_places(text: str) -> str:
+    """Return a text in which tiers are named by their places alone."""
+    return TIER_LOCATION.sub("", text) if "archive" in text else text

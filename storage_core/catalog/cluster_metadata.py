@@ -174,14 +174,15 @@ class MetadataFile:
     def _decode(self, window: Window, row_count: int) -> Iterator[MetadataBatch]:
         batches = window.batches
         wanted = np.arange(len(batches)) < row_count
+        are_control = batches.is_control.tolist()
         values: dict[int, list[tuple[int, bytes]]] = {}
         controls: dict[int, list[tuple[int, bytes, bytes]]] = {}
         for columns in decode_records(window, wanted, _LIMITS):
             rows, offsets = columns.batch.tolist(), columns.offset.tolist()
             pairs = zip(columns.keys().to_pylist(), columns.values().to_pylist(), strict=True)
             for row, offset, (key, value) in zip(rows, offsets, pairs, strict=True):
-                if (key is not None) != batches.is_control[row] or value is None:
-                    keys = "with" if batches.is_control[row] else "without"
+                if (key is not None) != are_control[row] or value is None:
+                    keys = "with" if are_control[row] else "without"
                     reason = f"expected a record {keys} a key and with a value"
                     raise CorruptClusterMetadataError(str(self._path), offset, reason)
                 if key is None:
@@ -189,12 +190,11 @@ class MetadataFile:
                 else:
                     controls.setdefault(row, []).append((offset, key, value))
         for row in range(row_count):
-            is_control = bool(batches.is_control[row])
             yield MetadataBatch(
                 base_offset=int(batches.base_offset[row]),
                 last_offset=int(batches.last_offset[row]),
                 timestamp_ms=int(batches.max_timestamp[row]),
-                control_type=int(batches.control_type[row]) if is_control else None,
+                control_type=int(batches.control_type[row]) if are_control[row] else None,
                 values=tuple(values.get(row, ())),
                 controls=tuple(controls.get(row, ())),
             )

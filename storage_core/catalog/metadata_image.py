@@ -7,7 +7,9 @@ a metadata transaction takes effect at its end, or never.
 import dataclasses
 import enum
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -413,12 +415,35 @@ class _Meaning(NamedTuple):
     preset: Mapping[str, Any] = MappingProxyType({})  # attributes that stand in no field
 
 
+# Records by their values, in a block of ``decoded_once``.
+_decoded: Final[ContextVar[dict[bytes, MetadataRecord] | None]] = ContextVar(
+    "pylog_decoded_records", default=None
+)
+
+
+@contextmanager
+def decoded_once() -> Iterator[None]:
+    """Decode each record once within a block, also a decorator: of a look that reads the same log
+    several times, each time with another question."""
+    token = _decoded.set({} if _decoded.get() is None else _decoded.get())
+    try:
+        yield
+    finally:
+        _decoded.reset(token)
+
+
 def decode_metadata_record(value: bytes, *, file: str, offset: int) -> MetadataRecord:
     """Decode the value of one record of the metadata log."""
+    known = _decoded.get()
+    if known is not None and value in known:
+        return known[value]
     try:
-        return _decode(FieldReader(value))
+        record = _decode(FieldReader(value))
     except MalformedMessageError as error:
         raise CorruptClusterMetadataError(file, offset, str(error)) from error
+    if known is not None:
+        known[value] = record
+    return record
 
 
 def encode_record(record: MetadataRecord, version: int) -> bytes:

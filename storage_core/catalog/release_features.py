@@ -30,6 +30,7 @@ _FEATURES: Final[Mapping[str, Mapping[int, int]]] = {
 _PARTITION_RECORDS: Final = {17: 1, 23: 2}
 _BROKER_RECORDS: Final = {7: 1, 8: 2, 17: 3, 30: 4}
 _TRANSACTIONS_SINCE: Final = 13
+_BOOTSTRAP_IN_LOG_SINCE: Final = 30
 
 
 _LEVELS_OF_4_0: Final[Mapping[str, range]] = {
@@ -98,6 +99,12 @@ class Release:
     def has_transactions(self) -> bool:
         """Whether the first leader may append the bootstrap records in several batches."""
         return self.metadata_level >= _TRANSACTIONS_SINCE
+
+    @property
+    def has_bootstrap_in_log(self) -> bool:
+        """Whether its controllers start with a bootstrap snapshot in the log's folder that has
+        more than voters."""
+        return self.metadata_level >= _BOOTSTRAP_IN_LOG_SINCE
 
     def _newest(self, steps: Mapping[int, int]) -> int:
         """Return the newest step's value up to the release, else 0."""

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from storage_core.errors import GuardRefusedError, ObjectNotFoundError
 from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
+from storage_core.redaction import TIER_LOCATION
 
 _ROLE_SWITCH: Final = "--role"
 
@@ -81,8 +82,11 @@ def guess_role(root: str | Path) -> Role:
 
     Returns:
         BROKER for a local directory with ``meta.properties``, MANAGED for a directory or URL with
-        our ``pylog-root.json``, else MIRROR, which is where the least can go wrong.
+        our ``pylog-root.json``, else MIRROR, which is where the least can go wrong: also for a tier
+        (KIP-405), which brokers keep writing.
     """
+    if TIER_LOCATION.match(str(root)):
+        return Role.MIRROR
     directory = local_path(root)
     if directory is None:
         return Role.MANAGED if _has_object(str(root), MANAGED_ROOT_FILE) else Role.MIRROR
@@ -120,11 +124,13 @@ def require_role(role: Role | None, root: str | Path) -> Role:
 
 
 def local_path(root: str | Path) -> Path | None:
-    """Return a root's path on this machine's disks, None if elsewhere.
+    """Return a root's path on this machine's disks, None if elsewhere, and of a tier.
 
     Args:
         root: A path, or a URL; Hadoop writes those of files with one slash, ``file:/var/kafka``.
     """
+    if isinstance(root, str) and TIER_LOCATION.match(root):
+        return None
     if isinstance(root, Path) or not ("://" in root or root.startswith("file:/")):
         return Path(root)
     parts = urlsplit(root)

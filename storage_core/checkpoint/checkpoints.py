@@ -233,6 +233,9 @@ def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, i
         Offsets by partition, in file order; of a partition that is there twice, the last one.
         An offset may be negative.
     """
+    usual = _parse_usual(data)
+    if usual is not None:
+        return usual
     offsets = {}
     for line, (topic, partition, offset) in parse_entries(data, file=file, field_count=3):
         try:
@@ -245,6 +248,26 @@ def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, i
         offset_number = parse_number(offset, LONG_MAX, file=file, line=line)
         offsets[TopicPartition(topic, number)] = offset_number
     return offsets
+
+
+# An entry as a broker writes it, and the lines before the first one.
+_USUAL_ENTRY: Final = re.compile(rb"(?!\.\.? )([a-zA-Z0-9._-]{1,249}) ([0-9]{1,9}) ([0-9]{1,18})\n")
+_USUAL_HEAD: Final = re.compile(rb"0\n([0-9]{1,9})\n")
+
+
+def _parse_usual(data: bytes) -> dict[TopicPartition, int] | None:
+    """Return the offsets of a checkpoint as a broker writes it, None of any other."""
+    head = _USUAL_HEAD.match(data)
+    if head is None or int(head[1]) > MAX_ENTRIES:
+        return None
+    offsets, end, count = {}, head.end(), 0
+    for entry in _USUAL_ENTRY.finditer(data, end):
+        if entry.start() != end:
+            return None
+        topic, partition, offset = entry.groups()
+        offsets[TopicPartition(topic.decode(), int(partition))] = int(offset)
+        end, count = entry.end(), count + 1
+    return offsets if end == len(data) and count == int(head[1]) else None
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -398,12 +421,12 @@ class Checkpoints:
 
     def of(self, partition: TopicPartition) -> PartitionCheckpoints:
         """Return what they say of one partition."""
-        return PartitionCheckpoints(
-            **{
-                offset: self.entries.get(file, {}).get(partition)
-                for file, offset in CHECKPOINT_FILES.items()
-            }
-        )
+        offsets = {
+            CHECKPOINT_FILES[file]: of_file.get(partition)
+            for file, of_file in self.entries.items()
+            if file in CHECKPOINT_FILES
+        }
+        return PartitionCheckpoints(**offsets)
 
 
 def read_checkpoints(

@@ -39,6 +39,8 @@ _HOLDER_MODULE: Final = "storage_core.lock_holder"
 _ANSWER_SECONDS: Final = 60.0
 _RELEASE_SECONDS: Final = 60.0
 _COMMAND_CHARACTERS: Final = 120
+# The lock file as seen from a partition directory, which is no link.
+_BESIDE: Final = f"../{LOCK_FILE}"
 # Containers of one machine may share a host name with others; the boot id is the kernel's own.
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -65,11 +67,12 @@ class LockShare:
     def __init__(self, proof: LockProof, connection: socket.socket, descriptor: int) -> None:
         self.users = 0
         self._proof = proof
-        self._path = Path(proof.log_directory, LOCK_FILE)
+        self._path = str(Path(proof.log_directory, LOCK_FILE))
         self._connection = connection
         self._descriptor = descriptor
+        facts = os.fstat(descriptor)
         # While it is open, no other file gets its inode number.
-        self._file = os.fstat(descriptor)
+        self._inode, self._device = facts.st_ino, facts.st_dev
 
     def __enter__(self) -> Self:
         return self
@@ -91,13 +94,24 @@ class LockShare:
         os.close(self._descriptor)
         self._connection.close()
 
-    def validate(self) -> None:
-        """Check that this lock is on the lock file, and nobody else's."""
+    def validate(self, partition: int | None = None) -> None:
+        """Check that this lock is on the lock file, and nobody else's.
+
+        A commit of many small files asks hundreds of times: this takes two calls of the operating
+        system and little else.
+
+        Args:
+            partition: An open partition directory: its own log directory has to have this lock,
+                wherever the directory was moved. None for the log directory by its path.
+        """
         try:
-            facts = self._path.lstat()
+            if partition is None:
+                facts = os.lstat(self._path)  # a ``Path`` takes as long as the call
+            else:
+                facts = os.stat(_BESIDE, dir_fd=partition, follow_symlinks=False)
         except OSError as error:
             raise _lost(self._proof, f"{self._path}: {error.strerror}") from error
-        if not os.path.samestat(facts, self._file):
+        if facts.st_ino != self._inode or facts.st_dev != self._device:
             raise _lost(self._proof, f"{self._path} is another file")
         if is_shared_part_taken(self._descriptor):
             raise _lost(self._proof, f"{self._path} is locked by another process")
@@ -106,7 +120,7 @@ class LockShare:
         """Check that it is this open file that the kernel has locked."""
         self.validate()
         try:
-            other = open_file(self._path, may_be_link=True)
+            other = open_file(Path(self._path), may_be_link=True)
         except OSError as error:
             raise _lost(self._proof, f"{self._path}: {error.strerror}") from error
         try:
@@ -331,13 +345,19 @@ class LogDirectoryLock:
 
 def find_sharers(log_directory: Path) -> list[int]:
     """Return the visible processes with an open lock file."""
-    path = str(log_directory.resolve() / LOCK_FILE)
+    path = log_directory.resolve() / LOCK_FILE
     pids = []
     for descriptors in Path("/proc").glob("[0-9]*/fd"):
-        with suppress(OSError):
-            if any(link.readlink() == Path(path) for link in descriptors.iterdir()):
+        with suppress(OSError):  # it has ended, or is another user's
+            if any(_leads_to(link, path) for link in descriptors.iterdir()):
                 pids.append(int(descriptors.parent.name))
     return pids
+
+
+def _leads_to(link: Path, path: Path) -> bool:
+    with suppress(OSError):  # closed meanwhile, as the listing of our own descriptors is
+        return link.readlink() == path
+    return False
 
 
 def _holder_command(log_directory: Path) -> list[str]:

@@ -1,8 +1,8 @@
 """Compare committed offsets with their logs: lag, and commits outside them."""
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -201,22 +201,22 @@ def observe_log(
     now_ms: int,
     max_transaction_timeout_ms: int,
     checkpoints: PartitionCheckpoints,
-    may_be_tiered: bool = True,
+    tier_start: Callable[[int], int | None],
 ) -> ObservedLog:
     """Observe a log by its producer snapshots, else by batch headers.
 
     Args:
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
         checkpoints: The partition's entries in the checkpoints.
-        may_be_tiered: Whether an earlier log start in them is no old entry.
+        tier_start: Returns the log start in a tier, None without one. It is given the first offset
+            on the disk.
     """
     log_start_checkpoint = checkpoints.log_start_offset or 0
-    if not may_be_tiered:
-        checkpoints = replace(checkpoints, log_start_offset=None)
+    mark = checkpoints.high_watermark
     log = load_by_snapshots(store, now_ms=now_ms, log_start_checkpoint=log_start_checkpoint)
     if log is not None:
         return ObservedLog(
-            bounds=_bounds(log.log_start_offset, log.log_end_offset, checkpoints),
+            bounds=_bounds(log.log_start_offset, log.log_end_offset, mark, tier_start),
             open_transactions=list_open_transactions(
                 log.producers,
                 now_ms=now_ms,
@@ -245,7 +245,7 @@ def observe_log(
                 log_end = int(batches.last_offset[-1]) + 1
     oldest_first = sorted(transactions.spans.items(), key=lambda item: item[1].first_offset)
     return ObservedLog(
-        bounds=_bounds(log_start, log_end, checkpoints),
+        bounds=_bounds(log_start, log_end, mark, tier_start),
         open_transactions=tuple(
             OpenTransaction(
                 producer_id=producer_id,
@@ -264,11 +264,13 @@ def observe_log(
     )
 
 
-def _bounds(local_start: int, log_end: int, checkpoints: PartitionCheckpoints) -> TierBounds:
-    in_tier = checkpoints.start_in_tier(local_start)
+def _bounds(
+    local_start: int, log_end: int, mark: int | None, tier_start: Callable[[int], int | None]
+) -> TierBounds:
+    in_tier = tier_start(local_start)
     return TierBounds(
         log_start_offset=local_start if in_tier is None else in_tier,
         log_end_offset=log_end,
-        high_watermark=checkpoints.high_watermark,
+        high_watermark=mark,
         local_start=None if in_tier is None else local_start,
     )

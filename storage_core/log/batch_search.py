@@ -5,10 +5,11 @@ where a good batch stands at the position that it names: a wrong index costs the
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +33,14 @@ from storage_core.formats.batch_v2 import (
     MAGIC_AT,
     MAGIC_V2,
     MAX_BATCH_BYTES,
-    MAX_TIMESTAMP_AT,
     NO_TIMESTAMP,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.segment_indexes import OffsetIndex, PagedEntries, read_last_entry, read_used
+from storage_core.kernels.batch_scan import COLUMN_COUNT, scan_batches
 from storage_core.log.directory_view import DirectoryView
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.file_starts import read_starts
 from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import (
     CrcCheck,
@@ -176,6 +178,8 @@ class GapWatch:
 MAX_INDEX_BYTES = 1 << 30
 # Bytes behind the last index entry are few, except without an index.
 _WINDOW_BYTES = 1 << 20
+# The length of a v2 batch that is nothing but its header.
+_NO_RECORDS = (HEADER_BYTES - LENGTH_OVERHEAD).to_bytes(LENGTH_OVERHEAD - BATCH_LENGTH_AT, "big")
 _LIMITS = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
 
 
@@ -233,18 +237,59 @@ def first_batch_timestamp(reader: FileReader, position: int = 0) -> int:
     Args:
         position: Where the batch begins; 0 for a segment's first.
     """
+    first = first_header(reader, position)
+    return NO_TIMESTAMP if first is None else int(first.max_timestamp[0])
+
+
+def first_header(reader: FileReader, position: int = 0) -> BatchTable | None:
+    """Return a table of the batch at a position, without what a control record tells; None where
+    no whole batch is left.
+
+    Args:
+        position: Where the batch begins; 0 for a segment's first.
+    """
     header = np.empty(HEADER_BYTES, np.uint8)
     if reader.read_into(position, header) == HEADER_BYTES and header[MAGIC_AT] == MAGIC_V2:
         size = _number(header[BATCH_LENGTH_AT:LENGTH_OVERHEAD]) + LENGTH_OVERHEAD
         if HEADER_BYTES <= size <= reader.size_bytes - position:
-            return _number(header[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8])
+            table = np.empty((COLUMN_COUNT, 1), np.int64)
+            scan_batches(header, 0, size, table)  # of this format it reads nothing but headers
+            return BatchTable(table)
     windows = scan_headers(
         reader,
         start=position,
         window_bytes=1,  # it grows to the size of the batch
     )
     first = next(windows, None)
-    return NO_TIMESTAMP if first is None else int(first.batches.max_timestamp[0])
+    return None if first is None else first.batches.rows(0, 1)
+
+
+def first_headers(store: LogStore, files: Sequence[str]) -> Iterator[BatchTable]:
+    """Yield the headers of the first batches of segments, without their sizes and what a control
+    record tells. A segment without a whole first batch has none.
+
+    Those of most segments are one table, read together.
+    """
+    heads = np.zeros((len(files), HEADER_BYTES), np.uint8)
+    bounds = np.arange(len(files) + 1) * HEADER_BYTES
+    sizes = read_starts(store, files, heads.reshape(-1), bounds)
+    is_whole = np.zeros(len(files), np.bool_)
+    if sizes is not None:
+        lengths = heads[:, BATCH_LENGTH_AT:LENGTH_OVERHEAD].copy().view(">i4")[:, 0]
+        needed = lengths.astype(np.int64) + LENGTH_OVERHEAD
+        is_v2 = heads[:, MAGIC_AT] == MAGIC_V2
+        is_whole = is_v2 & (needed >= HEADER_BYTES) & (needed <= sizes)
+        alone = heads[is_whole]
+        # Of this format a scan reads nothing but headers: batches without records it is.
+        alone[:, BATCH_LENGTH_AT:LENGTH_OVERHEAD] = np.frombuffer(_NO_RECORDS, np.uint8)
+        table = np.empty((COLUMN_COUNT, len(alone)), np.int64)
+        scan_batches(alone.reshape(-1), 0, alone.size, table)
+        yield BatchTable(table)
+    for file in compress(files, ~is_whole):
+        with closing(store.open_file(file)) as reader, suppress(BadBytesError):
+            first = first_header(reader)
+            if first is not None:
+                yield first
 
 
 def first_offset_of(window: Window, row: int, limits: Limits) -> int:

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from storage_core.commit import (
     CopyRange,
     CreateEmptyFile,
@@ -37,7 +34,7 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
-from storage_core.store.base import FileInfo, FileReader, HoledReader, LogStore, data_end_of
+from storage_core.store.base import FileInfo, FileReader, LogStore, SliceReader
 from storage_core.store.object_files import BytesReader
 
 
@@ -349,26 +346,3 @@ def _is_new_log(step: Operation) -> bool:
 
 def _is_of_old_segment(step: Operation) -> bool:
     return isinstance(step, DeleteFile) and kind_of(step.name) in SEGMENT_SUFFIXES
-
-
-class SliceReader(HoledReader):
-    """Ranged reads of a stretch of a file."""
-
-    def __init__(self, reader: FileReader, start: int, size_bytes: int) -> None:
-        self.name = reader.name
-        self.size_bytes = size_bytes
-        self._reader = reader
-        self._start = start
-
-    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
-        """Fill target from position on and return how many bytes there were."""
-        wanted = max(0, min(target.size, self.size_bytes - position))
-        return self._reader.read_into(self._start + position, target[:wanted])
-
-    def data_end(self) -> int:
-        """Return the start of the hole at the end, else the length."""
-        return min(max(data_end_of(self._reader) - self._start, 0), self.size_bytes)
-
-    def close(self) -> None:
-        """Release the file."""
-        self._reader.close()

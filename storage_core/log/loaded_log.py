@@ -44,17 +44,13 @@ class SegmentState:
     modified_ms: int
     offset_index_bytes: int  # length of the offset index, whole entries only
     time_index_bytes: int  # length of the time index, whole entries only
-    max_timestamp: int  # timestamp of the last time index entry, NO_TIMESTAMP without one
+    # Timestamp of the last time index entry, NO_TIMESTAMP without one; None if nobody asked for it.
+    max_timestamp: int | None
     # Largest timestamp of the first batch, NO_TIMESTAMP where there is none or it was not asked
     # for.
     first_batch_timestamp: int
     aborted: tuple[AbortedTxn, ...]  # its transaction index
     has_txn_index: bool  # whether it has a transaction index file, an empty one included
-
-    @property
-    def largest_timestamp(self) -> int:
-        """Timestamp of the newest record, by time index, else by file."""
-        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
 
 
 def segments_from(base_offsets: Sequence[int], offset: int) -> Sequence[int]:
@@ -74,17 +70,21 @@ def read_aborted(view: DirectoryView, base_offset: int) -> tuple[AbortedTxn, ...
 
 
 def describe_segment(
-    view: DirectoryView, base_offset: int, *, needs_first_timestamp: bool
+    view: DirectoryView,
+    base_offset: int,
+    *,
+    needs_max_timestamp: bool,
+    needs_first_timestamp: bool,
 ) -> SegmentState:
     """Return what a segment's listing and indexes say.
 
     Args:
         view: The partition directory; the segment has its indexes.
+        needs_max_timestamp: Whether its time index is read.
+        needs_first_timestamp: Whether its first batch is.
     """
     log_name = log_file(base_offset)
     time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
-    with closing(view.open(time_name)) as reader:
-        last_time = read_last_entry(reader, TIME_INDEX_ENTRY)
     times_bytes = view.source(time_name).size_bytes
     log = view.source(log_name)
     index = view.source(segment_file(base_offset, OFFSET_INDEX_SUFFIX))
@@ -97,13 +97,22 @@ def describe_segment(
         modified_ms=log.modified_ms,
         offset_index_bytes=index.size_bytes // entry_bytes * entry_bytes,
         time_index_bytes=times_bytes - times_bytes % TIME_INDEX_ENTRY.itemsize,
-        max_timestamp=TimeIndex.parse(base_offset, last_time).last_timestamp,
+        max_timestamp=(
+            _last_timestamp(view, base_offset, time_name) if needs_max_timestamp else None
+        ),
         first_batch_timestamp=(
             _first_batch_timestamp(view, log_name) if needs_first_timestamp else NO_TIMESTAMP
         ),
         aborted=read_aborted(view, base_offset),
         has_txn_index=segment_file(base_offset, TXN_INDEX_SUFFIX) in view,
     )
+
+
+def _last_timestamp(view: DirectoryView, base_offset: int, time_name: str) -> int:
+    """Return the timestamp of a time index's last entry, NO_TIMESTAMP without one."""
+    with closing(view.open(time_name)) as reader:
+        last = read_last_entry(reader, TIME_INDEX_ENTRY)
+    return TimeIndex.parse(base_offset, last).last_timestamp
 
 
 def _first_batch_timestamp(view: DirectoryView, log_name: str) -> int:
@@ -179,6 +188,14 @@ class LogBounds:
 
     log_start_offset: int  # first offset that may be read
     log_end_offset: int  # offset of the next record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadChanges:
+    """What loading and cleanly closing a log changes; the fields are those of ``LoadedLog``."""
+
+    operations: tuple[Operation, ...]
+    snapshot_offsets: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

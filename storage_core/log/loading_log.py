@@ -26,7 +26,7 @@ from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_EN
 from storage_core.log.batch_search import find_batch_base_offset, find_next_offset
 from storage_core.log.directory_view import DirectoryView, has_unsynced_names
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
-from storage_core.log.loaded_log import Cut, LoadedLog, LogRepairs, describe_segment
+from storage_core.log.loaded_log import Cut, LoadChanges, LoadedLog, LogRepairs, describe_segment
 from storage_core.log.producer_state import ProducerStateManager
 from storage_core.records.reader import find_zeros
 from storage_core.store.base import LogStore
@@ -177,19 +177,33 @@ class LoadingLog:
             return self.log_end_offset
         return self._batch_base_offset(max(first, self.log_start_offset))
 
-    def close(self, *, high_watermark: int | None = None) -> LoadedLog:
+    def close_files(self) -> LoadChanges:
+        """Close the log's files cleanly and return what that and the load change. No segment is
+        described, so none of their files is opened."""
+        self.producers.take_snapshot()
+        self.write_epochs()
+        self._trim_active_indexes()
+        operations = self.view.operations
+        return LoadChanges(
+            operations=(*operations, *self._syncs(operations)),
+            snapshot_offsets=frozenset(self.producers.snapshots),
+        )
+
+    def close(
+        self, *, high_watermark: int | None = None, needs_max_timestamps: bool = True
+    ) -> LoadedLog:
         """Close the log's files cleanly and return the log.
 
         Args:
             high_watermark: Clamped into the log; None for the log end offset.
+            needs_max_timestamps: Whether the time indexes of all segments are read.
         """
-        self.producers.take_snapshot()
-        self.write_epochs()
-        self._trim_active_indexes()
+        changes = self.close_files()
         segments = tuple(
             describe_segment(
                 self.view,
                 base,
+                needs_max_timestamp=needs_max_timestamps,
                 # The active segment reports it when it is closed.
                 needs_first_timestamp=self.config.is_compacted
                 and (self.config.limits_compaction_lag or base == self.base_offsets[-1]),
@@ -206,7 +220,6 @@ class LoadingLog:
         if unstable not in {None, first}:
             place = self._batch_base_offset(max(unstable, start))
         stable = watermark if unstable is None else min(watermark, place)
-        operations = self.view.operations
         return LoadedLog(
             location=self.view.store.location,
             segments=segments,
@@ -217,8 +230,8 @@ class LoadingLog:
             last_stable_offset=stable,
             producers=tuple(self.producers.state.producers.values()),
             epochs=self.epochs.entries,
-            snapshot_offsets=frozenset(self.producers.snapshots),
-            operations=(*operations, *self._syncs(operations)),
+            snapshot_offsets=changes.snapshot_offsets,
+            operations=changes.operations,
             repairs=LogRepairs(
                 cuts=tuple(self._cuts[base] for base in sorted(self._cuts)),
                 rebuilt=tuple(sorted(self._rebuilt & set(self.base_offsets))),

@@ -37,7 +37,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.log.loaded_log import LoadedLog, read_aborted, segments_from
+from storage_core.log.loaded_log import LoadChanges, LoadedLog, read_aborted, segments_from
 from storage_core.log.loading_log import LoadingLog
 from storage_core.log.segment_recovery import (
     OffsetOrderError,
@@ -61,6 +61,7 @@ def load_log(
     now_ms: int,
     log_start_checkpoint: int = 0,
     high_watermark: int | None = None,
+    needs_max_timestamps: bool = True,
 ) -> LoadedLog:
     """Load a log that was closed cleanly and needs no recovery.
 
@@ -68,7 +69,36 @@ def load_log(
         cleaner: For the expiry of producers.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
         high_watermark: Clamped into the log; None for the log end offset.
+        needs_max_timestamps: Whether the time indexes of all segments are read.
     """
+    log = _load_clean(store, config, cleaner, now_ms, log_start_checkpoint)
+    return log.close(high_watermark=high_watermark, needs_max_timestamps=needs_max_timestamps)
+
+
+@located
+def load_changes(
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    log_start_checkpoint: int = 0,
+) -> LoadChanges:
+    """Return what a load that ``load_log`` made before changes in the directory.
+
+    It opens only what tells that: the active segment's tail and small files. The arguments are
+    those of ``load_log``.
+    """
+    return _load_clean(store, config, cleaner, now_ms, log_start_checkpoint).close_files()
+
+
+def _load_clean(
+    store: LogStore,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    log_start_checkpoint: int,
+) -> LoadingLog:
     loader = LogLoader(
         store,
         config=config,
@@ -78,7 +108,7 @@ def load_log(
         clean_shutdown=True,
         may_repair=False,
     )
-    return loader.load().close(high_watermark=high_watermark)
+    return loader.load()
 
 
 @located

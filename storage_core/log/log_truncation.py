@@ -1,6 +1,7 @@
 """Truncate a loaded log to an offset, with all its files."""
 
 import errno
+import operator
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,8 +35,9 @@ from storage_core.index.segment_indexes import (
     truncate_offset_index,
     truncate_time_index,
 )
+from storage_core.kernels import batch_scan
 from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, check_crcs, scan_batches
-from storage_core.local_files import OpenFolder, open_in
+from storage_core.local_files import OpenFolder, open_with_facts
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
     find_position,
@@ -45,7 +47,6 @@ from storage_core.log.batch_search import (
 from storage_core.log.loaded_log import FollowerEnd, read_aborted
 from storage_core.log.loading_log import LoadingLog, parse_epochs
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_snapshot_table
-from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import scan_headers
 from storage_core.store.local import LocalFileReader
 
@@ -60,6 +61,13 @@ _NEWEST_ENTRIES: Final = WARM_BYTES // OFFSET_INDEX_ENTRY.itemsize + 1
 # Behind the last entry of an offset index there are usually less than 4 KiB and a batch.
 _MOST_TAIL_BYTES: Final = 1 << 16
 _MOST_TAIL_BATCHES: Final = 128
+_OF_LAST_BATCHES: Final = (
+    batch_scan.MAGIC,
+    batch_scan.SIZE,
+    batch_scan.BASE_OFFSET,
+    batch_scan.LAST_OFFSET,
+    batch_scan.MAX_TIMESTAMP,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +115,8 @@ def read_clean_end(
         name = log_file(newest)
         end = _read_tail(folder, name, index)
         if end is None:
-            descriptor = open_in(folder.descriptor, name)
-            with closing(LocalFileReader(Path(directory), name, descriptor)) as reader:
+            descriptor, facts = open_with_facts(folder.descriptor, name)
+            with closing(LocalFileReader(Path(directory), name, descriptor, facts)) as reader:
                 end = CleanEnd(offset=next_offset_in(reader, index))
     except PylogError:
         return None
@@ -142,16 +150,19 @@ def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> CleanEnd | 
     count, _, status = scan_batches(data, 0, len(content), table)
     if position + len(content) != facts.st_size or status != DONE or not count:
         return None
-    batches = BatchTable(table[:, :count])
-    first, last = batches.base_offset, batches.last_offset
-    is_plain = (batches.magic == MAGIC_V2) & (batches.size >= HEADER_BYTES) & (first <= last)
-    is_plain[1:] &= first[1:] > last[:-1]
-    is_plain[0] &= first[0] >= index.base_offset
+    # A few numbers are sooner looked at one by one than as arrays.
+    magics, sizes, firsts, lasts, times = (
+        table[column, :count].tolist() for column in _OF_LAST_BATCHES
+    )
+    is_plain = set(magics) == {MAGIC_V2} and min(sizes) >= HEADER_BYTES
+    is_plain = is_plain and all(map(operator.le, firsts, lasts))
+    is_plain = is_plain and all(map(operator.gt, firsts[1:], lasts))
+    is_plain = is_plain and firsts[0] >= index.base_offset
     if len(entries):
-        is_plain[0] &= first[0] <= index.last_offset <= last[0]
-    if not is_plain.all() or (position and check_crcs(data, batches.columns, 1) == 0):
+        is_plain = is_plain and firsts[0] <= index.last_offset <= lasts[0]
+    if not is_plain or (position and check_crcs(data, table[:, :count], 1) == 0):
         return None
-    return CleanEnd(offset=int(last[-1]) + 1, newest_timestamp=int(batches.max_timestamp.max()))
+    return CleanEnd(offset=lasts[-1] + 1, newest_timestamp=max(times))
 
 
 def _read_newest_entries(folder: OpenFolder, base_offset: int) -> OffsetIndex | None:

@@ -41,7 +41,7 @@ from storage_core.filenames import (
 from storage_core.json_values import Count, FileName, SystemText, whole
 from storage_core.local_files import create_file
 from storage_core.log.batch_search import find_next_offset
-from storage_core.log.directory_view import DirectoryView, SliceReader
+from storage_core.log.directory_view import DirectoryView
 from storage_core.store import open_store
 from storage_core.store.base import (
     FileInfo,
@@ -49,6 +49,8 @@ from storage_core.store.base import (
     IdentifyingStore,
     LogStore,
     ReadOnlyStore,
+    SliceReader,
+    read_limited,
     read_range,
 )
 from storage_core.store.syncing import WriteBehind, sync
@@ -69,6 +71,8 @@ def plan_settling(store: LogStore) -> CommitPlan:
 
 def settle_leftovers(view: DirectoryView) -> None:
     """Plan the loader's passes 1 to 3 on a directory."""
+    if not any(map(is_unfinished_name, view.names)):
+        return
     _validate_names(view)
     _sweep_scratch(view)
     _drop_deleted(view)
@@ -202,11 +206,7 @@ class SettledStore(ReadOnlyStore):
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
         with closing(self.open_file(name)) as reader:
-            if reader.size_bytes > limit_bytes:
-                path = f"{self.location}/{name}"
-                raise StorageError(path, f"is longer than the {limit_bytes} bytes it may have")
-            data = np.empty(reader.size_bytes, np.uint8)
-            return data[: reader.read_into(0, data)].tobytes()
+            return read_limited(reader, f"{self.location}/{name}", limit_bytes)
 
     def open_file(self, name: str) -> FileReader:
         """Open a file for ranged reads, as long as it was."""
@@ -315,10 +315,12 @@ def settled_files(store: LogStore, listing: list[FileInfo]) -> list[FileInfo]:
 
 def is_unfinished(files: Iterable[FileInfo]) -> bool:
     """Whether there are names that a load would settle, or take away."""
-    return any(
-        file.name.endswith(TRANSIENT_SUFFIXES) or file.name.startswith(SCRATCH_PREFIX)
-        for file in files
-    )
+    return any(is_unfinished_name(file.name) for file in files)
+
+
+def is_unfinished_name(name: str) -> bool:
+    """Whether a load would settle a file of this name, or take it away."""
+    return name.endswith(TRANSIENT_SUFFIXES) or name.startswith(SCRATCH_PREFIX)
 
 
 def _settled(store: LogStore, listing: list[FileInfo]) -> Iterator[tuple[str, FileInfo]]:

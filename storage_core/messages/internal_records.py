@@ -3,8 +3,8 @@
 ::
 
     coordinators      key: int16 type, fields     value: int16 version, fields, or null (tombstone)
-    cluster metadata  no key                      value: frame_version type version (unsigned
-                                                  varints), fields; the frame version is 1
+    cluster metadata, no key                      value: frame_version type version (unsigned
+    remote log                                    varints), fields; the frame version is 1
     its control       key: int16 version, type    value: fields, an int16 version the first
 
 A record that cannot be decoded stands for itself, with the reason, and hides no other one: a type
@@ -22,6 +22,7 @@ from storage_core.errors import MalformedMessageError
 from storage_core.filenames import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    REMOTE_LOG_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
@@ -33,6 +34,7 @@ from storage_core.messages.group_records import (
     GROUP_RECORDS,
 )
 from storage_core.messages.metadata_records import METADATA_RECORDS
+from storage_core.messages.remote_log_records import REMOTE_LOG_RECORDS
 from storage_core.messages.schema import (
     INT8,
     INT16,
@@ -196,6 +198,7 @@ INTERNAL_RECORDS: Final[Mapping[str, Mapping[int, RecordType]]] = MappingProxyTy
         TRANSACTION_STATE_TOPIC: TRANSACTION_RECORDS,
         SHARE_STATE_TOPIC: SHARE_STATE_RECORDS,
         CLUSTER_METADATA_TOPIC: METADATA_RECORDS,
+        REMOTE_LOG_TOPIC: REMOTE_LOG_RECORDS,
     }
 )
 _FRAME_VERSION: Final = 1
@@ -232,8 +235,10 @@ def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -
         value: The value's bytes, None for none.
     """
     types = INTERNAL_RECORDS[topic]
-    if topic == CLUSTER_METADATA_TOPIC:
-        return _decode_metadata(types, value) if key is None else _decode_control(key, value)
+    if topic == CLUSTER_METADATA_TOPIC and key is not None:
+        return _decode_control(key, value)
+    if topic in {CLUSTER_METADATA_TOPIC, REMOTE_LOG_TOPIC}:
+        return _decode_metadata(types, value)
     return _decode_coordinator_record(types, key, value)
 
 
@@ -256,15 +261,17 @@ def decode_assignment(data: bytes) -> Fields:
 
 
 def read_metadata_frame(reader: FieldReader) -> tuple[int, int]:
-    """Return type and version of a record of the cluster's metadata."""
+    """Return type and version of a record of the cluster's or the remote log's metadata."""
     frame_version = reader.unsigned_varint()
     if frame_version != _FRAME_VERSION:
         raise reader.error(f"expected frame version {_FRAME_VERSION}, found {frame_version}")
     return reader.unsigned_varint(), reader.unsigned_varint()
 
 
-def encode_metadata_record(type_id: int, version: int, fields: Mapping[str, Any]) -> bytes:
-    """Return the value of a record of the cluster's metadata.
+def encode_metadata_record(
+    type_id: int, version: int, fields: Mapping[str, Any], *, topic: str = CLUSTER_METADATA_TOPIC
+) -> bytes:
+    """Return the value of a record of the cluster's metadata, or of ``__remote_log_metadata``.
 
     Args:
         fields: As ``Message.write`` takes them.
@@ -272,7 +279,7 @@ def encode_metadata_record(type_id: int, version: int, fields: Mapping[str, Any]
     writer = FieldWriter()
     for number in (_FRAME_VERSION, type_id, version):
         writer.unsigned_varint(number)
-    METADATA_RECORDS[type_id].value.write(writer, version, fields)
+    INTERNAL_RECORDS[topic][type_id].value.write(writer, version, fields)
     return writer.data
 
 

@@ -96,6 +96,7 @@ from storage_core.roots.root import (
 from storage_core.store import LocalStore, LogStore
 from storage_core.store.copying import CopiedRange
 from storage_core.store.local import is_without_room, storage_errors
+from storage_core.store.open_store import join_location
 
 if TYPE_CHECKING:
     from storage_core.roots.root import HeldRoot
@@ -277,7 +278,7 @@ class BrokerRoot:
 
     def locate(self, directory: str) -> str:
         """Return the path of a sub-directory."""
-        return str(self.path / directory)
+        return join_location(str(self.path), directory)
 
     def newest_write_ms(self) -> int:
         """Return when the newest checkpoint was written, 0 without any."""
@@ -349,7 +350,7 @@ class BrokerAccess:
             # Before the claim is opened: another host sees none of the run's files.
             with share_lock(self.lock) as share:
                 store = LocalStore(Path(location), is_ours=True, fence=share.validate)
-                with hold_claim(path) as claim, store.held():
+                with hold_claim(path) as claim, store.held(fence=share.validate):
                     try:
                         result = self._begin(store, share, claim, work, prepare)
                         return claim.finish(store) if result is None else result
@@ -370,7 +371,7 @@ class BrokerAccess:
         path = claim_path(self.shared, Path(location), self.run_id)
         with share_lock(self.lock) as share:
             store = LocalStore(Path(location), fence=share.validate)
-            with hold_claim(path), store.held():
+            with hold_claim(path), store.held(fence=share.validate):
                 yield store
 
     def _begin(
@@ -393,7 +394,7 @@ class BrokerAccess:
             plan = with_trash(plan, store, self.trash, action=work)
         # To prepare may have taken hours.
         share.validate()
-        claim.begin(plan, prepared.result)
+        claim.begin(plan, prepared.result, entries=store.seen)
         return None
 
 
@@ -551,15 +552,19 @@ class HeldBrokerRoot:
         return self._scratch
 
     @_unless_failed
-    def begin_writing(self) -> None:
+    def begin_writing(self, seen: Mapping[str, str] | None = None) -> None:
         """Remove the clean shutdown marker and create the scratch folder once. The second time,
-        nothing is done."""
+        nothing is done.
+
+        Args:
+            seen: As of ``HeldRoot``.
+        """
         if self._writes:
             return
         scratch = create_scratch(Path(self.location), self._run_id)
         self._scratch = None if scratch is None else str(scratch)
         self._writes = True
-        self._observe_all()
+        self._observe_all(seen)
         self._remember()
         self._store.delete(CLEAN_SHUTDOWN_FILE)
         self._store.sync_directory()
@@ -740,11 +745,11 @@ class HeldBrokerRoot:
         partition has to be asked."""
         return None if self._scratch is None or is_elsewhere(self._scratch) else ()
 
-    def _observe_all(self) -> None:
+    def _observe_all(self, seen: Mapping[str, str] | None = None) -> None:
         """Record digests of all partitions, for a run after a kill. It finds what this run has
         left."""
         if self._scratch is not None and self._marker is not None:
-            self._partitions = observe_partitions(self._store.directory)
+            self._partitions = observe_partitions(self._store.directory, seen)
 
     def _observe_changed(self) -> None:
         """Update the digests of partitions possibly changed by commits. Afterwards no claim

@@ -18,6 +18,8 @@ from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import Checkpoints, SmallFiles, read_checkpoints
 from storage_core.commit.trash import (
+    ATTACH,
+    TRANSPLANT,
     TrashedRoot,
     list_commits,
     read_raised,
@@ -73,7 +75,8 @@ _CHECKPOINTS: Final[Mapping[str, Sequence[str]]] = {
     "retain": (LOG_START_FILE, CLEANER_FILE, RECOVERY_POINT_FILE),
     "recover": (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE),
     "truncate": (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE),
-    "transplant": (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE),
+    TRANSPLANT: (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE),
+    ATTACH: (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE),
 }
 _TRUNCATE: Final = "truncate"
 

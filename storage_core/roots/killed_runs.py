@@ -28,7 +28,6 @@ from storage_core.commit.scratch import (
 )
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import (
-    DELETED_SUFFIX,
     MAX_OFFSET,
     TopicPartition,
     directory_state,
@@ -181,13 +180,22 @@ def encode_remembered(marker: CleanShutdown, partitions: Mapping[str, str]) -> b
     )
 
 
-def observe_partitions(log_directory: Path) -> dict[str, str]:
+def observe_partitions(
+    log_directory: Path, seen: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return a digest of the files of each directory loaded by brokers. Any change of the files
-    would change it."""
+    would change it.
+
+    Args:
+        seen: The digests of some directories, by name, which are not listed again; None for none.
+    """
+    seen = seen or {}
     with storage_errors(log_directory):
         entries = scan_folder(log_directory, may_be_link=True)
     return {
-        entry.name: _LINK if entry.is_link else observe_partition(log_directory / entry.name)
+        entry.name: _LINK
+        if entry.is_link
+        else seen.get(entry.name) or observe_partition(log_directory / entry.name)
         for entry in entries
         if (entry.is_folder or entry.is_link) and _is_loaded(entry.name)
     }
@@ -211,16 +219,15 @@ def changed_partitions(
 
 
 def observe_partition(directory: Path) -> str:
-    """Return what any change of the files of a partition would change.
-
-    But for files that only wait for their end: a purge removes them, and nobody reads them.
-    """
+    """Return what any change of the files of a partition would change: see ``digest_versions``."""
     try:
-        return digest_versions(directory, left_out=DELETED_SUFFIX)
+        with storage_errors(directory):
+            entries = scan_folder(directory)
     except StorageError as error:
         if isinstance(error.__cause__, PermissionError | FileNotFoundError):
             return _UNSEEN
         raise
+    return digest_versions(entries)
 
 
 def _is_loaded(name: str) -> bool:

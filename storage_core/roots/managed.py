@@ -698,8 +698,9 @@ class HeldManagedRoot:
         """Check that the lease is still held."""
         self._lease.require_current()
 
-    def begin_writing(self) -> None:
+    def begin_writing(self, seen: Mapping[str, str] | None = None) -> None:
         """Check that the lease is still held; raises as ``validate`` does."""
+        del seen
         self.validate()
 
     def free_bytes(self) -> int:

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shlex import quote
 from threading import Thread
-from typing import ClassVar, Final, NoReturn, TypeVar
+from typing import Final, TypeVar
 
 from storage_core.catalog.log_directories import (
     DirectoryKind,
@@ -28,7 +29,6 @@ from storage_core.checkpoint.checkpoints import UPKEEP_FILES, Checkpoints, read_
 from storage_core.commit.trash import read_run
 from storage_core.errors import (
     ConfigError,
-    GuardRefusedError,
     InvalidNameError,
     ObjectNotFoundError,
     PylogError,
@@ -44,25 +44,31 @@ from storage_core.filenames import (
     parse_renamed_directory,
 )
 from storage_core.local_files import entry_names, folder_names
+from storage_core.roots.archive import ArchiveRoot
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.managed import ManagedRoot
-from storage_core.roots.root import HeldRoot, PurgeRequest, Root
+from storage_core.roots.root import ReadOnlyRoot, Root
 from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.generations import unpinned
 from storage_core.store.local import storage_errors
-from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest
+from storage_core.store.open_objects import MANAGED_PREFIX, is_url, names_manifest
 from storage_core.store.open_store import join_location, split_location
+from storage_core.store.tier_archive import (
+    ArchivePlace,
+    is_tier_key,
+    names_archive,
+    parse_archive,
+)
+from storage_core.store.tier_layouts import find_layout
 
 # A read-only copy of a log directory on an object store.
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorRoot:
+class MirrorRoot(ReadOnlyRoot):
     """A copy of a log directory on an object store."""
 
     store: ObjectStore
-    has_manifests: ClassVar = False
-    has_requests: ClassVar = True
 
     @property
     def location(self) -> str:
@@ -84,28 +90,15 @@ class MirrorRoot:
         """Return the URL of a folder."""
         return join_location(self.location, directory)
 
-    def newest_write_ms(self) -> int:
-        """Return 0: times of copied objects say nothing of our clock."""
-        return 0
-
-    def purge_of(self, request: PurgeRequest, held: HeldRoot | None) -> NoReturn:
-        """Refuse as ``hold``: its sync owns what was put aside, too."""
-        del request, held
-        self._refuse()
-
-    def hold(
-        self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
-    ) -> HeldRoot:
-        """Refuse: somebody else's sync owns its objects."""
-        del run_id, mark_clean, is_alone, trash
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        why = f"{self.location} is a mirror, which is only read: its sync owns the files"
-        raise GuardRefusedError("ROLE_IS_READ_ONLY", why)
+    @property
+    def refusal(self) -> str:
+        """Its sync writes it."""
+        return f"{self.location} is a mirror, which is only read: its sync owns the files"
 
 
 _LOOKS_AT_ONCE: Final = 16
+# A page of a listing: among so many objects of a tier one is a segment's.
+_FIRST_OBJECTS: Final = 1000
 # So many log directories are named where the folder above them was given.
 _NAMED_DIRECTORIES: Final = 4
 
@@ -139,10 +132,12 @@ def open_root(root: str | Path, *, role: Role | None = None) -> Root:
     """Return what is read of a root.
 
     Args:
-        root: A path, a URL, or either behind ``managed+``.
+        root: A path, a URL, or either behind ``managed+`` or ``archive+``.
         role: What it is; None to look.
     """
     text = str(root)
+    if names_archive(text):
+        return ArchiveRoot(parse_archive(text))
     place = text.removeprefix(MANAGED_PREFIX)
     if names_manifest(text) or (role or guess_role(place)) is Role.MANAGED:
         return ManagedRoot(open_object_store(place))
@@ -169,6 +164,8 @@ def find_root(path: str | Path) -> tuple[Root, list[str]]:
         path: Path or URL of either.
     """
     text = str(path)
+    if names_archive(text):
+        return _find_archive(text)
     local = local_path(text.removeprefix(MANAGED_PREFIX))
     if local is None:
         parent, name = split_location(text)
@@ -188,9 +185,98 @@ def find_root(path: str | Path) -> tuple[Root, list[str]]:
     names = root.directories()
     if above is not None and not names:
         return above, [name]
+    if not root.has_manifests and not any(map(_find_partition, names)):
+        tier = find_tier(text)
+        if tier is not None:
+            return _find_archive(str(tier))
     if not names and isinstance(root, MirrorRoot) and next(root.store.list(), None) is None:
         raise ConfigError("ROOT", path, "there are no objects below this URL")
     return root, names
+
+
+def _find_archive(location: str) -> tuple[Root, list[str]]:
+    """Return a tier and its partitions' names; for the location of a partition, only its."""
+    root = ArchiveRoot(parse_archive(location))
+    names = root.directories()
+    if not names:
+        parent, name = split_location(location)
+        above = ArchiveRoot(parse_archive(parent))
+        if name in above.directories():
+            return above, [name]
+        find_tier(root.place.place)  # names the layout of another product
+        reason = "holds no segment of a tier, as LocalTieredStorage or Aiven's plugin writes it"
+        raise ConfigError("ROOT", root.place.place, reason)
+    return root, names
+
+
+def tiers_with(
+    roots: Iterable[str],
+    *,
+    with_local: Sequence[str] = (),
+    decryption_key: str | None = None,
+    topic_ids: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return roots that say what they are read with, if they are to be read with anything.
+
+    Args:
+        with_local: A broker's log directories, in which the logs of a tier go on.
+        decryption_key: Path of the private key of an encrypted tier.
+        topic_ids: Which of several topics of one name.
+
+    Raises:
+        ConfigError: A root is no tier, or with_local is a URL.
+    """
+    for disk in filter(is_url, with_local):
+        raise ConfigError("with_local", disk, "expected a log directory on this machine")
+    said = {"with_local": with_local, "decryption_key": decryption_key, "topic_id": topic_ids}
+    names = [name for name, value in said.items() if value]
+    if not names:
+        return tuple(roots)
+    located = []
+    for root in roots:
+        place = find_tier(root)
+        if place is None:
+            reason = f"is no tier (remote storage); {' and '.join(names)} are for reading one"
+            raise ConfigError("ROOT", root, reason)
+        located.append(
+            str(
+                replace(
+                    place,
+                    with_local=tuple(str(Path(disk).absolute()) for disk in with_local),
+                    decryption_key=decryption_key,
+                    topic_ids=tuple(topic_ids),
+                )
+            )
+        )
+    return tuple(located)
+
+
+def find_tier(root: str | Path) -> ArchivePlace | None:
+    """Return the tier that a root says it is, or that lies there by its first objects; None for
+    another root.
+
+    Raises:
+        ConfigError: It is a tier in a layout that is not read.
+    """
+    if names_archive(str(root)):
+        return parse_archive(str(root))
+    objects = open_object_store(str(root))
+    keys = [info.key for info in islice(objects.list(), _FIRST_OBJECTS)]
+    if any(map(is_tier_key, keys)):
+        return ArchivePlace(place=str(root))
+    _check_layout(root, keys)
+    return None
+
+
+def _check_layout(root: str | Path, keys: Iterable[str]) -> None:
+    """Refuse a tier in a layout that is known and not read."""
+    found = find_layout(keys)
+    if found is not None:
+        reason = (
+            f"is remote storage in the layout of {found[0]}, as {found[1]} shows; pylog reads "
+            "LocalTieredStorage and Aiven's plugin with the manifest version 1"
+        )
+        raise ConfigError("ROOT", root, reason)
 
 
 def check_not_above(root: str | Path, path: Path) -> None:
@@ -216,7 +302,10 @@ def check_log_directory(root: str | Path, path: Path) -> None:
     check_not_above(root, path)
     with storage_errors(path):
         names = frozenset(entry_names(path, may_be_link=True))
-        is_one = META_PROPERTIES_FILE in names or bool(folder_names(path))
+        folders = folder_names(path)
+        is_one = META_PROPERTIES_FILE in names or bool(folders)
+    if META_PROPERTIES_FILE not in names and not any(map(_find_partition, folders)):
+        check_no_tier(root)
     whole = path.resolve()
     partition = _find_partition(whole.name)
     if partition is not None and _holds_a_partition(whole, names):
@@ -228,6 +317,13 @@ def check_log_directory(root: str | Path, path: Path) -> None:
             "holds neither a partition nor meta.properties; is its disk mounted? If it is a new "
             "one, leave it out (`pylog metadata promote --into NODE=DIR` makes it a controller's)"
         )
+        raise ConfigError("ROOT", root, reason)
+
+
+def check_no_tier(root: str | Path) -> None:
+    """Refuse a tier, which is no log directory."""
+    if find_tier(root) is not None:
+        reason = "is a tier (remote storage), which this command does not read; see docs/tiers.md"
         raise ConfigError("ROOT", root, reason)
 
 

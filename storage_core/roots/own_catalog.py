@@ -38,8 +38,10 @@ from storage_core.errors import (
 )
 from storage_core.filenames import TOPIC_CONFIGS_FILE, log_file, offset_of, parse_cluster_snapshot
 from storage_core.local_files import ROOT_USER, open_folder, open_in
+from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.root import Root
 from storage_core.store import LogStore, ObjectStore, open_object_store, open_store
+from storage_core.store.tier_archive import names_archive, parse_archive
 from storage_core.temporary_folder import temporary_folder
 
 # Carry the configs of topics in a managed root.
@@ -174,7 +176,10 @@ def read_own_catalog(root: Root, *, node_id: int | None = None) -> TopicCatalog:
 
 def read_own_metadata(root: Root) -> ClusterMetadata | None:
     """Return a root's own copy of the cluster's metadata, else None. Of a copy at a URL the
-    files that count are fetched first."""
+    files that count are fetched first. With a tier it lies on a broker's disk."""
+    if names_archive(root.location):
+        disks = (BrokerRoot(Path(disk)) for disk in parse_archive(root.location).with_local)
+        return next(filter(None, map(read_own_metadata, disks)), None)
     metadata = metadata_of(root)
     if metadata is not None:
         return read_cluster_metadata(metadata)

@@ -16,18 +16,19 @@ killed amid its commit; so an attempt that cannot look into the claim, for whate
 say that nothing was touched.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, Protocol, Self, TypeVar
 
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, SmallFiles
 from storage_core.commit import CommitPlan
 from storage_core.commit.purge import Purged
-from storage_core.errors import StorageError
+from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.store import LogStore, ManagedStore
 from storage_core.store.copying import CopiedRange
@@ -253,6 +254,34 @@ class Root(SmallFiles, Protocol):
         ...
 
 
+class ReadOnlyRoot(ABC):
+    """A root on which each look is a request, and which nobody here may change."""
+
+    has_manifests: ClassVar = False
+    has_requests: ClassVar = True
+
+    @property
+    @abstractmethod
+    def refusal(self) -> str:
+        """Why it is not changed, with its place."""
+
+    def newest_write_ms(self) -> int:
+        """Return 0: times of objects say nothing of our clock."""
+        return 0
+
+    def purge_of(self, request: PurgeRequest, held: "HeldRoot | None") -> NoReturn:
+        """Refuse as ``hold``: what was put aside is somebody else's, too."""
+        del request, held
+        raise GuardRefusedError("ROLE_IS_READ_ONLY", self.refusal)
+
+    def hold(
+        self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
+    ) -> NoReturn:
+        """Refuse: its objects are somebody else's."""
+        del run_id, mark_clean, is_alone, trash
+        raise GuardRefusedError("ROLE_IS_READ_ONLY", self.refusal)
+
+
 class RootAccess(Protocol):
     """A root's interface for tasks while their run holds it; pickles."""
 
@@ -355,8 +384,12 @@ class HeldRoot(Protocol):
         """
         ...
 
-    def begin_writing(self) -> None:
+    def begin_writing(self, seen: Mapping[str, str] | None = None) -> None:
         """Get ready for changes; the second time, nothing.
+
+        Args:
+            seen: What ``digest_files`` has said of some partitions, by name, since the root is
+                held; None for none.
 
         Raises:
             GuardRefusedError: The lock or lease is gone.

@@ -1,6 +1,6 @@
 """Where the files of a partition live, behind one small protocol."""
 
-from storage_core.store.base import FileInfo, FileReader, LogStore
+from storage_core.store.base import FileInfo, FileReader, LogStore, one_look
 from storage_core.store.local import LocalStore
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.object_files import ObjectDirectory
@@ -17,6 +17,7 @@ __all__ = [
     "ObjectDirectory",
     "ObjectInfo",
     "ObjectStore",
+    "one_look",
     "open_object_store",
     "open_store",
 ]

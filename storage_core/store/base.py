@@ -6,6 +6,7 @@ called by anyone; the methods that change something are for ``commit.executor`` 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import ReadOnlyStoreError, StorageError
+from storage_core.local_files import Entry
 
 _PIECE_BYTES: Final = 8 << 20
 
@@ -80,6 +82,16 @@ class MappedReader(ABC):
         written to without changing the file."""
 
 
+class DescriptorReader(ABC):
+    """One open file of the operating system. Readers derive from it, as from MappedReader."""
+
+    @property
+    @abstractmethod
+    def descriptor(self) -> int:
+        """The file, for machine code that reads it. Who reads less than it wants leaves the reason
+        to ``read_into``."""
+
+
 class HoledReader(ABC):
     """One open file with a known hole at its end. Readers derive from it, as from MappedReader."""
 
@@ -91,6 +103,44 @@ class HoledReader(ABC):
 def data_end_of(reader: FileReader) -> int:
     """Return the start of a file's final hole, else its length."""
     return reader.data_end() if isinstance(reader, HoledReader) else reader.size_bytes
+
+
+class SliceReader(HoledReader):
+    """Ranged reads of a stretch of a file."""
+
+    def __init__(self, reader: FileReader, start: int, size_bytes: int) -> None:
+        self.name = reader.name
+        self.size_bytes = size_bytes
+        self._reader = reader
+        self._start = start
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Fill target from position on and return how many bytes there were."""
+        wanted = max(0, min(target.size, self.size_bytes - position))
+        return self._reader.read_into(self._start + position, target[:wanted])
+
+    def data_end(self) -> int:
+        """Return the start of the hole at the end, else the length."""
+        return min(max(data_end_of(self._reader) - self._start, 0), self.size_bytes)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._reader.close()
+
+
+def read_limited(reader: FileReader, path: str, limit_bytes: int) -> bytes:
+    """Return a small file whole.
+
+    Args:
+        path: Of the file, for messages.
+
+    Raises:
+        StorageError: It is longer than limit_bytes.
+    """
+    if reader.size_bytes > limit_bytes:
+        raise StorageError(path, f"is longer than the {limit_bytes} bytes it may have")
+    data = np.empty(reader.size_bytes, np.uint8)
+    return data[: reader.read_into(0, data)].tobytes()
 
 
 def read_range(reader: FileReader, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
@@ -196,15 +246,51 @@ class LogStore(Protocol):
         ...
 
 
-class UnsharedStore:
+class UnsharedStore(ABC):
     """A store with knowledge of other writers to its files. Stores derive from it."""
 
     is_ours: bool  # whether nobody does: then its readers are ``MappedReader``s
+
+    @abstractmethod
+    def one_look(self) -> AbstractContextManager[None]:
+        """List the directory once for all listings of the block."""
+
+    @abstractmethod
+    def scan(self) -> list[Entry]:
+        """Return all that lies in the directory, sorted by name."""
+
+
+def one_look(store: LogStore) -> AbstractContextManager[None]:
+    """List a directory once for all listings of the block, where each would ask for every file. A
+    store that has its listing at hand does nothing."""
+    return store.one_look() if isinstance(store, UnsharedStore) else nullcontext()
 
 
 def is_mapped(store: LogStore) -> bool:
     """Tell whether the system can read a store's files without copying."""
     return isinstance(store, UnsharedStore) and store.is_ours
+
+
+class HoldableStore(ABC):
+    """A store whose directory can be kept open. Stores derive from it."""
+
+    @abstractmethod
+    def held(self) -> AbstractContextManager[None]:
+        """Keep the directory open for the block's calls. Otherwise each call would open it."""
+
+    @abstractmethod
+    def folder(self) -> AbstractContextManager[int]:
+        """Return the open directory, for machine code that reads its files. Who cannot read one
+        leaves the reason to ``open_file``.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+
+
+def held(store: LogStore) -> AbstractContextManager[None]:
+    """Keep a store's directory open for a block with many calls, where that can be."""
+    return store.held() if isinstance(store, HoldableStore) else nullcontext()
 
 
 class IdentifyingStore(LogStore, Protocol):

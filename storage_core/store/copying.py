@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
+import numpy as np
+
 from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.store.base import FileReader
 from storage_core.store.generations import FileEntry
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.object_store import ObjectStore, validate_key
@@ -53,6 +56,26 @@ def copy_object(
                 f"{source.url}/{key}", f"version {etag}", f"version {current_etag}"
             )
     return tag
+
+
+def upload_file(
+    reader: FileReader, size_bytes: int, place: str, target: ObjectStore, key: str
+) -> str:
+    """Write what a reader gives to a new object, and return its tag.
+
+    Args:
+        place: Where it is read, for messages.
+    """
+    window = np.empty(min(size_bytes, WINDOW_BYTES), np.uint8)
+    with temporary_folder("pylog-copy-") as folder:
+        path = folder / "object"
+        with path.open("wb") as file:
+            for start in range(0, size_bytes, WINDOW_BYTES):
+                part = window[: size_bytes - start]
+                if reader.read_into(start, part) != part.size:
+                    raise StorageError(place, f"ends before its {size_bytes} bytes")
+                file.write(part.data)
+        return target.put_file(key, str(path))
 
 
 def _is_s3(store: ObjectStore) -> bool:

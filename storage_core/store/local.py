@@ -21,6 +21,7 @@ import signal
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -49,11 +50,14 @@ from storage_core.local_files import (
     is_foreign,
     open_folder,
     open_in,
+    open_with_facts,
     read_limited,
     scan_open,
 )
 from storage_core.store.base import (
+    DescriptorReader,
     FileInfo,
+    HoldableStore,
     HoledReader,
     MappedReader,
     OwnedFiles,
@@ -86,8 +90,11 @@ class storage_errors:  # noqa: N801  # reads like the context managers of contex
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-            raise StorageError(str(self._path / self._name), reason) from error
+            raise _storage_error(self._path / self._name, error) from error
+
+
+def _storage_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(str(path), error.strerror or str(error))
 
 
 def is_without_room(error: StorageError) -> bool:
@@ -159,11 +166,12 @@ _LARGE_BYTES: Final = 1 << 20
 _ITSELF: Final = "."
 
 
-class LocalFileReader(MappedReader, HoledReader):
+class LocalFileReader(MappedReader, DescriptorReader, HoledReader):
     """Ranged reads of one local file. If the file shrinks, a read fails; the process does not.
 
     Args:
         descriptor: The file, open; this object closes it.
+        facts: Its stat result.
         may_map: Whether ``map`` may have the file to itself.
 
     Attributes:
@@ -173,15 +181,26 @@ class LocalFileReader(MappedReader, HoledReader):
     is_shared = True
 
     def __init__(
-        self, directory: Path, name: str, descriptor: int, *, may_map: bool = False
+        self,
+        directory: Path,
+        name: str,
+        descriptor: int,
+        facts: os.stat_result,
+        *,
+        may_map: bool = False,
     ) -> None:
         self.name = name
         self._directory = directory
         self._descriptor = descriptor
-        self._facts = os.fstat(descriptor)
+        self._facts = facts
         self.size_bytes = self._facts.st_size
         self._may_map = may_map
         self._has_lease = False
+
+    @property
+    def descriptor(self) -> int:
+        """The open file."""
+        return self._descriptor
 
     @property
     def identity(self) -> str:
@@ -262,7 +281,7 @@ def _take_lease(descriptor: int) -> bool:
     return True
 
 
-class LocalStore(UnsharedStore, OwnedFiles):
+class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
     """The files of one local directory: a partition's or a root's own.
 
     Args:
@@ -287,6 +306,12 @@ class LocalStore(UnsharedStore, OwnedFiles):
         self.is_ours = is_ours
         self._fence = fence
         self._held: int | None = None
+        self._fence_of_held: Callable[[], None] | None = None
+        self._is_looking = False
+        # The entries that the last ``one_look`` found; None before it, and after a change.
+        self.seen: list[Entry] | None = None
+        # Names that it found to be of small files, whose deletion takes no time.
+        self._small: frozenset[str] = frozenset()
 
     @property
     def location(self) -> str:
@@ -294,40 +319,50 @@ class LocalStore(UnsharedStore, OwnedFiles):
         return str(self.directory)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self, *, fence: Callable[[int], None] | None = None) -> Iterator[None]:
         """Keep the directory open for the block's calls. Otherwise each call would open it.
 
         One that cannot be opened is no error of this call; each of those in the block says so.
+
+        Args:
+            fence: Asked in the block in place of the store's own; it is given the open directory.
         """
         with ExitStack() as opened:
             with suppress(OSError):
-                self._held = opened.enter_context(self._folder())
-            opened.callback(setattr, self, "_held", None)
+                self._held = opened.enter_context(self.folder())
+                self._fence_of_held = None if fence is None else partial(fence, self._held)
+            opened.callback(self._let_go)
             yield
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """List the directory once for all listings of the block; ``seen`` has it after that, too.
+        A change made by this store ends it."""
+        self.seen = None
+        self._is_looking = True
+        try:
+            yield
+        finally:
+            self._is_looking = False
 
     def list_files(self) -> list[FileInfo]:
         """Return the regular files visible to a broker, sorted by name. ``is_text`` tells which
         names a broker sees."""
         try:
-            with storage_errors(self.directory), self._folder() as folder:
-                entries = scan_open(folder)
+            entries = self.scan()
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
                 raise PartitionNotFoundError(self.location) from error
             raise
-        for entry in entries:
-            if entry.is_link and is_file_name(entry.name):
-                raise StorageError(str(self.directory / entry.name), "is a link, expected a file")
-        return [
-            FileInfo(
-                entry.name,
-                entry.facts.st_size,
-                entry.facts.st_mtime_ns // 1_000_000,
-                _identity(entry.facts),
-            )
-            for entry in entries
-            if entry.is_file and is_text(entry.name)
-        ]
+        files = []
+        for name, facts in entries:
+            if stat.S_ISREG(facts.st_mode):
+                if is_text(name):
+                    modified_ms = facts.st_mtime_ns // 1_000_000
+                    files.append(FileInfo(name, facts.st_size, modified_ms, _identity(facts)))
+            elif stat.S_ISLNK(facts.st_mode) and is_file_name(name):
+                raise StorageError(str(self.directory / name), "is a link, expected a file")
+        return files
 
     def has(self, name: str) -> bool:
         """Whether anything has that name; a link is something, wherever it leads."""
@@ -341,7 +376,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def _facts_of(self, name: str) -> os.stat_result | None:
         try:
-            with storage_errors(self.directory, name), self._folder() as folder:
+            with storage_errors(self.directory, name), self.folder() as folder:
                 return facts_in(folder, name)
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
@@ -350,7 +385,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def open_descriptor(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Open a regular file, no link, and return its descriptor."""
-        with storage_errors(self.directory, name), self._folder() as folder:
+        with storage_errors(self.directory, name), self.folder() as folder:
             return open_in(folder, name, flags)
 
     def list_unseen(self) -> list[str]:
@@ -359,8 +394,14 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def scan(self) -> list[Entry]:
         """Return all that lies in the folder, sorted by name."""
-        with storage_errors(self.directory), self._folder() as folder:
-            return scan_open(folder)
+        if self._is_looking and self.seen is not None:
+            return self.seen
+        with storage_errors(self.directory), self.folder() as folder:
+            entries = scan_open(folder)
+        if self._is_looking:
+            self.seen = entries
+            self._small = frozenset(e.name for e in entries if e.facts.st_size < _LARGE_BYTES)
+        return entries
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
@@ -369,8 +410,9 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def open_file(self, name: str) -> LocalFileReader:
         """Open a file for ranged reads."""
-        descriptor = self.open_descriptor(name)
-        return LocalFileReader(self.directory, name, descriptor, may_map=self.is_ours)
+        with storage_errors(self.directory, name), self.folder() as folder:
+            descriptor, facts = open_with_facts(folder, name)
+        return LocalFileReader(self.directory, name, descriptor, facts, may_map=self.is_ours)
 
     def open_identified(self, name: str, identity: str) -> LocalFileReader | None:
         """Open a file if the name is still that of this one."""
@@ -464,6 +506,16 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is gone already is no error."""
+        if self._held is not None and name in self._small:
+            # A commit deletes hundreds of them: each block around the call takes as long as it.
+            self._require_ours()
+            try:
+                os.unlink(name, dir_fd=self._held)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise _storage_error(self.directory / name, error) from error
+            return
         with (
             storage_errors(self.directory, name),
             suppress(FileNotFoundError),
@@ -507,7 +559,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
-        with storage_errors(self.directory), self._folder() as folder:
+        with storage_errors(self.directory), self.folder() as folder:
             sync(folder)
 
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:
@@ -561,7 +613,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
             if facts_in(above, self.directory.name) is None:
                 return
             os.rename(self.directory.name, name, src_dir_fd=above, dst_dir_fd=above)
-            self._held = None  # the next call is about another directory of this name
+            self._let_go()  # the next call is about another directory of this name
             sync(above)
             shutil.rmtree(name, dir_fd=above)
 
@@ -584,7 +636,7 @@ class LocalStore(UnsharedStore, OwnedFiles):
             name: Name of a file here, or of a future one; by default the directory itself, to a
                 folder.
         """
-        with storage_errors(self.directory, name), self._folder() as folder:
+        with storage_errors(self.directory, name), self.folder() as folder:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 facts = os.fstat(folder)
                 _give(descriptor, facts, stat.S_IMODE(facts.st_mode))
@@ -594,13 +646,19 @@ class LocalStore(UnsharedStore, OwnedFiles):
     def _folder_to_change(self) -> AbstractContextManager[int]:
         """Return the open directory, for whoever is about to change something."""
         self._require_ours()
-        return self._folder()
+        return self.folder()
+
+    def _let_go(self) -> None:
+        self._held = self._fence_of_held = None
 
     def _require_ours(self) -> None:
-        if self._fence is not None:
-            self._fence()
+        self.seen = None
+        fence = self._fence_of_held or self._fence
+        if fence is not None:
+            fence()
 
-    def _folder(self) -> AbstractContextManager[int]:
+    def folder(self) -> AbstractContextManager[int]:
+        """Return the open directory."""
         if self._held is not None:
             return nullcontext(self._held)
         return open_folder(self.directory, may_be_link=self._may_be_link)

@@ -157,10 +157,23 @@ class ObjectStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedUpload:
+    """An upload in parts that was begun and not ended."""
+
+    key: str  # relative to the store's URL
+    upload_id: str
+    began_ms: int  # epoch milliseconds, by the store's clock
+
+
 @runtime_checkable
 class KeepsParts(Protocol):
     """An object store with parts of unfinished uploads to drop. Such parts stay until they are
     dropped."""
+
+    def list_uploads(self) -> Iterator[UnfinishedUpload]:
+        """Yield the unfinished uploads, in order of keys. Listings come by pages."""
+        ...
 
     def abort_uploads(self, *, before_ms: int) -> int:
         """Drop uploads begun before a time, epoch milliseconds; return their number."""

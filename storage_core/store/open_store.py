@@ -8,6 +8,8 @@ location                       store
 ``managed+s3://bucket/m/t-0``  a partition of a managed root, as it is now
 ``managed+/path/m/t-0``        the same on a local disk
 ``...#generation=12``          after a managed one: that generation of it
+``archive+s3://bucket/t-0``    a partition of a tier (KIP-405), only read; ``archive(local=...)+``
+                               with the broker's log directories that it goes on in
 =============================  ====================================================================
 """
 
@@ -28,6 +30,7 @@ from storage_core.store.open_objects import (
     names_manifest,
     open_object_store,
 )
+from storage_core.store.tier_archive import TierStore, names_archive, parse_archive
 
 _GENERATION: Final = re.compile(r"[1-9][0-9]{0,18}")
 
@@ -66,10 +69,23 @@ def open_managed(location: str, *, attempt_id: str | None = None) -> ManagedStor
     )
 
 
+def open_tier(location: str) -> TierStore:
+    """Open a partition of a tier, without a request."""
+    root, name = split_location(location)
+    place = parse_archive(root)
+    return TierStore(
+        place,
+        parse_partition_directory(name),
+        [open_store(join_location(disk, name)) for disk in place.with_local],
+    )
+
+
 def open_store(location: str) -> LogStore:
     """Open the files of one partition directory, without a request."""
     if names_manifest(location):
         return open_managed(location)
+    if names_archive(location):
+        return open_tier(location)
     if is_url(location):
         root, name = split_location(location)
         return ObjectDirectory(open_object_store(root), name)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
+from aiobotocore.session import AioSession
 from aiohttp import ClientError
 from botocore.exceptions import BotoCoreError, HTTPClientError, IncompleteReadError
 from fsspec.asyn import sync
@@ -35,10 +36,12 @@ from storage_core.store.local import storage_errors
 from storage_core.store.object_store import (
     DEFAULT_LIMIT_BYTES,
     ObjectInfo,
+    UnfinishedUpload,
     settle_write,
     validate_key,
     validate_prefix,
 )
+from storage_core.store.requests import REQUESTS, Requests
 
 # Read S3 ranges across broken connections; upload large files in parts.
 #
@@ -463,16 +466,22 @@ class S3ObjectStore:
         Returns:
             How many uploads there were.
         """
-        stale = [
-            upload
-            for page in self._upload_pages()
-            for upload in page.get("Uploads", ())
-            if _milliseconds(upload["Initiated"]) < before_ms
-        ]
+        stale = [upload for upload in self.list_uploads() if upload.began_ms < before_ms]
         for upload in stale:
-            with self._errors(upload["Key"]):
-                self.call("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+            key = self._prefix + upload.key
+            with self._errors(key):
+                self.call("abort_multipart_upload", Key=key, UploadId=upload.upload_id)
         return len(stale)
+
+    def list_uploads(self) -> Iterator[UnfinishedUpload]:
+        """Yield the unfinished uploads."""
+        for page in self._upload_pages():
+            for upload in page.get("Uploads", ()):
+                yield UnfinishedUpload(
+                    key=upload["Key"][len(self._prefix) :],
+                    upload_id=upload["UploadId"],
+                    began_ms=_milliseconds(upload["Initiated"]),
+                )
 
     def _upload_pages(self) -> Iterator[Mapping[str, Any]]:
         arguments: dict[str, Any] = {"Prefix": self._prefix}
@@ -578,12 +587,23 @@ def open_filesystem(process: int, environment: tuple[tuple[str, str], ...]) -> S
     }
     if not {"AWS_MAX_ATTEMPTS", "AWS_RETRY_MODE"} & dict(environment).keys():
         config["retries"] = {"mode": "standard", "total_max_attempts": _MAX_ATTEMPTS}
+    session = AioSession()
+    session.register("after-call.s3", _count)
     filesystem = S3FileSystem(
-        config_kwargs=config, use_listings_cache=False, skip_instance_cache=True
+        config_kwargs=config, session=session, use_listings_cache=False, skip_instance_cache=True
     )
     # botocore repeats requests; repeating them here would multiply the attempts.
     filesystem.retries = 1
     return filesystem
+
+
+def _count(model: Any, parsed: Mapping[str, Any], **_: Any) -> None:
+    if model.name.startswith("List"):
+        REQUESTS.add(Requests(listings=1))
+    elif model.name == "GetObject":
+        REQUESTS.add(Requests(reads=1, read_bytes=parsed.get("ContentLength", 0)))
+    else:
+        REQUESTS.add(Requests(others=1))
 
 
 def _milliseconds(moment: datetime) -> int:
