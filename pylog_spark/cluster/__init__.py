@@ -1,1 +1,1 @@
-"""Several brokers: audit, elections, differences, copies, heal, metadata, transplant."""
+"""Several brokers: audit, elections, differences, copies, heal, metadata, transplant, attach."""

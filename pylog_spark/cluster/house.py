@@ -16,5 +16,8 @@ HOUSE: Final = House(
         "truncate": "pylog_spark.cluster.truncate:truncate",
         "heal": "pylog_spark.cluster.heal:heal",
     },
-    for_a_person={"transplant": "storage_core.cluster.transplant.plan:TransplantReason"},
+    for_a_person={
+        "transplant": "storage_core.cluster.transplant.plan:TransplantReason",
+        "attach": "storage_core.cluster.attachment:AttachReason",
+    },
 )

@@ -54,10 +54,13 @@ from storage_core.errors import (
     InconsistentDirectoriesError,
     PylogError,
 )
-from storage_core.filenames import META_PROPERTIES_FILE
+from storage_core.filenames import META_PROPERTIES_FILE, offset_of, sorted_logs
 from storage_core.log.leader_epoch_cache import NO_EPOCH
 from storage_core.maintenance.verification.log_directories import observe_each
 from storage_core.maintenance.verification.observed_root import ObservedRoot
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.remote_logs import RemoteLogs
+from storage_core.store.local import LocalStore
 
 # Of ``meta.properties``, without which a broker of Kafka 4 does not start.
 _KRAFT_VERSION: Final = 1
@@ -108,11 +111,12 @@ def rebuild_metadata(
     observed, unread = observe_each([(root.location, root.role) for root in log_roots])
     for location, reason in unread.items():
         raise ConfigError("ROOT", location, f"cannot be read: {reason}")
-    cluster_id = _check_roots(observed, now_ms=options.now_ms)
+    cluster_id = check_brokers(observed, now_ms=options.now_ms)
     planned = plan_targets(targets, cluster_id=cluster_id, voters=voters)
     places = find_places(observed, ())
     metadata = None if older is None else _read_older(older, cluster_id)
     catalog = _catalog(places, metadata, options)
+    _check_tiers(observed, catalog)
     job = new_job(Action.VERIFY.value, log_roots, replace(options, dry_run=True))
     with Run(place, job) as run:
         partitions = _read(run, observed, places, catalog)
@@ -144,8 +148,12 @@ def rebuild_metadata(
     return Rebuild(cluster_id=cluster_id, rebuilt=rebuilt, targets=planned, formatted=formatted)
 
 
-def _check_roots(observed: Sequence[ObservedRoot], *, now_ms: int) -> str:
-    """Return the cluster id of roots without a copy of the metadata."""
+def check_brokers(observed: Sequence[ObservedRoot], *, now_ms: int, option: str = "ROOT") -> str:
+    """Return the cluster id of stopped brokers' log directories without a copy of the metadata.
+
+    Args:
+        option: What names them on the command line.
+    """
     owners = {root.location: root.meta_properties for root in observed}
     for location, owner in owners.items():
         if owner is None or owner.cluster_id is None or owner.node_id is None:
@@ -153,21 +161,21 @@ def _check_roots(observed: Sequence[ObservedRoot], *, now_ms: int) -> str:
                 f"expected cluster.id and node.id in {META_PROPERTIES_FILE}: `pylog doctor` says "
                 "how to write it again"
             )
-            raise ConfigError("ROOT", location, reason)
+            raise ConfigError(option, location, reason)
         if owner.node_id < 0:  # which says in a partition's record that there is no leader
-            raise ConfigError("ROOT", location, f"no node has the id {owner.node_id}")
+            raise ConfigError(option, location, f"no node has the id {owner.node_id}")
         if owner.version != _KRAFT_VERSION:
             text = f"version=1, cluster.id={owner.cluster_id} and node.id={owner.node_id}"
             reason = f"is of a broker with ZooKeeper; expected {text} in {META_PROPERTIES_FILE}"
-            raise ConfigError("ROOT", location, reason)
+            raise ConfigError(option, location, reason)
     named = {location: owner for location, owner in owners.items() if owner is not None}
     try:
         validate_one_cluster(named)
         validate_directory_ids(named)
     except (InconsistentClusterIdError, InconsistentDirectoriesError) as error:
-        raise ConfigError("ROOT", None, str(error)) from error
+        raise ConfigError(option, None, str(error)) from error
     for location in owners:
-        if has_at_most_format(_require_stopped(location)):
+        if has_at_most_format(_require_stopped(location, option)):
             continue
         copy = read_copy(location, named[location], now_ms=now_ms)
         if copy.error:
@@ -186,16 +194,16 @@ def _check_roots(observed: Sequence[ObservedRoot], *, now_ms: int) -> str:
                 "is a link, and no link is followed: mount the folder in its place (mount --bind), "
                 "or move it there"
             )
-            raise ConfigError("ROOT", entry.path, reason)
+            raise ConfigError(option, entry.path, reason)
     (cluster_id,) = {str(owner.cluster_id) for owner in named.values()}
     return cluster_id
 
 
-def _require_stopped(location: str) -> Path:
+def _require_stopped(location: str, option: str = "ROOT") -> Path:
     """Return the path of a root whose broker does not run."""
     path = local_path(location)
     if path is None:
-        raise ConfigError("ROOT", location, "expected a directory of this machine")
+        raise ConfigError(option, location, "expected a directory of this machine")
     require_stopped(path, "its broker runs; stop it first")
     return path
 
@@ -254,6 +262,30 @@ def _catalog(
     )
 
 
+def _check_tiers(observed: Sequence[ObservedRoot], catalog: TopicCatalog) -> None:
+    """Refuse configs by which a broker would begin a log behind what lies in its tier."""
+    remote = RemoteLogs(BrokerRoot(Path(root.location)) for root in observed)
+    for checkpoints, entry in (
+        (root.checkpoints, each) for root in observed for each in root.entries
+    ):
+        partition = entry.topic_partition
+        if entry.kind is not DirectoryKind.PARTITION or partition is None:
+            continue
+        own = checkpoints.of(partition)
+        if own.log_start_offset is None or _config(partition.topic, catalog).remote_storage_enable:
+            continue
+        store = LocalStore(Path(entry.path))
+        bases = [offset_of(name) for name in sorted_logs(file.name for file in store.list_files())]
+        base = next((each for each in bases if each is not None), 0)
+        # Of another topic the entry may be old.
+        if own.start_in_tier(base) is not None and remote.uploads(store, partition).ranges:
+            reason = (
+                f"expected remote.storage.enable=true: {entry.path} begins in its tier, at offset "
+                f"{own.log_start_offset}, and a broker would begin it at offset {base}"
+            )
+            raise ConfigError("--config", partition.topic, reason)
+
+
 def _read(
     run: Run,
     observed: Sequence[ObservedRoot],
@@ -294,11 +326,7 @@ def _registered(places: PartitionPlaces, catalog: TopicCatalog) -> PartitionPlac
         if len(own) > 1:
             reason = f"broker {broker} has {places.name} in {own[0]} as well"
             raise ConfigError("ROOT", own[1], f"{reason}: no start takes both; move one away")
-    entry = catalog.find(places.topic)
-    own_settings = INTERNAL_TOPICS.get(places.topic, {}) if entry is None else {}
-    config = LogConfig.from_topic_overrides(
-        own_settings if entry is None else entry.config_overrides, broker=catalog.broker
-    )
+    config = _config(places.topic, catalog)
     state = PartitionRegistration(
         topic=places.topic,
         partition=places.partition,
@@ -310,6 +338,15 @@ def _registered(places: PartitionPlaces, catalog: TopicCatalog) -> PartitionPlac
         segment_index_bytes=config.segment_index_bytes,
     )
     return replace(places, state=state)
+
+
+def _config(topic: str, catalog: TopicCatalog) -> LogConfig:
+    """Return a topic's config; that of Kafka for an internal one without."""
+    entry = catalog.find(topic)
+    own_settings = INTERNAL_TOPICS.get(topic, {}) if entry is None else {}
+    return LogConfig.from_topic_overrides(
+        own_settings if entry is None else entry.config_overrides, broker=catalog.broker
+    )
 
 
 def _rebuilt(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pylog_spark.refusals import Refusal
+from storage_core.cluster.attachment import AttachReason
 from storage_core.cluster.healing import DamageState
 from storage_core.cluster.metadata_rebuild import UnknownPart
 from storage_core.cluster.stray_adoption import StrayReason
@@ -129,6 +130,29 @@ GUARDS: Final[Mapping[str, Refusal]] = {
     TransplantReason.TARGET_FULL: Refusal(
         means="a disk of the target has no room for the log",
         way="make room (`pylog free`), or choose fewer topics; other partitions were moved",
+    ),
+    AttachReason.TIER_SEGMENT_INCOMPLETE: Refusal(
+        means="the newest segment in the tier was not uploaded completely",
+        way="`--newest` ends the log before that segment; its records were on the disks as well",
+    ),
+    AttachReason.TIER_HISTORIES_DIFFER: Refusal(
+        means="an unclean election has left a second history in the tier",
+        way="`--newest` takes the history with the newest leader epoch; `pylog inspect --segments` "
+        "shows all segments",
+    ),
+    AttachReason.TIER_SEGMENT_MISSING: Refusal(
+        means="the tier has no complete segment for some offsets between others",
+        way="restore the objects (`pylog inspect --segments` shows what is left), or use "
+        "`--allow-data-loss`: consumers pass over those offsets",
+    ),
+    AttachReason.TARGET_HAS_TOPIC: Refusal(
+        means="a log directory of the new cluster has a partition of the topic, or of "
+        "`__remote_log_metadata`",
+        way="use newly formatted directories, or leave out the topic with `--exclude`",
+    ),
+    AttachReason.TOPIC_ID_TAKEN: Refusal(
+        means="a topic of the new cluster has the id of a topic in the tier",
+        way="use newly formatted directories, or leave out the topic with `--exclude`",
     ),
 }
 # What can be healed, and what rebuilt metadata lacks.

@@ -30,13 +30,13 @@ from storage_core.filenames import MAX_OFFSET, log_file
 from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.json_values import OMITTED, SystemText
 from storage_core.kernels import batch_scan
-from storage_core.log.directory_view import DirectoryView, SliceReader
+from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leader_epoch_cache import NO_EPOCH, are_batches_believed, are_epochs_outside
 from storage_core.log.settled_store import FilePiece, PiecedSegment, find_crc
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.checked_headers import BatchFinder, scan_checked_headers
 from storage_core.records.reader import find_zeros
-from storage_core.store.base import FileReader, data_end_of
+from storage_core.store.base import FileReader, SliceReader, data_end_of
 
 # What becomes of damage in a log, by name alone.
 

@@ -37,6 +37,7 @@ from storage_core.commit.scratch import METADATA_LOG, remove_unfinished, unfinis
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError, located
 from storage_core.filenames import (
+    BOOTSTRAP_SNAPSHOT_FILE,
     LOCK_FILE,
     LOG_SUFFIX,
     META_PROPERTIES_FILE,
@@ -96,7 +97,8 @@ def has_only_metadata(directory: Path) -> bool:
     """Return whether a log directory has nothing but identity and metadata."""
     with storage_errors(directory):
         names = set(entry_names(directory, may_be_link=True))
-    return names <= {META_PROPERTIES_FILE, CLUSTER_METADATA_DIRECTORY, LOCK_FILE}
+    own = {META_PROPERTIES_FILE, BOOTSTRAP_SNAPSHOT_FILE, CLUSTER_METADATA_DIRECTORY, LOCK_FILE}
+    return names <= own
 
 
 def log_is_there(directory: Path) -> GuardRefusedError:
@@ -111,13 +113,18 @@ def write_metadata_log(
     operations: Sequence[RestoreFile | WriteFile],
 ) -> None:
     """Write a metadata log, in place of a formatted one. The files get the owner of the
-    directory."""
+    directory.
+
+    Args:
+        operations: Of its files; with none of them, a formatted log is only taken away.
+    """
     home = LocalStore(directory, may_be_link=True)
     unfinished = directory / unfinished_name(METADATA_LOG)
-    make_folder_like(home, unfinished)
-    store = LocalStore(unfinished)
-    last = SyncDirectory(reason="the log is whole")
-    commit(CommitPlan(location=store.location, operations=(*operations, last)), store)
+    if operations:
+        make_folder_like(home, unfinished)
+        store = LocalStore(unfinished)
+        last = SyncDirectory(reason="the log is whole")
+        commit(CommitPlan(location=store.location, operations=(*operations, last)), store)
     for operation in operations:
         if isinstance(operation, RestoreFile):
             _own(home, unfinished / operation.name)
@@ -130,7 +137,10 @@ def write_metadata_log(
                 src_dir_fd=above,
                 dst_dir_fd=above,
             )
-        os.rename(unfinished.name, CLUSTER_METADATA_DIRECTORY, src_dir_fd=above, dst_dir_fd=above)
+        if operations:
+            os.rename(
+                unfinished.name, CLUSTER_METADATA_DIRECTORY, src_dir_fd=above, dst_dir_fd=above
+            )
         os.fsync(above)
     remove_unfinished(directory)
 

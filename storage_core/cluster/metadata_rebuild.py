@@ -8,6 +8,11 @@ say is not made up: it is listed. Two things are written that no file has:
   and ELR, as its log may have lost records since. Here the log was read after it lost them.
 - Leader epochs and producer ids go on above all that are in the logs; of epochs that are not
   believed, above those alone that followers have to take from a leader.
+
+A controller of 4.4 begins with the records of the snapshot in its ``__cluster_metadata-0``. If that
+has none, or before 4.4, it begins with those of ``bootstrap.checkpoint`` in its log directory. It
+reads voters from the former alone. So both are written. One of 4.1 does not start if the former has
+records.
 """
 
 import enum
@@ -25,10 +30,17 @@ from storage_core.catalog.bootstrap_snapshot import (
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     ClusterMetadata,
+    MetadataFile,
     Voter,
     read_quorum,
 )
-from storage_core.catalog.metadata_image import PartitionRecord, RegisterBrokerRecord, TopicMetadata
+from storage_core.catalog.metadata_image import (
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicMetadata,
+    TopicRecord,
+    decode_metadata_record,
+)
 from storage_core.catalog.release_features import Release
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS, TopicCatalog, TopicConfigSource
 from storage_core.checkpoint.broker_files import MetaProperties
@@ -48,11 +60,16 @@ from storage_core.cluster.replica import HindranceKind
 from storage_core.commit import WriteFile
 from storage_core.commit.scratch import remove_unfinished
 from storage_core.errors import ConfigError, PylogError
-from storage_core.filenames import PARTITION_METADATA_FILE, TRANSACTION_STATE_TOPIC
+from storage_core.filenames import (
+    BOOTSTRAP_SNAPSHOT_FILE,
+    PARTITION_METADATA_FILE,
+    TRANSACTION_STATE_TOPIC,
+)
 from storage_core.local_files import is_there
 from storage_core.maintenance.verification.observed_root import ObservedRoot, broker_epoch_of
 from storage_core.messages.fields import MAX_STRING_BYTES
 from storage_core.messages.metadata_records import METADATA_RECORDS
+from storage_core.store.local import LocalStore
 from storage_core.wording import count_text
 
 # What of its metadata a rebuilt cluster lacks, by name alone.
@@ -573,7 +590,24 @@ def plan_targets(
 
 
 def _count_replaced(directory: Path, voters: Sequence[Voter]) -> int:
-    """Return how many topics a directory's bootstrap snapshot has, 0 without one."""
+    """Return how many topics a directory's bootstrap snapshots have, 0 without one."""
+    of_log = _count_in_log(directory, voters)
+    file = directory / BOOTSTRAP_SNAPSHOT_FILE
+    if not is_there(file, may_be_link=True):
+        return of_log
+    try:
+        records = (
+            decode_metadata_record(value, file=str(file), offset=offset)
+            for batch in MetadataFile(file, may_be_torn=False).batches()
+            for offset, value in batch.values
+        )
+        return max(of_log, sum(isinstance(record, TopicRecord) for record in records))
+    except PylogError as error:
+        reason = f"its snapshot cannot be read: {error}; move {BOOTSTRAP_SNAPSHOT_FILE} away"
+        raise ConfigError("--into", directory, reason) from error
+
+
+def _count_in_log(directory: Path, voters: Sequence[Voter]) -> int:
     log = directory / CLUSTER_METADATA_DIRECTORY
     if not is_there(log, may_be_link=True):
         return 0
@@ -592,6 +626,12 @@ def _count_replaced(directory: Path, voters: Sequence[Voter]) -> int:
     return len(metadata.topics)
 
 
+def bootstrap_names(release: Release, voters: Sequence[Voter]) -> list[str]:
+    """Return the entries with which a controller's log directory begins, besides its identity."""
+    has_log = release.has_bootstrap_in_log or voters
+    return [BOOTSTRAP_SNAPSHOT_FILE, *([CLUSTER_METADATA_DIRECTORY] if has_log else [])]
+
+
 def write_bootstrap(
     targets: Sequence[BootstrapTarget],
     metadata: BootstrapMetadata,
@@ -604,10 +644,16 @@ def write_bootstrap(
     Args:
         voters: Voters that the log is to have; empty for fixed ones.
     """
-    content = b"".join(
-        encode_snapshot([*metadata.values()], voters=voters, timestamp_ms=timestamp_ms)
-    )
-    snapshot = WriteFile(name=BOOTSTRAP_SNAPSHOT, content=content, reason="no copy is left")
+
+    def snapshot(values: Sequence[bytes], voters: Sequence[Voter]) -> bytes:
+        return b"".join(encode_snapshot(values, voters=voters, timestamp_ms=timestamp_ms))
+
+    values = [*metadata.values()]
+    file = snapshot(values, ())
+    in_log = []
+    if CLUSTER_METADATA_DIRECTORY in bootstrap_names(metadata.release, voters):
+        content = snapshot(values if metadata.release.has_bootstrap_in_log else [], voters)
+        in_log = [WriteFile(name=BOOTSTRAP_SNAPSHOT, content=content, reason="no copy is left")]
     with ExitStack() as stack:
         locks = [stack.enter_context(LogDirectoryLock(each.directory)) for each in targets]
         for target in targets:
@@ -617,5 +663,7 @@ def write_bootstrap(
             if not has_at_most_format(target.directory):
                 raise log_is_there(target.directory)
         for target, lock, properties in zip(targets, locks, missing, strict=True):
-            write_metadata_log(target.directory, lock, [snapshot])
+            home = LocalStore(target.directory, may_be_link=True)
+            home.write_file(BOOTSTRAP_SNAPSHOT_FILE, file)
+            write_metadata_log(target.directory, lock, in_log)
             write_identity(target.directory, properties)

@@ -16,7 +16,7 @@ from storage_core.log.loaded_log import Cut, LogBounds
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
 from storage_core.store import open_store
-from storage_core.store.base import LogStore
+from storage_core.store.base import LogStore, held
 
 # Find the offset of a follower's truncation under another leader.
 #
@@ -271,13 +271,14 @@ def open_replica(place: ReplicaPlace, now_ms: int, most_index_bytes: int) -> Rep
     checkpoints = place.checkpoints if is_own else PartitionCheckpoints()
     try:
         store = open_store(place.directory)
-        log = open_log(
-            store,
-            checkpoints=checkpoints,
-            is_clean=place.is_clean,
-            now_ms=now_ms,
-            most_index_bytes=most_index_bytes,
-        )
+        with held(store):
+            log = open_log(
+                store,
+                checkpoints=checkpoints,
+                is_clean=place.is_clean,
+                now_ms=now_ms,
+                most_index_bytes=most_index_bytes,
+            )
     except PylogError as error:
         return Replica(place=place, error=str(error))
     return Replica(place=place, log=log)

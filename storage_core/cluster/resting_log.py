@@ -36,6 +36,7 @@ from storage_core.maintenance.verification.findings import Code, DirectoryContex
 from storage_core.maintenance.verification.partition import check_checkpoints
 from storage_core.records.reader import scan_headers
 from storage_core.store import open_store
+from storage_core.store.base import held
 
 _MAX_OFFSET: Final = 2**63 - 1
 NO_LEADER: Final = -1
@@ -75,7 +76,9 @@ def observe_log(place: ReplicaPlace) -> RestingLog:
     error = place.problem
     if not error and not place.is_missing:
         try:
-            return _observe(place, DirectoryView(settle(open_store(place.directory))))
+            store = open_store(place.directory)
+            with held(store):
+                return _observe(place, DirectoryView(settle(store)))
         except PylogError as failure:
             error = str(failure)
     return RestingLog(place=place, log_start_offset=0, log_end_offset=0, error=error)

@@ -17,7 +17,7 @@ from pylog_spark.cli.command import (
 )
 from pylog_spark.options import declared
 from pylog_spark.options.declared import consent
-from pylog_spark.options.option import FILE, FILES, SWITCH, TOPIC_NAMES, Option
+from pylog_spark.options.option import FILE, FILES, SWITCH, TEXT, TOPIC_NAMES, Option, count
 
 # Options of ``pylog transplant``: the target, and what it is to know.
 
@@ -56,6 +56,48 @@ OFFSETS_OUT: Final = Option[Path | None](
     default=None,
     metavar="FILE",
     help="Write the groups' commits to this file: CSV for kafka-consumer-groups.sh --from-file.",
+)
+
+
+# Options of ``pylog attach``: the tier, the new brokers, and what they are to know.
+
+ARCHIVE: Final = Option[str](
+    name="archive",
+    kind=TEXT,
+    metavar="ARCHIVE",
+    help="The tier: a folder, or the URL of a bucket with a prefix.",
+    is_required=True,
+)
+NEW_ROOTS: Final = replace(
+    TARGETS,
+    name="into",
+    flag="--into",
+    metavar="ROOT",
+    help="Formatted log directory of a new broker; may be repeated: partitions take turns.",
+)
+NEWEST: Final = Option[bool](
+    name="newest",
+    flag="--newest",
+    kind=SWITCH,
+    default=False,
+    help="Take the newest complete history, also if the newest segment is incomplete or the tier "
+    "has other histories.",
+)
+METADATA_PARTITIONS: Final = Option[int](
+    name="metadata_partitions",
+    flag="--metadata-partitions",
+    kind=count(1),
+    default=50,
+    metavar="N",
+    help="Partitions of __remote_log_metadata, as the brokers' settings say.",
+)
+TOPICS_OUT: Final = Option[Path | None](
+    name="topics_out",
+    flag="--topics-out",
+    kind=FILE,
+    default=None,
+    metavar="FILE",
+    help="Write the topics' configs to this file: tiered, and nothing is deleted.",
 )
 
 
@@ -263,6 +305,50 @@ _TRANSPLANT: Final = Command(
     example="Example: `pylog transplant /mnt/old --to /data/b1 --to /data/b2 --topics 'orders*' "
     "--offsets-out offsets.csv --dry-run`",
 )
+_ATTACH: Final = Command(
+    name="attach",
+    panel=MAINTAIN,
+    work="pylog_spark.cluster.cli.attach:ATTACH",
+    options=(
+        ARCHIVE,
+        NEW_ROOTS,
+        declared.TOPICS,
+        declared.EXCLUDE,
+        declared.TOPIC_ID,
+        declared.DECRYPTION_KEY,
+        NEWEST,
+        replace(
+            declared.ALLOW_DATA_LOSS,
+            help="Also take partitions in which segments between others are missing.",
+        ),
+        METADATA_PARTITIONS,
+        TOPICS_OUT,
+        declared.DRY_RUN,
+        replace(declared.TRASH, help="Record the changes in this folder, for `pylog undo`."),
+        declared.NOW_MS,
+        declared.LEDGER,
+        *METRICS,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
+        declared.QUIET,
+    ),
+    help="""
+    Give the tier of a lost cluster to a new, stopped one: brokers read it and go on behind it.
+
+    Four steps: format the log directories of the new brokers; attach; run the printed `pylog
+    metadata rebuild`; start the controllers, then the brokers. Topics keep their ids. Each
+    partition gets one replica: an empty log at the end of its tier. `__remote_log_metadata` gets
+    the records of all segments.
+
+    The command checks everything before it writes. If a partition cannot be attached, it names
+    the reason, writes nothing, and the exit status is 3. It only reads the tier. With --trash,
+    `pylog undo` takes everything back, until a broker starts.
+    """,
+    example="Example: `pylog attach s3://bucket/tier --into /data/b1 --topics-out topics.json "
+    "--dry-run`",
+)
 _SHOW_METADATA: Final = Command(
     name="show",
     work="pylog_spark.cluster.cli.metadata:SHOW",
@@ -355,11 +441,11 @@ _REBUILD_METADATA: Final = Command(
     help="""
     Build new cluster metadata from the brokers' logs, if no copy of `__cluster_metadata` is left.
 
-    New controllers of Kafka 4.4 begin with the topics, ids, replicas and directories that are on
-    the disks. Leader epochs and producer ids are higher than any on the disks. The ISR has the
-    replicas that lose no record. Configs come from `topics:` of --config, --topic-dump or
-    --older-copy. The command lists facts that no file has, such as ACLs. It refuses to work if a
-    directory has a copy of the metadata, because the copy is better.
+    New controllers begin with the topics, ids, replicas and directories that are on the disks.
+    Leader epochs and producer ids are higher than any on the disks. The ISR has the replicas that
+    lose no record. Configs come from `topics:` of --config, --topic-dump or --older-copy. The
+    command lists facts that no file has, such as ACLs. It refuses to work if a directory has a copy
+    of the metadata, because the copy is better.
     """,
     example="Example: `pylog metadata rebuild /mnt/b1 /mnt/b2 /mnt/b3 --into 4=/var/lib/kafka "
     "--release-version 4.4 --topic-dump configs.txt --dry-run`",
@@ -374,5 +460,5 @@ _METADATA: Final = CommandGroup(
 COMMANDS: Final[Mapping[str, tuple[Command | CommandGroup, ...]]] = {
     "doctor": (_AUDIT, _DIFFERENCES, _COPIES, _TIMELINE, _METADATA),
     "recover": (_HEAL,),
-    "salvage": (_TRANSPLANT,),
+    "salvage": (_TRANSPLANT, _ATTACH),
 }

@@ -370,17 +370,22 @@ def _view_promotions(call: Call, answer: _Promoted) -> View:
     )
 
 
-def way_back(directories: Iterable[Path], formatted: Collection[Path]) -> Iterator[Block]:
+def way_back(
+    directories: Iterable[Path],
+    formatted: Collection[Path],
+    names: Sequence[str] = (CLUSTER_METADATA_DIRECTORY,),
+) -> Iterator[Block]:
     """Yield the command that takes new metadata logs away again.
 
     Args:
         formatted: Log directories that had their ``meta.properties`` before.
+        names: What else each directory got.
     """
     places = []
     for directory in directories:
         # First the identity: a node with it and without a log may begin an empty cluster.
         places += [] if directory in formatted else [str(directory / META_PROPERTIES_FILE)]
-        places.append(str(directory / CLUSTER_METADATA_DIRECTORY))
+        places += [str(directory / name) for name in names]
     if places:
         yield "the way back, before one of these nodes has started:"
         yield Verbatim(shlex.join(["rm", "-r", *places]))

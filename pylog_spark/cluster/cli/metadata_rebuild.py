@@ -24,7 +24,9 @@ from pylog_spark.schemas import Status
 from pylog_spark.view import NOTHING, Block, OutputLine, Row, Sentence, Table, TableKind, View
 from storage_core.catalog.cluster_metadata import Voter
 from storage_core.checkpoint.checkpoints import is_reserved_directory_id, parse_uuid
+from storage_core.cluster.metadata_rebuild import bootstrap_names
 from storage_core.errors import ConfigError
+from storage_core.filenames import BOOTSTRAP_SNAPSHOT_FILE
 from storage_core.wording import count_text
 
 _FACT_KEYS: Final = ("part", "subject", "detail")
@@ -100,6 +102,7 @@ def _rebuild(call: Call, place: Any) -> Rebuild:
 def _view(call: Call, answer: Rebuild) -> View:
     status = Status.PLANNED if call.options.dry_run else Status.DONE
     metadata = answer.rebuilt.metadata
+    names = bootstrap_names(metadata.release, call.subject)
     targets = [
         {
             "node_id": target.properties.node_id,
@@ -108,6 +111,7 @@ def _view(call: Call, answer: Rebuild) -> View:
             "status": status.value,
             "is_formatted": target.is_formatted,
             "replaced_topics": target.replaced_topics,
+            "bootstrap_entries": names,
             "cluster_id": answer.cluster_id,
             "release_version": metadata.release.version,
             "feature_levels": metadata.release.feature_levels,
@@ -131,7 +135,7 @@ def _view(call: Call, answer: Rebuild) -> View:
     return View(
         lines=lines(),
         csv=("unknown_fact", _FACT_KEYS),
-        blocks=_blocks(call, answer, targets, facts),
+        blocks=_blocks(call, answer, names, targets, facts),
         status=ExitCode.DONE,
     )
 
@@ -153,7 +157,11 @@ def _partitions(answer: Rebuild) -> Iterator[Row]:
 
 
 def _blocks(
-    call: Call, answer: Rebuild, targets: Sequence[Row], facts: Sequence[Row]
+    call: Call,
+    answer: Rebuild,
+    names: Sequence[str],
+    targets: Sequence[Row],
+    facts: Sequence[Row],
 ) -> Iterator[Block]:
     metadata = answer.rebuilt.metadata
     yield Table(kind=_TARGET_TABLE, rows=targets)
@@ -180,13 +188,19 @@ def _blocks(
         "may lead, and then brokers set all logs aside"
     )
     yield (
-        "start the controllers first, which have to be of Kafka 4.4, then the brokers; no node "
-        "with an older copy may start"
+        f"start the controllers first, which have to be of Kafka {metadata.release.name} or later, "
+        "then the brokers; no node with an older copy may start"
     )
-    controllers = shlex.join(str(target.directory) for target in answer.targets)
+    directories = [target.directory for target in answer.targets]
     if not call.options.dry_run:
-        yield from way_back([each.directory for each in answer.targets], answer.formatted)
-        yield f"what the quorum begins with: `pylog metadata show {controllers}`"
+        yield from way_back(directories, answer.formatted, names)
+        # All have the same file.
+        look = (
+            ["metadata", "show", *map(str, directories)]
+            if metadata.release.has_bootstrap_in_log
+            else ["dump", str(directories[0] / BOOTSTRAP_SNAPSHOT_FILE)]
+        )
+        yield f"what the quorum begins with: `{shlex.join(['pylog', *look])}`"
 
 
 REBUILD: Final = Work(

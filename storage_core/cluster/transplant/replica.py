@@ -35,6 +35,7 @@ from storage_core.checkpoint.checkpoints import (
 from storage_core.cluster.transplant.source import SourceLog
 from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory, WriteFile, commit
 from storage_core.commit.scratch import TRANSPLANTED, remove_unfinished, unfinished_name
+from storage_core.commit.trash import TRANSPLANT
 from storage_core.commit.undo import keep_replaced
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
@@ -75,7 +76,6 @@ from storage_core.store.local import LocalStore, make_folder_like, storage_error
 from storage_core.store.syncing import WriteBehind, sync
 
 _FORMER: Final = "former"
-_ACTION: Final = "transplant"
 _EPOCH_BYTES: Final = np.arange(LEADER_EPOCH_AT, LEADER_EPOCH_AT + 4)
 
 
@@ -153,6 +153,8 @@ class BuiltReplicas(LogBounds):
 
     partition: TopicPartition
     homes: tuple[Path, ...]  # the log directories that get them; at least one
+    # Whether its log start lies below the first segment, in a tier.
+    begins_in_tier: bool = False
 
 
 def is_written(directory: Path, log: NewLog) -> bool:
@@ -233,6 +235,7 @@ def put_in_place(
     held: Mapping[Path, HeldRoot],
     *,
     trash: Path | None = None,
+    action: str = TRANSPLANT,
 ) -> dict[TopicPartition, PylogError]:
     """Give replicas their names, with their checkpoints; all durable.
 
@@ -242,6 +245,7 @@ def put_in_place(
     Args:
         held: The log directories under their locks.
         trash: The run's folder in the trash, for an undo; None for none.
+        action: Of the run, for the same: ``transplant`` or ``attach``.
 
     Returns:
         Errors of partitions: somebody has written there meanwhile, so that no replica was changed;
@@ -251,7 +255,7 @@ def put_in_place(
     changes: dict[Path, dict[str, dict[TopicPartition, int | None]]] = {}
     for each in built:
         try:
-            offsets = _prepare(each, scratches, trash)
+            offsets = _prepare(each, scratches, trash, action)
         except PylogError as error:
             errors[each.partition] = error
             continue
@@ -376,14 +380,14 @@ def _require_empty(directory: Path) -> None:
 
 
 def _prepare(
-    built: BuiltReplicas, scratches: Mapping[Path, Path], trash: Path | None
+    built: BuiltReplicas, scratches: Mapping[Path, Path], trash: Path | None, action: str
 ) -> dict[str, int | None]:
     """Keep the empty logs; return the replicas' offsets by file."""
     for home in built.homes:
         _require_empty(home / str(built.partition))
     offsets = _checkpoints(built, scratches[built.homes[0]])
     for home in built.homes:
-        _keep_former(home / str(built.partition), scratches[home], trash)
+        _keep_former(home / str(built.partition), scratches[home], trash, action)
     return offsets
 
 
@@ -395,15 +399,17 @@ def _checkpoints(built: BuiltReplicas, scratch: Path) -> dict[str, int | None]:
     return {
         RECOVERY_POINT_FILE: built.log_end_offset,
         REPLICATION_FILE: built.log_end_offset,
-        LOG_START_FILE: log_start_entry(built.log_start_offset, first),
+        LOG_START_FILE: built.log_start_offset
+        if built.begins_in_tier
+        else log_start_entry(built.log_start_offset, first),
         CLEANER_FILE: None,
     }
 
 
-def _keep_former(directory: Path, scratch: Path, trash: Path | None) -> None:
+def _keep_former(directory: Path, scratch: Path, trash: Path | None, action: str) -> None:
     if trash is not None:
         replica = LocalStore(scratch / directory.name)
-        plan = keep_replaced(directory, replica, trash, action=_ACTION)
+        plan = keep_replaced(directory, replica, trash, action=action)
         commit(plan, LocalStore(directory))
 
 
