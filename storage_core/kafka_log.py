@@ -11,13 +11,15 @@ Spark, no broker and no Kafka client. Reading writes nothing and takes no lock. 
     kafka_log.write("/data/restored", logs.read("orders"))
 """
 
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from importlib import import_module
 from operator import index
 from pathlib import Path
-from typing import Any, Final, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -33,7 +35,7 @@ from storage_core.reading.inspection import (
     inspect_root,
     inspect_segments,
 )
-from storage_core.reading.planning import find_places, plan_ranges
+from storage_core.reading.planning import find_bounds, find_places, plan_ranges
 from storage_core.reading.ranges import COLUMN_TYPES, ReadRange, read_range, schema_of
 from storage_core.reading.request import (
     DEFAULT_RANGE_BYTES,
@@ -43,7 +45,28 @@ from storage_core.reading.request import (
     ReadRequest,
     TopicChoice,
 )
+from storage_core.roots.open_root import tiers_with
 from storage_core.store.local import plain_path
+from storage_core.values.registry import (
+    SCHEMAS_TOPIC,
+    SchemaRegistry,
+    read_registry,
+    read_schema_file,
+    read_schema_folder,
+)
+from storage_core.values.registry_columns import (
+    DEFAULT_NAMES,
+    ON_ERROR,
+    REGISTRY,
+    Misfits,
+    OnError,
+    OptionNames,
+    RegistryColumns,
+    choose_columns,
+)
+
+if TYPE_CHECKING:
+    from storage_core.reading.arrow_dataset import LogDataset
 
 __all__ = [
     "COLUMNS",
@@ -60,17 +83,46 @@ __all__ = [
 
 COLUMNS: Final = tuple(COLUMN_TYPES)
 
+_T = TypeVar("_T")
+
 # Topics by name or by a pattern for the whole name; None for all but the cluster's metadata log.
 Topics = str | re.Pattern[str] | Iterable[str] | None
 # An offset for all partitions, one for each of them, or the first record at or after a time.
 Position = int | datetime | Mapping[TopicPartition, int] | None
 Isolation = Literal["read_uncommitted", "read_committed"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+# How keys or values become columns: bytes, or what the schemas of a registry make of them.
+Form = Literal["registry"] | None
+
+
+class Decoding(TypedDict, total=False):
+    """How keys and values become columns by the schemas of a registry."""
+
+    #: ``registry`` for a column by the schema whose number stands before each key, as the topic
+    #: ``_schemas`` in the same directories has it; None for bytes.
+    key_format: Form
+    value_format: Form  #: Likewise for values.
+    #: What reads values (keys, if only these are decoded): the number of a schema, or the path of
+    #: one (``.avsc``, ``.json``, ``.proto``). None for the newest of the subject ``<topic>-value``.
+    reader_schema: str | Path | int | None
+    #: Full name of the message that is read of a Protobuf schema; None for its first one.
+    reader_message: str | None
+    #: Folder of schemas by number (``7.avsc``, ``8.json``, ``9.proto``) in place of the topic.
+    schemas: str | Path | None
+    #: What becomes of a value that does not fit: ``fail`` ends the reading, ``null`` reads on, with
+    #: a warning at the end; ``raw`` also has its bytes, in a column ``value_raw`` or ``key_raw``.
+    on_error: OnError
+
 
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
 # Read columns that a write sets anew.
 _GIVEN_ANEW: Final = frozenset({"offset", "timestampType"})
 _TIME: Final = pa.timestamp("ms", tz="UTC")
+# A window becomes so many frames of Polars.
+_FRAMES_OF_WINDOW: Final = 8
+# A record's time may be so much older than one before it.
+_LATEST: Final = timedelta(days=36_500)
+_log: Final = logging.getLogger(__name__)
 PARTITION_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -101,13 +153,22 @@ SEGMENT_SCHEMA: Final = pa.schema(
 )
 
 
-def open_logs(*paths: str | Path) -> "Logs":
+def open_logs(
+    *paths: str | Path,
+    with_local: Iterable[str | Path] = (),
+    decryption_key: str | Path | None = None,
+    topic_ids: Iterable[str] = (),
+) -> "Logs":
     """Return the logs below some paths.
 
     Args:
         paths: At least one path or URL: of a log directory (what ``log.dirs`` names), of a copy of
-            one, of one partition directory, or of a managed root. Several are several directories
-            of one broker.
+            one, of one partition directory, of a managed root, or of a tier (KIP-405). Several are
+            several directories of one broker.
+        with_local: The path is that of a tier: read it and these log directories of a broker as one
+            log each.
+        decryption_key: Path of the private key of an encrypted tier: RSA, in PEM.
+        topic_ids: The topics that are meant, where a tier has several of one name.
 
     Raises:
         ConfigError: No path is given, or there is nothing at one of them.
@@ -116,7 +177,14 @@ def open_logs(*paths: str | Path) -> "Logs":
     """
     if not paths:
         raise ConfigError("path", None, "expected at least one path or URL")
-    logs = Logs(tuple(map(str, paths)))
+    key = None if decryption_key is None else str(Path(decryption_key).absolute())
+    roots = tiers_with(
+        map(str, paths),
+        with_local=tuple(map(str, with_local)),
+        decryption_key=key,
+        topic_ids=tuple(topic_ids),
+    )
+    logs = Logs(roots)
     logs.topics()  # a wrong path is an error here
     return logs
 
@@ -295,6 +363,7 @@ class Logs:
         isolation: Isolation = "read_uncommitted",
         fail_on_data_loss: bool = True,
         range_bytes: int = DEFAULT_RANGE_BYTES,
+        **decoding: Unpack["Decoding"],
     ) -> "Records":
         """Return the records of some partitions, read on demand.
 
@@ -314,18 +383,22 @@ class Logs:
                 is missing, is an error; else what is there is read, with a warning.
             range_bytes: How much of the files is read in one go, unless one batch is more, at least
                 1; ``Records.parts`` has no smaller parts.
+            decoding: How keys and values become columns; see ``Decoding``.
 
         Raises:
-            ConfigError: A topic or partition is not there, or an argument is malformed.
+            ConfigError: A topic, partition or schema is not there, or an argument is malformed;
+                while reading, a value does not fit.
             OffsetOutOfRangeError: An offset is not in a log, and that is to be an error.
             MissingSegmentError: The records of a segment are lost, and that is to be an error.
             OffsetsInTierError: Records lie in the topic's tier, and that is to be an error.
             ChangedWhileReadError: A partition was changed again and again while it was looked at.
             PylogError: A log cannot be read.
         """
+        choice = _choice(topics, partitions)
+        typed = self.registry_columns(choice, **decoding)
         request = ReadRequest(
             paths=self._paths,
-            choice=_choice(topics, partitions),
+            choice=choice,
             starting=_bound("start", start),
             ending=_bound("end", end),
             columns=_columns(columns),
@@ -335,7 +408,215 @@ class Logs:
             range_bytes=range_bytes,
         )
         ranges = plan_ranges(request, now_ms=SystemClock().now_ms())
-        return Records(ranges, schema_of(request.columns))
+        records = Records(ranges, schema_of(request.columns))
+        return records if typed is None else records.decoded(typed)
+
+    def offsets(
+        self,
+        topics: Topics = None,
+        *,
+        partitions: Iterable[TopicPartition] | None = None,
+        start: Position = None,
+        end: Position = None,
+        fail_on_data_loss: bool = True,
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return where ``read`` with the same arguments starts and ends in each partition.
+
+        Arguments and errors are those of ``read``. A partition without a segment has no entry.
+
+        Returns:
+            The first offset, and the one behind the last.
+        """
+        request = ReadRequest(
+            paths=self._paths,
+            choice=_choice(topics, partitions),
+            starting=_bound("start", start),
+            ending=_bound("end", end),
+            columns=COLUMNS,
+            fail_on_data_loss=fail_on_data_loss,
+        )
+        found = find_bounds(request, now_ms=SystemClock().now_ms())
+        return {partition: (bounds.start, bounds.end) for partition, bounds in found.items()}
+
+    def scan(
+        self,
+        topics: Topics = None,
+        *,
+        isolation: Isolation = "read_uncommitted",
+        fail_on_data_loss: bool = True,
+        lateness: timedelta | None = None,
+        **decoding: Unpack[Decoding],
+    ) -> Any:
+        """Return the records as a lazy frame of Polars, with the columns ``COLUMNS``.
+
+        Only columns that the query needs are built. What a filter says of topic and partition,
+        of ``offset``, and of the earliest ``timestamp``, is left unread by the indexes of the logs;
+        ``head`` ends the reading. Each query reads the logs anew, and logs at its end, at the level
+        INFO, how many bytes of the segments it has read.
+
+        Args:
+            topics: The topics; None for all but the cluster's own metadata log.
+            isolation: As for ``read``.
+            fail_on_data_loss: As for ``read``.
+            lateness: As for ``dataset``.
+            decoding: As for ``read``.
+
+        Raises:
+            ConfigError: Polars is not installed, or a topic is not there. The other errors come
+                with the query, from Polars.
+        """
+        polars = _import("polars")
+        from polars.io.plugins import register_io_source  # noqa: PLC0415  # as Polars
+
+        from storage_core.reading.polars_source import arrow_filter  # noqa: PLC0415  # as datasets
+
+        dataset = self.dataset(
+            topics,
+            isolation=isolation,
+            fail_on_data_loss=fail_on_data_loss,
+            lateness=lateness,
+            **decoding,
+        )
+        whole = dataset.schema
+        schema = polars.from_arrow(whole.empty_table()).schema
+
+        def read(
+            columns: list[str] | None, predicate: Any, most: int | None, _: int | None
+        ) -> Iterator[Any]:
+            wanted = columns or whole.names
+            needed = {*wanted, *(() if predicate is None else predicate.meta.root_names())}
+            places = [place for _, _, place in self._chosen(topics, None)]
+            condition = None if predicate is None else arrow_filter(predicate, places)
+            for batch in dataset.unfiltered(needed, condition):
+                frame = polars.from_arrow(batch)
+                if predicate is not None:
+                    frame = frame.filter(predicate)
+                frame = frame.select(wanted)
+                if most is None:
+                    # Polars asks for some frames ahead: no more than one window's.
+                    yield from frame.iter_slices(frame.height // _FRAMES_OF_WINDOW + 1)
+                    continue
+                yield frame.head(most)
+                most -= frame.height
+                if most <= 0:
+                    return
+
+        return register_io_source(read, schema=schema)
+
+    def dataset(
+        self,
+        topics: Topics = None,
+        *,
+        isolation: Isolation = "read_uncommitted",
+        fail_on_data_loss: bool = True,
+        lateness: timedelta | None = None,
+        **decoding: Unpack[Decoding],
+    ) -> "LogDataset":
+        """Return the records as an Arrow dataset, with the columns ``COLUMNS``: a table of DuckDB.
+
+        Only columns that the query needs are built, and what a filter of ``topic``,
+        ``partition``, ``offset`` or the earliest ``timestamp`` rules out is left unread by the
+        indexes of the logs. ``LIMIT`` ends the reading. Each query reads the logs anew. Of a
+        dataset it has ``schema`` and ``scanner``; ``read_bytes`` and ``size_bytes`` tell how much
+        of the segments its queries have read.
+
+        Args:
+            topics: The topics; None for all but the cluster's own metadata log.
+            isolation: As for ``read``.
+            fail_on_data_loss: As for ``read``.
+            lateness: Your word that no record's ``timestamp`` is older by more than this than that
+                of a record before it in its partition: then a filter's latest ``timestamp`` ends
+                the reading. A record that is later is not found. With None nothing is taken for
+                granted, and what follows is read.
+            decoding: As for ``read``.
+
+        Raises:
+            ConfigError: A topic is not there. The other errors come with the query, as DuckDB's.
+        """
+        if lateness is not None and not timedelta() <= lateness <= _LATEST:
+            reason = f"expected None, or a timedelta from 0 to {_LATEST.days} days"
+            raise ConfigError("lateness", lateness, reason)
+        # Arrow's datasets are a library of their own.
+        from storage_core.reading.arrow_dataset import LogDataset  # noqa: PLC0415
+
+        self._chosen(topics, None)  # a topic that is not there is refused at once
+        how = {"isolation": isolation, "fail_on_data_loss": fail_on_data_loss}
+        typed = self.registry_columns(_choice(topics, None), **decoding)
+        return LogDataset(self, topics, how, typed=typed, lateness=lateness)
+
+    def schema_registry(self) -> SchemaRegistry:
+        """Return the schemas of a registry, as its topic ``_schemas`` has them.
+
+        Raises:
+            ConfigError: There is no such topic.
+            PylogError: It cannot be read.
+        """
+        where = ", ".join(self._paths)
+        if SCHEMAS_TOPIC not in self.topics():
+            reason = f"no topic {SCHEMAS_TOPIC} in {where}: add a root that has it"
+            raise ConfigError("schemas", None, reason)
+        try:
+            return read_registry(self.read([SCHEMAS_TOPIC], columns=["key", "value"]), where)
+        except ValueError as error:
+            raise ConfigError("schemas", None, str(error)) from error
+
+    def registry_columns(
+        self,
+        choice: TopicChoice,
+        *,
+        key_format: Form = None,
+        value_format: Form = None,
+        reader_schema: str | Path | int | None = None,
+        reader_message: str | None = None,
+        schemas: str | Path | None = None,
+        on_error: OnError = "fail",
+        options: OptionNames = DEFAULT_NAMES,
+    ) -> RegistryColumns | None:
+        """Return what makes columns of keys and values of some topics; None where they stay bytes.
+        Other arguments are those of ``Decoding``.
+
+        Args:
+            options: What whoever reads calls them.
+        """
+        forms = {"key": key_format, "value": value_format}
+        for name, form in forms.items():
+            if form not in {None, REGISTRY}:
+                raise ConfigError(getattr(options, name), form, f"expected {REGISTRY}, or nothing")
+        if on_error not in ON_ERROR:
+            reason = f"expected one of: {', '.join(ON_ERROR)}"
+            raise ConfigError(options.on_error, on_error, reason)
+        names = [name for name, form in forms.items() if form is not None]
+        if not names:
+            said = {
+                options.reader_schema: reader_schema,
+                options.reader_message: reader_message,
+                options.schemas: schemas,
+            }
+            for option, value in said.items():
+                if value is not None:
+                    raise ConfigError(option, value, f"is for {options.value}={REGISTRY}")
+            return None
+        places = find_places(self._paths)
+        topics = dict.fromkeys(each.topic for each in choice.choose(places, self._paths))
+        if not topics:
+            return None
+        return choose_columns(
+            names,
+            topics,
+            (
+                self.schema_registry()
+                if schemas is None
+                else _of_file(options.schemas, read_schema_folder, schemas)
+            ),
+            reader=(
+                _of_file(options.reader_schema, read_schema_file, reader_schema)
+                if isinstance(reader_schema, str | Path)
+                else reader_schema
+            ),
+            message=reader_message,
+            on_error=on_error,
+            options=options,
+        )
 
     def _chosen(
         self, topics: Topics, partitions: Iterable[TopicPartition] | None
@@ -365,21 +646,46 @@ class Records:
     DuckDB, pandas, deltalake, ``pyarrow.table``.
     """
 
-    def __init__(self, ranges: Sequence[ReadRange], schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[ReadRange],
+        schema: pa.Schema,
+        typed: RegistryColumns | None = None,
+    ) -> None:
         self._ranges = tuple(ranges)
         self.schema = schema
+        self._typed = typed
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield non-empty Arrow batches of at most 65,536 records.
 
         Raises:
             BadBytesError: A batch is corrupt; the text says which file and where.
+            ConfigError: A value does not fit its schema, and that is to be an error.
             ChangedWhileReadError: A file is not any more the one that was there at ``read``.
             MissingSegmentError: Offsets are missing between segments.
             StorageError: The disk failed.
         """
+        misfits = Misfits()
+        yield from self.batches(misfits)
+        if misfits.count:
+            _log.warning("%s", misfits)
+
+    def batches(self, misfits: Misfits) -> Iterator[pa.RecordBatch]:
+        """Yield the same batches, and count values that do not fit instead of warning of them."""
         for wanted in self._ranges:
-            yield from read_range(wanted)
+            for batch in read_range(wanted):
+                if self._typed is None:
+                    yield batch
+                else:
+                    yield self._typed.decode(batch, self.schema, misfits)
+
+    def decoded(self, columns: RegistryColumns) -> "Records":
+        """Return the same records with keys or values as columns by their schemas."""
+        ranges = [
+            replace(wanted, columns=columns.needed(self.schema.names)) for wanted in self._ranges
+        ]
+        return Records(ranges, columns.schema(self.schema), columns)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the records as an Arrow stream, for other libraries. Arrow defines this
@@ -390,6 +696,47 @@ class Records:
     def size_bytes(self) -> int:
         """About how many bytes of files are read for them."""
         return sum(wanted.size_bytes for wanted in self._ranges)
+
+    @property
+    def most_records(self) -> int | None:
+        """How many offsets the records have at most, and so how many they are at most.
+
+        None where a log is read to an end that is not known yet: ``end`` of ``Logs.read`` was not
+        said. LATEST says it.
+        """
+        total = 0
+        for wanted in self._ranges:
+            start, end = wanted.span
+            if end is None:
+                return None
+            total += end - start
+        return total
+
+    def sample(self, count: int) -> Iterator[pa.RecordBatch]:
+        """Yield records that lie evenly over all of them, each time the same; see ``sampling``.
+
+        Smaller ranges (``range_bytes`` of ``Logs.read``) spread them better over logs with holes.
+
+        Args:
+            count: How many, at least 1; there are fewer where there are fewer records.
+
+        Raises:
+            ConfigError: The end of a log is not known; ``end=LATEST`` of ``Logs.read`` looks it up.
+        """
+        from storage_core.reading.sampling import sample_ranges  # noqa: PLC0415  # few need it
+
+        if count < 1:
+            raise ConfigError("count", count, "expected at least 1")
+        if self.most_records is None:
+            raise ConfigError("end", None, "expected the end of the logs: end=kafka_log.LATEST")
+        return sample_ranges(self._ranges, count)
+
+    def by_topic(self) -> "dict[str, Records]":
+        """Return the records of each topic; of a topic that has nothing to read there are none."""
+        ranges: dict[str, list[ReadRange]] = {}
+        for wanted in self._ranges:
+            ranges.setdefault(wanted.partition.topic, []).append(wanted)
+        return {topic: Records(some, self.schema, self._typed) for topic, some in ranges.items()}
 
     def reader(self) -> pa.RecordBatchReader:
         """Return the records as PyArrow's batch reader, read on demand."""
@@ -413,7 +760,7 @@ class Records:
                 room = part_bytes
             groups[-1].append(wanted)
             room -= wanted.size_bytes
-        return [Records(group, self.schema) for group in groups]
+        return [Records(group, self.schema, self._typed) for group in groups]
 
     def to_table(self) -> pa.Table:
         """Return all of the records, in memory. Errors are those of iterating over the records."""
@@ -540,6 +887,14 @@ def _columns(columns: Iterable[str] | None) -> tuple[str, ...]:
         shown = unknown[0] if unknown else None
         raise ConfigError("columns", shown, f"expected names from: {', '.join(COLUMNS)}")
     return names
+
+
+def _of_file(option: str, read: Callable[[Path], _T], path: str | Path) -> _T:
+    """Return what a file or folder of schemas has."""
+    try:
+        return read(Path(path))
+    except (OSError, ValueError) as error:
+        raise ConfigError(option, path, str(error)) from error
 
 
 def _keys(keys: Iterable[bytes | str | None] | None) -> frozenset[bytes | None] | None:

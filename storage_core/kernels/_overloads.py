@@ -3,16 +3,24 @@ be compiled."""
 
 from typing import Any, Final
 
+import llvmlite.binding as llvm
 from llvmlite import ir
+from llvmlite.ir.values import FunctionAttributes
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from storage_core.kernels._cpu import crc_instruction
+from storage_core.kernels._cpu import crc_instruction, target_cpu
 from storage_core.kernels._intrinsics import (
+    LANE_BYTES,
+    VECTOR_BYTES,
+    VECTORS,
     call_function,
+    can_fold,
     copy_bytes,
     crc32c_word,
+    factors,
+    fold_crc,
     load_word,
     prefetch_byte,
     prefetch_row,
@@ -26,6 +34,9 @@ from storage_core.kernels._lanes import (
     hash_lanes,
 )
 
+# For what is written in the CPU's own language.
+llvm.initialize_native_asmparser()
+
 _WORD: Final = ir.IntType(64)
 _VECTOR: Final = ir.VectorType(_WORD, LANES)
 _LANE: Final = ir.IntType(32)
@@ -36,18 +47,22 @@ def _crc32c_word(typing_context: Any, crc: Any, word: Any) -> Any:
     signature = types.uint64(types.uint64, types.uint64)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        name = str(crc_instruction())
-        if name.startswith("llvm.x86"):
-            word_type = ir.IntType(64)
-            kind = ir.FunctionType(word_type, [word_type, word_type])
-            return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
-        half, word_type = ir.IntType(32), ir.IntType(64)
-        kind = ir.FunctionType(half, [half, word_type])
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        result = builder.call(function, [builder.trunc(args[0], half), args[1]])
-        return builder.zext(result, word_type)
+        return _crc_call(builder, *args)
 
     return signature, generate
+
+
+def _crc_call(builder: Any, register: Any, word: Any) -> Any:
+    """Return the register after a word, by the CPU's instruction."""
+    name = str(crc_instruction())
+    if name.startswith("llvm.x86"):
+        kind = ir.FunctionType(_WORD, [_WORD, _WORD])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, [register, word])
+    half = ir.IntType(32)
+    kind = ir.FunctionType(half, [half, _WORD])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.zext(builder.call(function, [builder.trunc(register, half), word]), _WORD)
 
 
 @intrinsic
@@ -224,6 +239,151 @@ def _hash_lanes(  # as hash_lanes
     return signature, generate
 
 
+# Where folding is possible: it ends with this CPU's instruction for CRC-32C.
+_IS_X86: Final = (crc_instruction() or "").startswith("llvm.x86")
+# What code that folds may have beside what all code here may have.
+_FOLDING_FEATURES: Final = ("avx512f", "pclmul", "vpclmulqdq")
+# Where the CPU says whether it has them: the leaf of CPUID, the register, the bit.
+_SAVED_BY_SYSTEM: Final = (1, 2, 27)
+_AVX512F: Final = (7, 1, 16)
+_VPCLMULQDQ: Final = (7, 2, 10)
+# Registers of vectors that the system has to keep for a process: bits of XCR0.
+_ALL_VECTORS: Final = 0xE6
+_HALF_WORD: Final = ir.IntType(32)
+_UNKNOWN, _NO, _YES = range(3)
+
+
+def _cpu_says(builder: Any) -> Any:
+    """Return whether this CPU and its system have what `_fold` needs, as one bit."""
+    four = ir.LiteralStructType([_HALF_WORD] * 4)
+    kind = ir.FunctionType(four, [_HALF_WORD, _HALF_WORD])
+    places = "={eax},={ebx},={ecx},={edx},{eax},{ecx}"
+    ask = ir.InlineAsm(kind, "cpuid", places, side_effect=True)
+
+    def register(leaf: int, number: int) -> Any:
+        answer = builder.call(ask, [_HALF_WORD(leaf), _HALF_WORD(0)])
+        return builder.extract_value(answer, number)
+
+    def has(bit: int, value: Any) -> Any:
+        return builder.trunc(builder.lshr(value, _HALF_WORD(bit)), ir.IntType(1))
+
+    answer = cgutils.alloca_once_value(builder, cgutils.false_bit)
+    highest_leaf = register(0, 0)
+    leaf, number, bit = _SAVED_BY_SYSTEM
+    can_ask = builder.and_(
+        builder.icmp_unsigned(">=", highest_leaf, _HALF_WORD(_AVX512F[0])),
+        has(bit, register(leaf, number)),
+    )
+    with builder.if_then(can_ask):
+        pair = ir.LiteralStructType([_HALF_WORD] * 2)
+        kind = ir.FunctionType(pair, [_HALF_WORD])
+        read = ir.InlineAsm(kind, "xgetbv", "={eax},={edx},{ecx}", side_effect=True)
+        saved = builder.extract_value(builder.call(read, [_HALF_WORD(0)]), 0)
+        vectors = builder.and_(saved, _HALF_WORD(_ALL_VECTORS))
+        says = builder.icmp_unsigned("==", vectors, _HALF_WORD(_ALL_VECTORS))
+        for leaf, number, bit in (_AVX512F, _VPCLMULQDQ):
+            says = builder.and_(says, has(bit, register(leaf, number)))
+        builder.store(says, answer)
+    return builder.load(answer)
+
+
+@intrinsic
+def _can_fold(typing_context: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kept = ir.GlobalVariable(
+            builder.module, _HALF_WORD, builder.module.get_unique_name("pylog.can_fold")
+        )
+        kept.linkage, kept.initializer = "internal", _HALF_WORD(_UNKNOWN)
+        with builder.if_then(
+            builder.icmp_unsigned("==", builder.load(kept), _HALF_WORD(_UNKNOWN)), likely=False
+        ):
+            says = builder.select(_cpu_says(builder), _HALF_WORD(_YES), _HALF_WORD(_NO))
+            builder.store(says, kept)
+        return builder.icmp_unsigned("==", builder.load(kept), _HALF_WORD(_YES))
+
+    return types.boolean(), generate
+
+
+class _AnyAttributes(FunctionAttributes):  # type: ignore[misc]  # llvmlite has no types
+    """Attributes of a function, those among them that llvmlite does not know."""
+
+    def add(self, name: str) -> None:
+        set.add(self, name)
+
+
+def _write_fold(module: ir.Module, name: str) -> ir.Function:
+    """Write `fold_crc` as a function: its address, how many vectors, the register."""
+    byte = ir.IntType(8)
+    lanes = VECTOR_BYTES // LANE_BYTES
+    kind = ir.FunctionType(_WORD, [byte.as_pointer(), _WORD, _WORD])
+    function = ir.Function(module, kind, name)
+    function.linkage = "internal"
+    features = ",".join(f"+{each}" for each in (*sorted(target_cpu().features), *_FOLDING_FEATURES))
+    function.attributes = _AnyAttributes([f'"target-features"="{features}"'])
+    data, vectors, register = function.args
+    builder = ir.IRBuilder(function.append_basic_block())
+    multiply = cgutils.get_or_insert_function(
+        module, ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, byte]), "llvm.x86.pclmulqdq.512"
+    )
+
+    def vector_at(number: Any) -> Any:
+        place = builder.gep(data, [builder.mul(number, _WORD(VECTOR_BYTES))])
+        return builder.load(builder.bitcast(place, _VECTOR.as_pointer()), align=1)
+
+    def moved(vector: Any, by: list[int]) -> Any:
+        """Return the products of all halves with factors, those of a lane added."""
+        factor = ir.Constant(_VECTOR, by)
+        first, second = (
+            builder.call(multiply, [vector, factor, byte(half)]) for half in (0x00, 0x11)
+        )
+        return builder.xor(first, second)
+
+    sums = [cgutils.alloca_once_value(builder, vector_at(_WORD(each))) for each in range(VECTORS)]
+    nothing = ir.Constant(_VECTOR, [0] * LANES)
+    begun = builder.insert_element(nothing, register, _LANE(0))
+    builder.store(builder.xor(builder.load(sums[0]), begun), sums[0])
+    far, near = ([*factors(each * VECTOR_BYTES)] * lanes for each in (VECTORS, 1))
+    rounds = builder.udiv(vectors, _WORD(VECTORS))
+    with cgutils.for_range_slice(builder, _WORD(1), rounds, _WORD(1)) as (turn, _):
+        first = builder.mul(turn, _WORD(VECTORS))
+        for number, place in enumerate(sums):
+            vector = vector_at(builder.add(first, _WORD(number)))
+            builder.store(builder.xor(moved(builder.load(place), far), vector), place)
+    last = builder.load(sums[0])
+    for place in sums[1:]:
+        last = builder.xor(moved(last, near), builder.load(place))
+    builder.store(last, sums[0])
+    taken = builder.mul(rounds, _WORD(VECTORS))
+    with cgutils.for_range_slice(builder, taken, vectors, _WORD(1)) as (number, _):
+        last = builder.xor(moved(builder.load(sums[0]), near), vector_at(number))
+        builder.store(last, sums[0])
+    last = builder.load(sums[0])
+    by = [factor for lane in range(lanes - 1, 0, -1) for factor in factors(lane * LANE_BYTES)]
+    before = moved(last, [*by, 0, 0])
+    result = _WORD(0)
+    for half in (0, 1):
+        word = builder.extract_element(last, _LANE(2 * lanes - 2 + half))
+        for lane in range(lanes - 1):
+            word = builder.xor(word, builder.extract_element(before, _LANE(2 * lane + half)))
+        result = _crc_call(builder, result, word)
+    builder.ret(result)
+    return function
+
+
+@intrinsic
+def _fold(typing_context: Any, register: Any, buffer: Any, start: Any, end: Any) -> Any:
+    signature = types.uint64(types.uint64, buffer, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.make_array(sig.args[1])(context, builder, args[1])
+        name = "pylog.fold_crc"
+        function = builder.module.globals.get(name) or _write_fold(builder.module, name)
+        vectors = builder.udiv(builder.sub(args[3], args[2]), _WORD(VECTOR_BYTES))
+        return builder.call(function, [builder.gep(array.data, [args[2]]), vectors, args[0]])
+
+    return signature, generate
+
+
 @intrinsic
 def _call(
     typing_context: Any, address: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any
@@ -287,6 +447,18 @@ def _overload_hash_lanes(  # as hash_lanes
     return lambda data, start, length, first, words, key_low, key_high: _hash_lanes(
         data, start, length, first, words, key_low, key_high
     )
+
+
+@overload(can_fold, inline="always", strict=False)
+def _overload_can_fold() -> Any:
+    return (lambda: _can_fold()) if _IS_X86 else can_fold
+
+
+@overload(fold_crc, inline="always", strict=False)
+def _overload_fold_crc(register: Any, buffer: Any, start: Any, end: Any) -> Any:
+    if _IS_X86:
+        return lambda register, buffer, start, end: _fold(register, buffer, start, end)
+    return fold_crc
 
 
 @overload(call_function, inline="always", strict=False)

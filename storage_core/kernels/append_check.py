@@ -8,28 +8,21 @@ from numpy.typing import NDArray
 
 from storage_core.formats.batch_v2 import (
     CODEC_MASK,
-    CRC_START,
-    HEADER_BYTES,
     MAGIC_V2,
     NO_TIMESTAMP,
 )
-from storage_core.formats.legacy import ENTRY_CRC_START
 from storage_core.kernels._jit import kernel
 from storage_core.kernels.batch_scan import (
     ATTRIBUTES,
     BASE_OFFSET,
     BASE_TIMESTAMP,
-    CRC,
-    CRC_OK,
     LAST_OFFSET,
     LEADER_EPOCH,
     MAGIC,
-    POSITION,
     RECORD_COUNT,
     SIZE,
+    check_batch_crc,
 )
-from storage_core.kernels.crc32 import crc32
-from storage_core.kernels.crc32c import crc32c
 from storage_core.kernels.record_scan import parse_record
 
 # What a batch breaks.
@@ -81,16 +74,7 @@ def check_batches(
             continue
         if table[SIZE, row] > max_bytes:
             return row, TOO_LARGE
-        start = table[POSITION, row]
-        end = start + table[SIZE, row]
-        if not is_v2:
-            is_good = crc32(data, start + ENTRY_CRC_START, end) == table[CRC, row]
-        elif table[SIZE, row] < HEADER_BYTES:
-            is_good = False
-        else:
-            is_good = crc32c(data, start + CRC_START, end) == table[CRC, row]
-        table[CRC_OK, row] = 1 if is_good else 0
-        if not is_good:
+        if not check_batch_crc(data, table, row):
             return row, WRONG_CRC
         if table[ATTRIBUTES, row] & CODEC_MASK > _LAST_CODEC:
             return row, UNKNOWN_CODEC

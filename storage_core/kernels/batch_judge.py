@@ -43,7 +43,15 @@ from storage_core.kernels.batch_notes import (
     MARKS,
     NEEDS_RECORDS,
     NOT_DIRTY,
-    OWN_ORDINAL,
+    NOTED_BIT,
+    NOTED_BIT_END,
+    NOTED_FLAG,
+    NOTED_FLAG_END,
+    NOTED_LEGACY,
+    NOTED_LEGACY_END,
+    NOTED_RANK,
+    NOTED_START,
+    OWN_RANK,
     PASS_ONE_COUNT,
     RETAINS_EMPTY,
     STEP,
@@ -60,11 +68,11 @@ from storage_core.kernels.batch_scan import (
     RECORD_COUNT,
 )
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
-from storage_core.kernels.record_scan import INDEXED, OPENED
+from storage_core.kernels.record_scan import DONE, INDEXED, OPENED
 
 # Of note_batches: there are more batches of formats v0 and v1 than were noted, or more records.
-MORE_LEGACY: Final = -1
-MORE_RECORDS: Final = -2
+MORE_LEGACY: Final = 1
+MORE_RECORDS: Final = 2
 NO_ROW: Final = -1
 
 
@@ -72,50 +80,63 @@ NO_ROW: Final = -1
 def note_batches(
     table: NDArray[np.int64],
     notes: NDArray[np.int64],
-    dirty_position: int,
+    row_bounds: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    noted: NDArray[np.int64],
     flags: NDArray[np.uint8],
     legacy_counts: NDArray[np.int64],
-    first_ordinal: int,
-    most_records: int,
-) -> tuple[int, int, int]:
+) -> tuple[int, int]:
     """Give each batch of a window its notes from pass one. The columns FLAGS to PASS_ONE_COUNT are
     filled; MARKS are cleared.
 
     Args:
         table: int64[COLUMN_COUNT, n], the batches.
         notes: int64[NOTE_COUNT, n].
-        flags: uint8[], those of the batches from there on, 0 of those after them.
+        row_bounds: int64[segments + 1], first row of each segment, and n.
+        begins: int64[segments], where byte 0 of each lies in the window.
+        noted: int64[NOTED_COUNT, segments], what is noted of each; it moves on.
+        flags: uint8[], those of their batches; 0 of those after them.
         legacy_counts: int64[], records of the legacy batches whose ordinals are known.
 
     Returns:
-        (dirty, legacy, next_ordinal): how many batches lie in the dirty part, MORE_LEGACY where
-        legacy_counts were too few, MORE_RECORDS where there are more ordinals than there should be;
-        how many of legacy_counts were used; the ordinal after the last.
+        (status, row): DONE; MORE_LEGACY where legacy_counts were too few, MORE_RECORDS where there
+        are more ordinals than there should be, and at which batch.
     """
-    dirty = legacy = 0
-    ordinal = np.int64(first_ordinal)
-    for row in range(table.shape[1]):
-        is_dirty = table[POSITION, row] >= dirty_position
-        own_flags = np.int64(flags[dirty]) if is_dirty and dirty < flags.size else np.int64(0)
-        dirty += is_dirty
-        count = table[RECORD_COUNT, row]
-        notes[FLAGS, row] = own_flags
-        notes[FIRST_BIT, row] = ordinal
-        notes[MARKS, row] = 0
-        if own_flags & OPENED:
-            if table[MAGIC, row] < MAGIC_V2:
-                if legacy == legacy_counts.size:
-                    return MORE_LEGACY, legacy, ordinal
-                count = legacy_counts[legacy]
-                legacy += 1
-            if not 0 <= count <= most_records - ordinal:
-                return MORE_RECORDS, legacy, ordinal
-            notes[OWN_ORDINAL, row] = ordinal
-            ordinal += count
-        else:
-            notes[OWN_ORDINAL, row] = ordinal - 1 if is_dirty else NOT_DIRTY
-        notes[PASS_ONE_COUNT, row] = count
-    return dirty, legacy, ordinal
+    for segment in range(begins.size):
+        dirty_position = begins[segment] + noted[NOTED_START, segment]
+        next_flag, flag_end = noted[NOTED_FLAG, segment], noted[NOTED_FLAG_END, segment]
+        legacy, legacy_end = noted[NOTED_LEGACY, segment], noted[NOTED_LEGACY_END, segment]
+        bit, bit_end = noted[NOTED_BIT, segment], noted[NOTED_BIT_END, segment]
+        rank = noted[NOTED_RANK, segment]
+        for row in range(row_bounds[segment], row_bounds[segment + 1]):
+            is_dirty = table[POSITION, row] >= dirty_position
+            own_flags = np.int64(0)
+            if is_dirty and next_flag < flag_end:
+                own_flags = np.int64(flags[next_flag])
+                next_flag += 1
+            count = table[RECORD_COUNT, row]
+            notes[FLAGS, row] = own_flags
+            notes[FIRST_BIT, row] = bit
+            notes[MARKS, row] = 0
+            if own_flags & OPENED:
+                if table[MAGIC, row] < MAGIC_V2:
+                    if legacy == legacy_end:
+                        return MORE_LEGACY, row
+                    count = legacy_counts[legacy]
+                    legacy += 1
+                if not 0 <= count <= bit_end - bit:
+                    return MORE_RECORDS, row
+                notes[OWN_RANK, row] = rank
+                rank += count
+                bit += count
+            else:
+                notes[OWN_RANK, row] = rank - 1 if is_dirty else NOT_DIRTY
+            notes[PASS_ONE_COUNT, row] = count
+        noted[NOTED_FLAG, segment] = next_flag
+        noted[NOTED_LEGACY, segment] = legacy
+        noted[NOTED_BIT, segment] = bit
+        noted[NOTED_RANK, segment] = rank
+    return DONE, NO_ROW
 
 
 @kernel

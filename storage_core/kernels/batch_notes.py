@@ -14,7 +14,7 @@ RECORDS_END: Final = 2
 # What pass one noted, as pass two gets it.
 FLAGS: Final = 3  # record_scan.INDEXED and so on, 0 where pass one did not look
 FIRST_BIT: Final = 4  # where the bits of the batch begin in the survivors' bitmap
-OWN_ORDINAL: Final = 5  # of its first record, else of the last one before it; or NOT_DIRTY
+OWN_RANK: Final = 5  # of its first record, else of the last one before it; or NOT_DIRTY
 PASS_ONE_COUNT: Final = 6  # its records, by pass one where that knows them, else by the header
 # What headers and bitmaps settle (`batch_judge`).
 ACTION: Final = 7  # batch_filter.DROP and so on
@@ -38,7 +38,7 @@ SIDECAR_FLAGS: Final = 21  # 0 where the next round has to read the batch
 HASHES: Final = 22  # survivors.NOWHERE and so on
 NOTE_COUNT: Final = 23
 
-# In place of an ordinal: the record lies before the dirty part.
+# In place of a rank: the record lies before the dirty part.
 NOT_DIRTY: Final = -(2**62)
 
 # Bits of MARKS.
@@ -49,3 +49,15 @@ IS_REBUILT: Final = 8  # it is made anew, whatever it loses
 KEEPS_TOMBSTONES: Final = 16
 NEEDS_RECORDS: Final = 32  # somebody has to look at them
 IS_LOOKED_UP: Final = 64  # in the map: no bit tells of its records
+
+# What pass one noted of the segments of a window, ``int64[NOTED_COUNT, segments]``: a column each.
+# Each of the four that say what comes next moves on with the batches.
+NOTED_START: Final = 0  # where in its file the dirty part begins
+NOTED_FLAG: Final = 1  # of its next batch, among the flags
+NOTED_FLAG_END: Final = 2
+NOTED_LEGACY: Final = 3  # of its next batch of a legacy format, among their counts
+NOTED_LEGACY_END: Final = 4
+NOTED_BIT: Final = 5  # of its next record, in the bitmap
+NOTED_BIT_END: Final = 6
+NOTED_RANK: Final = 7  # of that record
+NOTED_COUNT: Final = 8

@@ -59,6 +59,7 @@ from storage_core.formats.legacy import (
     OFFSET_AT,
     TIMESTAMP_AT,
 )
+from storage_core.kernels._intrinsics import call_function
 from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.crc32 import crc32
 from storage_core.kernels.crc32c import crc32c
@@ -150,6 +151,60 @@ def _read_short_batch(
 
 
 @kernel
+def _read_batch(
+    data: NDArray[np.uint8], position: int, size: int, table: NDArray[np.int64], row: int
+) -> None:
+    """Fill a row from the header of a whole batch."""
+    magic = np.int64(np.int8(data[position + MAGIC_AT]))
+    table[POSITION, row] = position
+    table[SIZE, row] = size
+    table[MAGIC, row] = magic
+    table[CONTROL_TYPE, row] = NOT_CONTROL
+    table[COORDINATOR_EPOCH, row] = -1
+    table[MARKER_TIMESTAMP, row] = NO_TIMESTAMP
+    if magic < MAGIC_V2:
+        _read_legacy_entry(data, position, magic, table, row)
+    elif size < HEADER_BYTES:
+        _read_short_batch(data, position, table, row)
+    else:
+        base_offset = read_i64(data, position + BASE_OFFSET_AT)
+        table[BASE_OFFSET, row] = base_offset
+        table[LAST_OFFSET, row] = base_offset + read_i32(data, position + LAST_OFFSET_DELTA_AT)
+        table[LEADER_EPOCH, row] = read_i32(data, position + LEADER_EPOCH_AT)
+        table[ATTRIBUTES, row] = read_i16(data, position + ATTRIBUTES_AT)
+        table[BASE_TIMESTAMP, row] = read_i64(data, position + BASE_TIMESTAMP_AT)
+        table[MAX_TIMESTAMP, row] = read_i64(data, position + MAX_TIMESTAMP_AT)
+        table[PRODUCER_ID, row] = read_i64(data, position + PRODUCER_ID_AT)
+        table[PRODUCER_EPOCH, row] = read_i16(data, position + PRODUCER_EPOCH_AT)
+        table[BASE_SEQUENCE, row] = read_i32(data, position + BASE_SEQUENCE_AT)
+        table[RECORD_COUNT, row] = read_i32(data, position + RECORD_COUNT_AT)
+        table[CRC, row] = read_u32(data, position + CRC_AT)
+        table[CRC_OK, row] = CRC_NOT_CHECKED
+
+
+@kernel
+def _scan_rows(
+    data: NDArray[np.uint8], start: int, end: int, table: NDArray[np.int64], first_row: int
+) -> tuple[int, int, int]:
+    """Do what ``scan_batches`` does, from a row on; return the row behind the last one."""
+    row = first_row
+    position = start
+    capacity = table.shape[1]
+    while end - position > HEADER_UP_TO_MAGIC_BYTES:
+        size = read_i32(data, position + BATCH_LENGTH_AT) + LENGTH_OVERHEAD
+        if size < MIN_ENTRY_LENGTH + LENGTH_OVERHEAD:
+            return row, position, BAD_LENGTH
+        if size > end - position:
+            return row, position, TRUNCATED
+        if row == capacity:
+            return row, position, NO_ROOM
+        _read_batch(data, position, size, table, row)
+        row += 1
+        position += size
+    return row, position, DONE if position == end else TRUNCATED
+
+
+@kernel
 def scan_batches(
     data: NDArray[np.uint8], start: int, end: int, table: NDArray[np.int64]
 ) -> tuple[int, int, int]:
@@ -165,47 +220,7 @@ def scan_batches(
         (count, end, status): batches found, position just past the last one, and why the scan
         stopped: DONE, TRUNCATED, BAD_LENGTH or NO_ROOM. Never raises.
     """
-    count = 0
-    position = start
-    capacity = table.shape[1]
-    while end - position > HEADER_UP_TO_MAGIC_BYTES:
-        size = read_i32(data, position + BATCH_LENGTH_AT) + LENGTH_OVERHEAD
-        if size < MIN_ENTRY_LENGTH + LENGTH_OVERHEAD:
-            return count, position, BAD_LENGTH
-        if size > end - position:
-            return count, position, TRUNCATED
-        if count == capacity:
-            return count, position, NO_ROOM
-        magic = np.int64(np.int8(data[position + MAGIC_AT]))
-        table[POSITION, count] = position
-        table[SIZE, count] = size
-        table[MAGIC, count] = magic
-        table[CONTROL_TYPE, count] = NOT_CONTROL
-        table[COORDINATOR_EPOCH, count] = -1
-        table[MARKER_TIMESTAMP, count] = NO_TIMESTAMP
-        if magic < MAGIC_V2:
-            _read_legacy_entry(data, position, magic, table, count)
-        elif size < HEADER_BYTES:
-            _read_short_batch(data, position, table, count)
-        else:
-            base_offset = read_i64(data, position + BASE_OFFSET_AT)
-            table[BASE_OFFSET, count] = base_offset
-            table[LAST_OFFSET, count] = base_offset + read_i32(
-                data, position + LAST_OFFSET_DELTA_AT
-            )
-            table[LEADER_EPOCH, count] = read_i32(data, position + LEADER_EPOCH_AT)
-            table[ATTRIBUTES, count] = read_i16(data, position + ATTRIBUTES_AT)
-            table[BASE_TIMESTAMP, count] = read_i64(data, position + BASE_TIMESTAMP_AT)
-            table[MAX_TIMESTAMP, count] = read_i64(data, position + MAX_TIMESTAMP_AT)
-            table[PRODUCER_ID, count] = read_i64(data, position + PRODUCER_ID_AT)
-            table[PRODUCER_EPOCH, count] = read_i16(data, position + PRODUCER_EPOCH_AT)
-            table[BASE_SEQUENCE, count] = read_i32(data, position + BASE_SEQUENCE_AT)
-            table[RECORD_COUNT, count] = read_i32(data, position + RECORD_COUNT_AT)
-            table[CRC, count] = read_u32(data, position + CRC_AT)
-            table[CRC_OK, count] = CRC_NOT_CHECKED
-        count += 1
-        position += size
-    return count, position, DONE if position == end else TRUNCATED
+    return _scan_rows(data, start, end, table, 0)
 
 
 @kernel
@@ -228,25 +243,51 @@ def find_kinds(table: NDArray[np.int64]) -> int:
 
 
 @kernel
+def check_batch_crc(data: NDArray[np.uint8], table: NDArray[np.int64], row: int) -> bool:
+    """Set CRC_OK of a batch; return whether it is 1."""
+    start = table[POSITION, row]
+    end = start + table[SIZE, row]
+    if table[MAGIC, row] < MAGIC_V2:
+        is_good = crc32(data, start + ENTRY_CRC_START, end) == table[CRC, row]
+    elif table[SIZE, row] < HEADER_BYTES:
+        is_good = False
+    else:
+        is_good = crc32c(data, start + CRC_START, end) == table[CRC, row]
+    table[CRC_OK, row] = 1 if is_good else 0
+    return is_good
+
+
+@kernel
 def check_crcs(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) -> int:
     """Set CRC_OK of the first count batches; return the first bad row. The result is -1 where no
     row is bad."""
     first_bad = -1
     for row in range(count):
-        start = table[POSITION, row]
-        end = start + table[SIZE, row]
-        if table[MAGIC, row] < MAGIC_V2:
-            crc = crc32(data, start + ENTRY_CRC_START, end)
-            is_good = crc == table[CRC, row]
-        elif table[SIZE, row] < HEADER_BYTES:
-            is_good = False
-        else:
-            crc = crc32c(data, start + CRC_START, end)
-            is_good = crc == table[CRC, row]
-        table[CRC_OK, row] = 1 if is_good else 0
-        if first_bad < 0 and not is_good:
+        if not check_batch_crc(data, table, row) and first_bad < 0:
             first_bad = row
     return first_bad
+
+
+@kernel
+def _read_control_type(data: NDArray[np.uint8], table: NDArray[np.int64], row: int) -> None:
+    """Fill the control columns of a control batch."""
+    start = table[POSITION, row]
+    end = start + table[SIZE, row]
+    if table[RECORD_COUNT, row] == 0:
+        table[CONTROL_TYPE, row] = NO_CONTROL_RECORD
+        return
+    table[CONTROL_TYPE, row] = BAD_CONTROL_RECORD
+    if table[ATTRIBUTES, row] & CODEC_MASK or table[RECORD_COUNT, row] < 0:
+        return
+    record = parse_record(data, start + HEADER_BYTES, end)
+    if record.next_position < 0 or record.key_length < CONTROL_KEY_BYTES:
+        return
+    if read_i16(data, record.key_start) < 0:
+        return
+    table[CONTROL_TYPE, row] = read_i16(data, record.key_start + CONTROL_TYPE_AT)
+    if record.value_length >= END_TXN_VALUE_BYTES:
+        table[COORDINATOR_EPOCH, row] = read_i32(data, record.value_start + COORDINATOR_EPOCH_AT)
+        table[MARKER_TIMESTAMP, row] = table[BASE_TIMESTAMP, row] + record.timestamp_delta
 
 
 @kernel
@@ -258,26 +299,54 @@ def read_control_types(data: NDArray[np.uint8], table: NDArray[np.int64], count:
     """
     control_count = 0
     for row in range(count):
-        if not table[ATTRIBUTES, row] & CONTROL_BIT:  # neither a legacy nor a short batch has it
-            continue
-        control_count += 1
-        start = table[POSITION, row]
-        end = start + table[SIZE, row]
-        if table[RECORD_COUNT, row] == 0:
-            table[CONTROL_TYPE, row] = NO_CONTROL_RECORD
-            continue
-        table[CONTROL_TYPE, row] = BAD_CONTROL_RECORD
-        if table[ATTRIBUTES, row] & CODEC_MASK or table[RECORD_COUNT, row] < 0:
-            continue
-        record = parse_record(data, start + HEADER_BYTES, end)
-        if record.next_position < 0 or record.key_length < CONTROL_KEY_BYTES:
-            continue
-        if read_i16(data, record.key_start) < 0:
-            continue
-        table[CONTROL_TYPE, row] = read_i16(data, record.key_start + CONTROL_TYPE_AT)
-        if record.value_length >= END_TXN_VALUE_BYTES:
-            table[COORDINATOR_EPOCH, row] = read_i32(
-                data, record.value_start + COORDINATOR_EPOCH_AT
-            )
-            table[MARKER_TIMESTAMP, row] = table[BASE_TIMESTAMP, row] + record.timestamp_delta
+        if table[ATTRIBUTES, row] & CONTROL_BIT:  # neither a legacy nor a short batch has it
+            _read_control_type(data, table, row)
+            control_count += 1
     return control_count
+
+
+@kernel
+def read_checked(
+    pread: int,
+    descriptor: int,
+    start: int,
+    stop: int,
+    most_bytes: int,
+    piece: NDArray[np.uint8],
+    table: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Read whole batches of a file, piece by piece, and check them.
+
+    It does for many pieces at one call what ``scan_batches``, ``check_crcs`` and
+    ``read_control_types`` do for each.
+
+    Args:
+        pread: Address of C's function of that name.
+        start: Position of the first batch in the file.
+        stop: Nothing is read from there on.
+        most_bytes: No piece is read once there are so many.
+        piece: uint8[n], room for the bytes; a batch that does not fit ends the work.
+        table: int64[COLUMN_COUNT, capacity], out; positions count from ``start``.
+
+    Returns:
+        (count, end): batches, and position in the file just past the last one. None at all where
+        the first batch is not whole, does not fit, or cannot be read.
+    """
+    count = 0
+    position = start
+    while position < stop and position - start < most_bytes:
+        wanted = min(piece.size, stop - position)
+        found = call_function(pread, descriptor, piece.ctypes.data, wanted, position, 0)
+        if found != wanted:
+            break
+        first = count
+        count, used, _ = _scan_rows(piece, 0, wanted, table, first)
+        if used == 0:
+            break
+        for row in range(first, count):
+            check_batch_crc(piece, table, row)
+            if table[ATTRIBUTES, row] & CONTROL_BIT:
+                _read_control_type(piece, table, row)
+            table[POSITION, row] += position - start
+        position += used
+    return count, position

@@ -97,6 +97,10 @@ MAX_RECORD_GROWTH_BYTES: Final = 16
 # No length up to this one takes more than four bytes.
 _MOST_OF_FOUR_BYTES: Final = 2**27 - 1
 
+# A record of some hundred bytes is asked for whole, and so is the room for it.
+_LINE: Final = 64
+_LINES_AHEAD: Final = 2 * _LINE
+
 
 @kernel
 def write_header(  # the fields of a header
@@ -266,7 +270,9 @@ def write_records(
     first_delta = np.int64(0)
     last_delta = np.int64(NO_RECORD_OFFSET)
     for i in range(table[RECORD_COUNT, row]):
-        prefetch_byte(source, position + AHEAD_BYTES)
+        for ahead in range(AHEAD_BYTES, AHEAD_BYTES + _LINES_AHEAD, _LINE):
+            prefetch_byte(source, position + ahead)
+            prefetch_byte(out, at + ahead)
         if not keep[first_record + i]:
             position = skip_record(source, position, end)
             if position < 0:

@@ -6,20 +6,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import (
+    CRC32C_POLYNOMIAL,
     HAS_CRC_INSTRUCTION,
+    LEAST_FOLDED_BYTES,
+    VECTOR_BYTES,
+    can_fold,
     crc32c_word,
+    fold_crc,
     load_word,
     prefetch_byte,
 )
 from storage_core.kernels._jit import inlined_kernel, kernel
 
-_POLYNOMIAL: Final = 0x82F63B78
-
 
 def _table() -> NDArray[np.uint32]:
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1)
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(CRC32C_POLYNOMIAL), table >> 1)
     return table.astype(np.uint32)
 
 
@@ -102,11 +105,27 @@ def _take_three(
     return _move(_move(first, over) ^ second, over) ^ third
 
 
-@kernel
-def crc32c_by_instruction(buffer: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return the CRC-32C of buffer[start:end] by the CPU's instruction. An instruction takes
-    eight bytes; three run at a time."""
-    register = np.uint64(0xFFFFFFFF)
+@inlined_kernel
+def _take_rest(register: np.uint64, buffer: NDArray[np.uint8], start: int, end: int) -> np.uint64:
+    """Return the register after buffer[start:end], of fewer than eight bytes."""
+    if start == end:
+        return register
+    if end < 8:
+        for position in range(start, end):
+            place = (register ^ np.uint64(buffer[position])) & np.uint64(0xFF)
+            register = np.uint64(_TABLE[place]) ^ (register >> np.uint64(8))
+        return register
+    # A register of zero stays so at bytes of zero: what goes before the rest in a word counts as
+    # such. Of the register the rest takes as many bytes as it has, and the others move up.
+    rest_bits = np.uint64(8 * (end - start))
+    others = np.uint64(64) - rest_bits
+    word = (np.uint64(load_word(buffer, end - 8)) >> others) ^ register
+    return np.uint64(crc32c_word(np.uint64(0), word << others)) ^ (register >> rest_bits)
+
+
+@inlined_kernel
+def _finish(register: np.uint64, buffer: NDArray[np.uint8], start: int, end: int) -> int:
+    """Return the CRC-32C whose register, before buffer[start:end], is this one."""
     position = start
     while position + 3 * _LONG <= end:
         register = _take_three(register, buffer, position, _LONG, _OVER_LONG)
@@ -117,11 +136,26 @@ def crc32c_by_instruction(buffer: NDArray[np.uint8], start: int, end: int) -> in
     while position + 8 <= end:
         register = np.uint64(crc32c_word(register, load_word(buffer, position)))
         position += 8
-    crc = np.uint32(register)
-    while position < end:
-        crc = _TABLE[(crc ^ np.uint32(buffer[position])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
-        position += 1
-    return int(crc ^ np.uint32(0xFFFFFFFF))
+    return int(_take_rest(register, buffer, position, end) ^ np.uint64(0xFFFFFFFF))
 
 
-crc32c = crc32c_by_instruction if HAS_CRC_INSTRUCTION else crc32c_by_table
+@kernel
+def crc32c_by_instruction(buffer: NDArray[np.uint8], start: int, end: int) -> int:
+    """Return the CRC-32C of buffer[start:end] by the CPU's instruction. An instruction takes
+    eight bytes; three run at a time."""
+    return _finish(np.uint64(0xFFFFFFFF), buffer, start, end)
+
+
+@kernel
+def crc32c_by_folding(buffer: NDArray[np.uint8], start: int, end: int) -> int:
+    """Return the CRC-32C of buffer[start:end] by the widest instructions of this very CPU. What a
+    vector does not fill is left to those for a word."""
+    register = np.uint64(0xFFFFFFFF)
+    position = start
+    if end - start >= LEAST_FOLDED_BYTES and can_fold():
+        position = end - (end - start) % VECTOR_BYTES
+        register = np.uint64(fold_crc(register, buffer, start, position))
+    return _finish(register, buffer, position, end)
+
+
+crc32c = crc32c_by_folding if HAS_CRC_INSTRUCTION else crc32c_by_table

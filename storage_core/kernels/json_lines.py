@@ -1,11 +1,11 @@
-"""Write records as JSON lines: numbers, Base64 and plain header names.
+"""Write batches and records as JSON lines: numbers, Base64, words and plain header names.
 
 A plain name needs no escape. What cannot be written so is left to Python, record by record: one
 that is larger than the room that there is for lines, and one with a header whose name has a quote,
 a control character or more than ASCII in it.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,6 +163,7 @@ def write_record_lines(
     first: int,
     end: int,
     out: NDArray[np.uint8],
+    position: int,
     in_arena: NDArray[np.uint8],
     records: NDArray[np.int64],
     offset: NDArray[np.int64],
@@ -176,6 +177,7 @@ def write_record_lines(
         data: uint8[], one place where records lie.
         arena: uint8[], the other.
         out: uint8[], where the lines go.
+        position: Where in it they begin.
         in_arena: uint8[batches], which of them holds the records of each batch.
         records: int64[RECORD_COLUMN_COUNT, n], of a scan that has checked them.
         offset: int64[n].
@@ -183,9 +185,8 @@ def write_record_lines(
         sequence: int64[n].
 
     Returns:
-        (row, bytes): the first record that was not written, and how many bytes there are.
+        (row, position): the first record that was not written, and where the lines end.
     """
-    position = 0
     for row in range(first, end):
         source = arena if in_arena[records[RECORD_BATCH, row]] else data
         key_length = records[RECORD_KEY_LENGTH, row]
@@ -212,3 +213,101 @@ def write_record_lines(
                 return row, begin
         position = _write_text(out, position, _END)
     return end, position
+
+
+class HeadLines(NamedTuple):
+    """The lines of batches themselves: their values, each behind its label.
+
+    A value is a number, or one of some words. Texts lie end to end, with the end of each.
+    """
+
+    labels: NDArray[np.uint8]
+    label_ends: NDArray[np.int64]  # int64[values + 1], the last one of what ends a line
+    words: NDArray[np.uint8]
+    word_ends: NDArray[np.int64]
+    word: NDArray[np.int64]  # int64[values, batches], which word it is, NO_WORD for a number
+    number: NDArray[np.int64]  # int64[values, batches]
+
+
+NO_WORD: Final = -1
+
+
+@kernel
+def _write_head(out: NDArray[np.uint8], position: int, heads: HeadLines, batch: int) -> int:
+    """Write the line of a batch, for which there has to be room; return the end position."""
+    label_start = 0
+    for column in range(heads.label_ends.size):
+        label_end = heads.label_ends[column]
+        size = label_end - label_start
+        copy_bytes(out, position, heads.labels, label_start, size)
+        position += size
+        label_start = label_end
+        if column == heads.word.shape[0]:
+            break
+        word = heads.word[column, batch]
+        if word == NO_WORD:
+            position = _write_number(out, position, heads.number[column, batch])
+        else:
+            word_start = heads.word_ends[word - 1] if word else np.int64(0)
+            size = heads.word_ends[word] - word_start
+            copy_bytes(out, position, heads.words, word_start, size)
+            position += size
+    return position
+
+
+@kernel
+def write_batch_lines(
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    heads: HeadLines,
+    record_ends: NDArray[np.int64],
+    batch: int,
+    end_batch: int,
+    row: int,
+    end_row: int,
+    out: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    records: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    timestamp: NDArray[np.int64],
+    sequence: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Write batches, the lines of each before those of its records, as JSON lines. Writing stops as
+    in write_record_lines, or at a batch whose line needs more room.
+
+    Args:
+        heads: The lines of the batches.
+        record_ends: int64[batches], where each batch's records end.
+        batch: The first batch whose line is not yet written.
+        end_batch: Behind the last one to write.
+        row: The first record that is not yet written.
+        end_row: Behind the last one to write.
+
+    Returns:
+        (batch, row, bytes): the first of each that was not written, and how many bytes there are.
+    """
+    words = heads.word_ends.size
+    # No value is longer than all words.
+    longest = max(_MOST_DIGITS, heads.word_ends[words - 1])
+    head_bytes = heads.labels.size + heads.word.shape[0] * longest
+    position = 0
+    while True:
+        end = min(record_ends[batch - 1], end_row) if batch else np.int64(0)
+        if row < end:
+            row, position = write_record_lines(
+                data,
+                arena,
+                row,
+                end,
+                out,
+                position,
+                in_arena,
+                records,
+                offset,
+                timestamp,
+                sequence,
+            )
+        if row < end or batch == end_batch or head_bytes > out.size - position:
+            return batch, row, position
+        position = _write_head(out, position, heads, batch)
+        batch += 1

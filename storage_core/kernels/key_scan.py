@@ -48,6 +48,8 @@ HASHER_WORDS: Final = SCRATCH + MD5_WORDS
 SIPHASH: Final = 0
 MD5: Final = 1
 _NO_LIMIT: Final = 2**62
+# Keys of small batches are hashed several at a time, as long as their bytes are in the CPU's cache.
+_HASHED_AT_ONCE: Final = 64
 
 
 @kernel
@@ -102,6 +104,26 @@ def _parse_batch(
 
 
 @kernel
+def _hash(
+    source: NDArray[np.uint8],
+    hasher: NDArray[np.uint32],
+    first: int,
+    end: int,
+    keys: NDArray[np.uint64],
+) -> None:
+    """Hash the keys from first on that _parse_batch has found in source."""
+    low, high = keys[LOW], keys[HIGH]
+    if hasher[HASH_KIND] == MD5:
+        for i in range(first, end):
+            low[i], high[i] = md5_128(source, np.int64(low[i]), np.int64(high[i]), hasher[SCRATCH:])
+        return
+    key = hasher[HASH_KEY:SCRATCH]
+    key_low = np.uint64(key[0]) | (np.uint64(key[1]) << np.uint64(32))
+    key_high = np.uint64(key[2]) | (np.uint64(key[3]) << np.uint64(32))
+    siphash_each(source, low, high, first, end, key_low, key_high)
+
+
+@kernel
 def hash_keys(
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
@@ -136,44 +158,42 @@ def hash_keys(
         (count, status, row, position): how many keys; DONE, or why and in which batch and at which
         position of its bytes it stopped.
     """
-    low, high = keys[LOW], keys[HIGH]
-    key = hasher[HASH_KEY:SCRATCH]
-    key_low = np.uint64(key[0]) | (np.uint64(key[1]) << np.uint64(32))
-    key_high = np.uint64(key[2]) | (np.uint64(key[3]) << np.uint64(32))
-    scratch = hasher[SCRATCH:]
     count = 0
+    hashed = 0  # how many of the keys are hashed
+    hashed_place = np.int64(0)  # where the others lie
     next_rank = 0
+    row, status, position = 0, DONE, np.int64(0)
     for row in range(table.shape[1]):
         start = notes[RECORDS_START, row]
         if checks_crc:
             checked_from = start - HEADER_BYTES + CRC_START
             if crc32c(data, checked_from, notes[RECORDS_END, row]) != table[CRC, row]:
-                return count, WRONG_CRC, row, start
+                status, position = WRONG_CRC, start
+                break
         if not flags[row]:
             continue
         place = notes[PLACE, row]
-        source = arena if place else data
-        first = count
+        if place != hashed_place or count - hashed >= _HASHED_AT_ONCE:
+            _hash(arena if hashed_place else data, hasher, hashed, count, keys)
+            hashed, hashed_place = count, place
         count, record_flags, status, position = _parse_batch(
-            source,
+            arena if place else data,
             table,
             notes,
             row,
             first_offset,
             max_body_bytes if place == EXPANDED else _NO_LIMIT,
             next_rank,
-            first,
+            count,
             keys,
         )
-        if hasher[HASH_KIND] == MD5:
-            for i in range(first, count):
-                low[i], high[i] = md5_128(source, np.int64(low[i]), np.int64(high[i]), scratch)
-        else:
-            siphash_each(source, low, high, first, count, key_low, key_high)
         if status != DONE:
-            return count, status, row, position
+            break
         flags[row] = (
             record_flags | OPENED | (INDEXED if table[BASE_OFFSET, row] >= first_offset else 0)
         )
         next_rank += table[RECORD_COUNT, row]
+    _hash(arena if hashed_place else data, hasher, hashed, count, keys)
+    if status != DONE:
+        return count, status, row, position
     return count, DONE, 0, 0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import prefetch_row
 from storage_core.kernels._jit import inlined_kernel, kernel
-from storage_core.kernels.batch_notes import FLAGS, LOOK_UP_BIT, NOT_DIRTY, OWN_ORDINAL
+from storage_core.kernels.batch_notes import FLAGS, LOOK_UP_BIT, NOT_DIRTY, OWN_RANK
 from storage_core.kernels.record_scan import OPENED
 
 SLOT_WORDS: Final = 3
@@ -22,6 +22,8 @@ ORDINAL_BITS: Final = 32
 ORDINAL_MASK: Final = 2**ORDINAL_BITS - 1
 # How many keys ahead a slot is asked for: enough to cover the latency of memory.
 _AHEAD: Final = 12
+# How many hashes are looked up together.
+LOOK_UP_BLOCK: Final = 1024
 
 
 @inlined_kernel
@@ -112,6 +114,36 @@ def _may_hold(hash_bits: NDArray[np.uint64], high: int) -> bool:
     return (hash_bits[word] >> (np.uint64(high) & np.uint64(63))) & np.uint64(1) != 0
 
 
+@inlined_kernel
+def _list_suspects(
+    hash_bits: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    first: int,
+    end: int,
+    suspects: NDArray[np.int64],
+) -> int:
+    """List which of high[first:end] a table may hold; return their number. Nothing is decided here
+    by a branch: a CPU would guess it wrongly for every tenth hash."""
+    count = 0
+    for i in range(first, end):
+        suspects[count] = i
+        count += _may_hold(hash_bits, high[i])
+    return count
+
+
+@inlined_kernel
+def _set_bits(bit: NDArray[np.int64], first: int, end: int, words: NDArray[np.uint64]) -> None:
+    """Set bits[first:end], which rise, a word at a time: the next bit of a word would wait until
+    the last one is written."""
+    word, mask = bit[first] >> 6, np.uint64(0)
+    for i in range(first, end):
+        if bit[i] >> 6 != word:
+            words[word] |= mask
+            word, mask = bit[i] >> 6, np.uint64(0)
+        mask |= np.uint64(1) << np.uint64(bit[i] & 63)
+    words[word] |= mask
+
+
 @kernel
 def mark_latest(
     table: NDArray[np.uint64],
@@ -121,7 +153,7 @@ def mark_latest(
     batch: NDArray[np.int64],
     bit: NDArray[np.int64],
     notes: NDArray[np.int64],
-    segment_rank: int,
+    suspects: NDArray[np.int64],
     words: NDArray[np.uint64],
 ) -> None:
     """Set the bit of every record not older than its key's rank. The rank of a key is what the
@@ -134,26 +166,28 @@ def mark_latest(
         high: uint64[n], upper halves.
         batch: int64[n], their batches.
         bit: int64[n], which bit is a record's; those of a batch begin at LOOK_UP_BIT.
-        notes: int64[NOTE_COUNT, batches]. A batch that is OPENED has an ordinal a record, from
-            OWN_ORDINAL on; all records of another one have that ordinal.
-        segment_rank: Rank of ordinal 0.
+        notes: int64[NOTE_COUNT, batches]. A batch that is OPENED has a rank a record, from
+            OWN_RANK on; all records of another one have that rank.
+        suspects: int64[LOOK_UP_BLOCK], room to work in.
         words: uint64[], zeroed.
     """
-    for i in range(low.size):
-        ahead = i + _AHEAD
-        if ahead < low.size and _may_hold(hash_bits, high[ahead]):
-            _prefetch_slot(table, low[ahead])
-        latest = np.int64(ABSENT)
-        if _may_hold(hash_bits, high[i]):
+    for first in range(0, low.size, LOOK_UP_BLOCK):
+        end = min(first + LOOK_UP_BLOCK, low.size)
+        _set_bits(bit, first, end, words)
+        count = _list_suspects(hash_bits, high, first, end, suspects)
+        for place in range(count):
+            if place + _AHEAD < count:
+                _prefetch_slot(table, low[suspects[place + _AHEAD]])
+            i = suspects[place]
             latest = np.int64(table[_find_slot(table, low[i], high[i]), 2]) - 1
-        row = batch[i]
-        rank = np.int64(ABSENT)
-        if notes[OWN_ORDINAL, row] != NOT_DIRTY:
-            rank = segment_rank + notes[OWN_ORDINAL, row]
-            if notes[FLAGS, row] & OPENED:
-                rank += bit[i] - notes[LOOK_UP_BIT, row]
-        if rank >= latest:
-            words[bit[i] >> 6] |= np.uint64(1) << np.uint64(bit[i] & 63)
+            row = batch[i]
+            rank = np.int64(ABSENT)
+            if notes[OWN_RANK, row] != NOT_DIRTY:
+                rank = notes[OWN_RANK, row]
+                if notes[FLAGS, row] & OPENED:
+                    rank += bit[i] - notes[LOOK_UP_BIT, row]
+            if rank < latest:
+                words[bit[i] >> 6] &= ~(np.uint64(1) << np.uint64(bit[i] & 63))
 
 
 @kernel
@@ -176,32 +210,27 @@ def mark_absent(
     hash_bits: NDArray[np.uint64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],
-    record_count: NDArray[np.int64],
+    suspects: NDArray[np.int64],
     words: NDArray[np.uint64],
-    absent: NDArray[np.int64],
 ) -> None:
-    """Set the bits of hashes not in the table.
+    """Clear the bits of hashes in the table.
 
-    Bit i of words, all zeros before, is that of hash i. The hashes are those of batches of
-    record_count records, in order; absent gets how many of each batch the table does not hold. Most
-    hashes are absent: hash_bits, made by note_hashes, tells that of nearly all of them without a
-    look into the table; where its bits are all set it tells nothing.
+    Bit i of words, all ones before, is that of hash i. Most hashes are absent: hash_bits, made by
+    note_hashes, tells that of nearly all of them without a look into the table; where its bits are
+    all set it tells nothing.
+
+    Args:
+        suspects: int64[LOOK_UP_BLOCK], room to work in.
     """
-    i = 0
-    for row in range(record_count.size):
-        count = 0
-        for _ in range(record_count[row]):
-            ahead = i + _AHEAD
-            if ahead < low.size and _may_hold(hash_bits, high[ahead]):
-                _prefetch_slot(table, low[ahead])
-            is_absent = True
-            if _may_hold(hash_bits, high[i]):
-                is_absent = table[_find_slot(table, low[i], high[i]), 2] == 0
-            if is_absent:
-                words[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
-                count += 1
-            i += 1
-        absent[row] = count
+    for first in range(0, low.size, LOOK_UP_BLOCK):
+        end = min(first + LOOK_UP_BLOCK, low.size)
+        count = _list_suspects(hash_bits, high, first, end, suspects)
+        for place in range(count):
+            if place + _AHEAD < count:
+                _prefetch_slot(table, low[suspects[place + _AHEAD]])
+            i = suspects[place]
+            if table[_find_slot(table, low[i], high[i]), 2] != 0:
+                words[i >> 6] &= ~(np.uint64(1) << np.uint64(i & 63))
 
 
 @kernel

@@ -126,3 +126,19 @@ def count_range(words: NDArray[np.uint64], first: int, end: int) -> int:
             total += 1
         bit += width
     return total
+
+
+@kernel
+def count_ranges(
+    words: NDArray[np.uint64], lengths: NDArray[np.int64], counts: NDArray[np.int64]
+) -> None:
+    """Count the bits that are set in stretches that follow each other.
+
+    Args:
+        lengths: int64[n], bits of each stretch.
+        counts: int64[n], out.
+    """
+    first = 0
+    for row in range(lengths.size):
+        counts[row] = count_range(words, first, first + lengths[row])
+        first += lengths[row]

@@ -122,21 +122,27 @@ def write_varlong(buffer: NDArray[np.uint8], position: int, value: int) -> int:
     return position + 1
 
 
+# An index that may be negative counts from the end, which is asked at each byte; one that cannot be
+# lets a CPU read all bytes of a number at once.
+
+
 @kernel
 def read_i16(buffer: NDArray[np.uint8], position: int) -> int:
     """Return the big-endian signed 16-bit number at position."""
-    raw = (np.int64(buffer[position]) << 8) | np.int64(buffer[position + 1])
+    at = np.uint64(position)
+    raw = (np.int64(buffer[at]) << 8) | np.int64(buffer[at + np.uint64(1)])
     return raw - ((raw & 0x8000) << 1)
 
 
 @kernel
 def read_u32(buffer: NDArray[np.uint8], position: int) -> int:
     """Return the big-endian unsigned 32-bit number at position."""
+    at = np.uint64(position)
     return (
-        (np.int64(buffer[position]) << 24)
-        | (np.int64(buffer[position + 1]) << 16)
-        | (np.int64(buffer[position + 2]) << 8)
-        | np.int64(buffer[position + 3])
+        (np.int64(buffer[at]) << 24)
+        | (np.int64(buffer[at + np.uint64(1)]) << 16)
+        | (np.int64(buffer[at + np.uint64(2)]) << 8)
+        | np.int64(buffer[at + np.uint64(3)])
     )
 
 

@@ -44,6 +44,7 @@ from storage_core.filenames import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     kind_of,
+    log_file,
     offset_of,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
@@ -58,9 +59,12 @@ from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_head
 from storage_core.roots.open_root import find_root, observe_root
 from storage_core.roots.own_catalog import metadata_of, read_own_catalog
 from storage_core.roots.partition_facts import partition_checkpoints
+from storage_core.roots.remote_logs import RemoteLogs
 from storage_core.roots.root import Root
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
+from storage_core.store.open_store import split_location
+from storage_core.store.tier_archive import Tier, TierSegment, names_archive, parse_archive
 
 _WINDOW_BYTES: Final = 1 << 20
 # Enough for the first batches; it grows to a larger one.
@@ -104,6 +108,8 @@ PARTITION_COLUMNS: Final = (
     "error_class",
     "error",
     "local_log_start_offset",
+    "tier_end_offset",
+    "tier_problem",
 )
 # Of ``inspect_segments``.
 SEGMENT_COLUMNS: Final = (
@@ -117,6 +123,12 @@ SEGMENT_COLUMNS: Final = (
     "newest_timestamp",
     "modified_ms",
     "is_active",
+    # Of a tier alone.
+    "topic_id",
+    "segment_id",
+    "end_offset",
+    "is_complete",
+    "error",
 )
 
 
@@ -136,6 +148,7 @@ class RootView:
     # Where the cluster's metadata lies that tells it; None where none was seen.
     metadata: Path | None = None
     properties: MetaProperties | None = None  # whose it is; None where it does not say
+    remote: RemoteLogs  # what the brokers said of segments in a tier
 
     @property
     def has_metadata(self) -> bool:
@@ -143,13 +156,13 @@ class RootView:
         kinds = {entry.kind for entry in self.entries}
         return self.metadata is not None or DirectoryKind.METADATA in kinds
 
-    def may_be_tiered(self, topic: str) -> bool:
-        """Whether a topic is tiered, or its config is unknown."""
+    def is_tiered(self, topic: str) -> bool | None:
+        """Whether a topic is tiered; None if its config is unknown."""
         try:
             config = self.catalog.config_for(topic)
         except PylogError:
-            return True
-        return config is None or config.remote_storage_enable
+            return None
+        return None if config is None else config.remote_storage_enable
 
     @property
     def metadata_note(self) -> str:
@@ -166,9 +179,11 @@ class RootView:
 
 def group_by_broker(views: Sequence[RootView]) -> list[list[RootView]]:
     """Return roots broker by broker, each with its broker's catalog. One broker's disks share
-    the cluster's metadata, the groups' offsets and the logs."""
+    the cluster's metadata, the groups' offsets and the logs; all brokers share what they said of
+    the tier."""
     groups: list[list[RootView]] = []
-    for view in views:
+    remote = RemoteLogs([view.files for view in views])
+    for view in (replace(view, remote=remote) for view in views):
         group = next((group for group in groups if _are_one_broker(view, group[0])), None)
         if group is None:
             groups.append([view])
@@ -224,7 +239,8 @@ def inspect_root(path: str | Path) -> RootView:
     except PylogError as error:
         problems.append(error)
     recovery_points = None
-    if state.clean_shutdown is None and not root.has_manifests:
+    is_closed = root.has_manifests or names_archive(root.location)  # and has no marker
+    if state.clean_shutdown is None and not is_closed:
         recovery_points = Checkpoints()
         try:
             recovery_points = read_checkpoints(root, [RECOVERY_POINT_FILE])
@@ -248,6 +264,7 @@ def inspect_root(path: str | Path) -> RootView:
     return RootView(
         metadata=metadata_of(root),
         properties=properties,
+        remote=RemoteLogs([root]),
         row=row,
         files=root,
         entries=state.entries,
@@ -300,13 +317,21 @@ def inspect_partition(
             row |= _describe_recovery(view, entry, settled.list_files())
             row |= _describe_times(settled, _log_start(entry, checkpoints))
             row |= _describe_log(settled, view, entry, checkpoints, now_ms, weigh_dirt)
+            row |= _describe_tier(store, view, entry, checkpoints, row["log_start_offset"])
     except Exception as error:  # noqa: BLE001  # a broken partition is a row, never the end
         row |= describe_failure(error)
     return row
 
 
 def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
-    """Yield each segment's sizes and newest timestamp, a row a segment."""
+    """Yield each segment's sizes and newest timestamp, a row a segment.
+
+    Of a tier they are all that lie there, whether they count or not; of what is on a disk beside
+    it, there are none.
+    """
+    if names_archive(entry.path):
+        yield from _inspect_tier(parse_archive(split_location(entry.path)[0]).open(), entry)
+        return
     store = settle(open_store(entry.path))
     files = store.list_files()
     sizes = {file.name: file.size_bytes for file in files}
@@ -325,6 +350,40 @@ def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
             "modified_ms": log.modified_ms,
             "is_active": log is logs[-1],
         }
+
+
+def _inspect_tier(tier: Tier, entry: SubDirectory) -> Iterator[Row]:
+    for folder in tier.listing[0]:
+        if folder.partition != entry.topic_partition:
+            continue
+        for segment in tier.segments(folder):
+            yield dict.fromkeys(SEGMENT_COLUMNS) | {
+                "directory": entry.name,
+                "file": log_file(segment.base_offset),
+                "base_offset": segment.base_offset,
+                "is_active": False,
+                "topic": folder.partition.topic,
+                "partition": folder.partition.partition,
+                "topic_id": folder.topic_id,
+                "segment_id": segment.identity.segment_id,
+                "is_complete": segment.is_complete,
+                "error": segment.problem or None,
+                **(_describe_tier_segment(tier, segment) if segment.is_complete else {}),
+            }
+
+
+def _describe_tier_segment(tier: Tier, segment: TierSegment) -> Row:
+    try:
+        return {
+            "end_offset": tier.end_offset(segment),
+            "size_bytes": tier.log_bytes(segment),
+            "index_bytes": tier.small_bytes(segment, OFFSET_INDEX_SUFFIX),
+            "time_index_bytes": tier.small_bytes(segment, TIME_INDEX_SUFFIX),
+            "txn_index_bytes": tier.small_bytes(segment, TXN_INDEX_SUFFIX),
+            "modified_ms": tier.modified_ms(segment),
+        }
+    except PylogError as error:
+        return {"error": str(error)}
 
 
 def _describe_files(files: Sequence[FileInfo]) -> Row:
@@ -430,12 +489,8 @@ def _describe_log(
         now_ms=now_ms,
         log_start_checkpoint=_log_start(entry, checkpoints),
     )
-    in_tier = None
-    if partition is not None and view.may_be_tiered(partition.topic):
-        in_tier = checkpoints.start_in_tier(log.log_start_offset)
     row = {
-        "log_start_offset": log.log_start_offset if in_tier is None else in_tier,
-        "local_log_start_offset": None if in_tier is None else log.log_start_offset,
+        "log_start_offset": log.log_start_offset,
         "log_end_offset": log.log_end_offset,
         "last_stable_offset": log.last_stable_offset,
     }
@@ -443,6 +498,33 @@ def _describe_log(
     if weigh_dirt is not None and (is_compacted or checkpoints.cleaner_offset is not None):
         row |= weigh_dirt(log, config or LogConfig(), checkpoints, now_ms)
     return row
+
+
+def _describe_tier(
+    store: LogStore,
+    view: RootView,
+    entry: SubDirectory,
+    checkpoints: PartitionCheckpoints,
+    local_start: int,
+) -> Row:
+    """Tell which offsets of a log lie in its tier; nothing of a log that has none."""
+    partition = entry.topic_partition
+    if partition is None or names_archive(entry.path):
+        return {}
+    is_tiered = view.is_tiered(partition.topic)
+    start = view.remote.tier_start(
+        store, partition, checkpoints, local_start, is_tiered=lambda: is_tiered
+    )
+    row: Row = {}
+    if start is not None:
+        row = {"log_start_offset": start, "local_log_start_offset": local_start}
+    if is_tiered is False or not (start is not None or view.remote.has_tier):
+        return row
+    uploads = view.remote.uploads(store, partition)
+    if start is None and is_tiered is None and not uploads.segments:
+        return row
+    problem = uploads.problem(local_start if start is None else start, local_start)
+    return row | {"tier_end_offset": uploads.end_offset, "tier_problem": problem or None}
 
 
 def _logs(files: Sequence[FileInfo]) -> list[FileInfo]:

@@ -50,6 +50,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root
 from storage_core.roots.partition_facts import partition_checkpoints
+from storage_core.roots.remote_logs import RemoteLogs
 from storage_core.roots.root import Root
 from storage_core.store import FileInfo, LogStore, ManagedStore, open_store
 from storage_core.store.garbage import kept_generations
@@ -65,9 +66,9 @@ TRASH: Final = "trash"
 ABORTED: Final = "aborted"
 UNDECIDED: Final = "undecided"
 
-_COLUMNS: Final = ("key", "value", "offset", "timestamp")
+_COLUMNS: Final = ("key", "value", "offset", "timestamp", "headers")
 _MICROSECONDS: Final = 1000
-# Default bounds: versions of a key in memory, and bytes of their values.
+# Default bounds: versions of a key in memory, and bytes of their values and headers.
 MOST_VERSIONS: Final = 100_000
 _MOST_BYTES: Final = 256 << 20
 # Offset, timestamp and value of a version, equal in all its copies.
@@ -98,6 +99,7 @@ class Version:
     timestamp_ms: int | None  # epoch milliseconds; None beyond the range of a calendar
     value: bytes | None  # None for a tombstone
     copies: tuple[Copy, ...]  # where it is left; at least one
+    headers: tuple[tuple[str, bytes | None], ...] = ()  # names and values
     is_visible: bool = False  # whether a consumer gets it from the log
     # ABORTED; UNDECIDED where its log is not stable yet, or by `with_outcomes` COMMIT or ABORT of
     # TransactionOutcome; else None.
@@ -232,12 +234,13 @@ def find_history(  # each argument is a question of its own, most of them by nam
     # After the listings: a run that removes segments raises the log start first.
     files = [LOG_START_FILE, CLEANER_FILE]
     checkpoints = read_checkpoints(root, files) if partitions else Checkpoints()
+    remote = RemoteLogs([root])
     total_bytes = sum(history.size_bytes for history in partitions.values())
     done_bytes = 0
     for _, history in sorted(partitions.items()):
         if on_read is not None:
             on_read(done_bytes, total_bytes)
-        yield _history_of(history, keys, checkpoints, now_ms, most)
+        yield _history_of(history, keys, (checkpoints, remote), now_ms, most)
         done_bytes += history.size_bytes
     if on_read is not None:
         on_read(done_bytes, total_bytes)
@@ -354,11 +357,12 @@ def _place_of(kind: str, name: str, store: SettledStore) -> _SegmentFolder:
 def _history_of(
     sources: _PartitionHistory,
     keys: Collection[bytes | None],
-    checkpoints: Checkpoints,
+    of_root: tuple[Checkpoints, RemoteLogs],
     now_ms: int,
     most: int,
 ) -> PartitionHistory:
     """Read all places of a partition."""
+    checkpoints, remote = of_root
     places = list(sources.others)
     settled: SettledStore | None = None
     history = PartitionHistory(partition=sources.partition)
@@ -366,14 +370,22 @@ def _history_of(
     if sources.log is not None:
         with _noted(sources):
             settled = settle(sources.log)
+            location = settled.location
             own = partition_checkpoints(sources.log, sources.partition, lambda: checkpoints)
             start = max(own.log_start_offset or 0, *map(_base_of, sorted_logs(settled.files)[:1]))
             history = replace(history, log_start_offset=start, cleaner_offset=own.cleaner_offset)
             places.insert(0, _place_of(LOG, "", settled))
-            tier_start = own.start_in_tier(start)
-            topic = sources.partition.topic
-            if tier_start is not None and is_tiered_topic(settled.location, topic) is not False:
-                raise OffsetsInTierError(settled.location, tier_start, start)
+            tier_start = remote.tier_start(
+                sources.log,
+                sources.partition,
+                own,
+                start,
+                is_tiered=lambda: is_tiered_topic(location, sources.partition.topic),
+            )
+            if tier_start is not None:
+                uploads = remote.uploads(sources.log, sources.partition)
+                details = uploads.tell(tier_start, start)
+                raise OffsetsInTierError(location, tier_start, start, details)
     newest = _NewestVersions(sources.partition, keys, most)
     # Beside a log, errors in other places do not make the history incomplete.
     needed = {LOG} if sources.log is not None else {place.copy.kind for place in places}
@@ -486,21 +498,22 @@ class _NewestVersions:
             twin = versions.get(same)
             copies = (*twin.copies, *version.copies) if twin else version.copies
             versions[same] = replace(version, copies=copies)
-        self._floors[key] = floor = max(floor, self._lowest(versions))
+        self._floors[key] = floor = max(floor, self._lowest(versions.values()))
         self._versions[key] = {
             same: version for same, version in versions.items() if same[0] >= floor
         }
 
-    def _lowest(self, versions: Iterable[_Identity]) -> int:
+    def _lowest(self, versions: Iterable[Version]) -> int:
         """Return the offset of the oldest version to keep; 0 for all. There is no room for older
         ones."""
         room, lowest = _MOST_BYTES, 0
-        newest_first = sorted(versions, key=lambda same: same[0], reverse=True)
-        for count, (offset, _, value) in enumerate(newest_first):
-            room -= len(value or b"")
+        newest_first = sorted(versions, key=lambda version: version.offset, reverse=True)
+        for count, version in enumerate(newest_first):
+            room -= len(version.value or b"")
+            room -= sum(len(name) + len(value or b"") for name, value in version.headers)
             if count and (count >= self._most or room < 0):
                 return lowest
-            lowest = offset
+            lowest = version.offset
         return 0
 
 
@@ -549,8 +562,9 @@ def _versions_in(
     bases = list(logs)
     for batch in batches:
         times = batch.column("timestamp").cast("int64").to_pylist()
-        columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
-        for key, value, offset, at in zip(*columns, times, strict=True):
+        names = ("key", "value", "offset", "headers")
+        columns = (batch.column(name).to_pylist() for name in names)
+        for key, value, offset, headers, at in zip(*columns, times, strict=True):
             file = logs[bases[max(bisect_right(bases, offset) - 1, 0)]]
             path = f"{place.copy.path}/{file.name}"
             yield Version(
@@ -559,6 +573,7 @@ def _versions_in(
                 offset=offset,
                 timestamp_ms=None if at is None else at // _MICROSECONDS,
                 value=value,
+                headers=tuple((each["key"], each["value"]) for each in headers or ()),
                 copies=(replace(place.copy, path=path),),
             )
 

@@ -11,14 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints, read_checkpoints
+from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
 from storage_core.errors import (
     ChangedWhileReadError,
     ConfigError,
@@ -30,8 +30,6 @@ from storage_core.filenames import (
     LOG_START_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
-    REMOTE_INDEX_CACHE_DIRECTORY,
-    REMOTE_LOG_TOPIC,
     TIME_INDEX_SUFFIX,
     TopicPartition,
     kind_of,
@@ -57,6 +55,7 @@ from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest, T
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root, map_over_root
 from storage_core.roots.partition_facts import manifest_checkpoints
+from storage_core.roots.remote_logs import RemoteLogs
 from storage_core.roots.root import Root
 from storage_core.store import LogStore, open_store
 from storage_core.store.open_objects import is_url
@@ -164,13 +163,30 @@ def find_offsets(
     }
 
 
+def find_bounds(request: ReadRequest, *, now_ms: int) -> dict[TopicPartition, LogOffsets]:
+    """Return where a read of each partition starts and ends, in the order of partitions.
+
+    Args:
+        now_ms: The reader's clock, epoch milliseconds.
+    """
+    logs = _list_logs(request, now_ms)
+    bounds = _look_at_each(logs, lambda planner, log: planner.plan(log, planner.bounds))
+    return {
+        log.partition: found
+        for (_, log), found in zip(logs, bounds, strict=True)
+        if found is not None
+    }
+
+
 def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _PlannedLog]]:
     """Return a request's logs with their planners; none for empty ones."""
     place_of = choose_places(request)
     for bound in (request.starting, request.ending):
         _validate_coverage(bound, place_of, may_be_missing=request.choice.may_be_missing)
+    remote = RemoteLogs(find_root(path)[0] for path in request.paths)
     planners = {
-        place.root.location: _Planner(place.root, request, now_ms) for place in place_of.values()
+        place.root.location: _Planner(place.root, request, now_ms, remote)
+        for place in place_of.values()
     }
     places = [
         (planners[place.root.location], (partition, place.location))
@@ -209,11 +225,12 @@ class _Planner:
     log start first, so that no listing with some of them left is taken for the whole log.
     """
 
-    def __init__(self, root: Root, request: ReadRequest, now_ms: int) -> None:
+    def __init__(self, root: Root, request: ReadRequest, now_ms: int, remote: RemoteLogs) -> None:
         self.root = root
         self._request = request
         self._now_ms = now_ms
         self._checkpoints = Checkpoints()
+        self._remote = remote
 
     def read_checkpoints(self) -> None:
         """Read what the root's files say of logs that were listed."""
@@ -237,15 +254,21 @@ class _Planner:
         """Return the offsets readable now in a log still being copied."""
         checkpointed = self._with_checkpoints(log)
         if log.partition not in reached:
-            _check_tier(checkpointed, self._request)
+            self._check_tier(checkpointed)
         bounds = _find_bounds(checkpointed, self._request, self._now_ms)
         hole = _find_hole_on_its_way(checkpointed, reached.get(log.partition, 0), self._now_ms)
         return bounds if hole is None else replace(bounds, end=min(hole, bounds.end))
 
+    def bounds(self, log: _PlannedLog) -> LogOffsets:
+        """Return where the read of a log starts and ends."""
+        checkpointed = self._with_checkpoints(log)
+        self._check_tier(checkpointed)
+        return _find_bounds(checkpointed, self._request, self._now_ms)
+
     def ranges(self, log: _PlannedLog) -> list[ReadRange]:
         """Return the ranges of a log."""
         checkpointed = self._with_checkpoints(log)
-        _check_tier(checkpointed, self._request)
+        self._check_tier(checkpointed)
         whole = _find_whole(checkpointed, self._request)
         if whole is not None:
             return [whole]
@@ -261,6 +284,28 @@ class _Planner:
             for wanted in _split(checkpointed, piece, self._request)
         ]
 
+    def _check_tier(self, log: _PlannedLog) -> None:
+        """Report offsets that are asked for and lie in the topic's tier."""
+        local = log.segments[0].base_offset
+        if log.tier_start is None or log.tier_start >= local:
+            return
+        bound = self._request.starting
+        timestamp_ms = bound.timestamp_of(log.partition)
+        offset = bound.offset_of(log.partition)
+        if timestamp_ms is not None:
+            # Where the first local record is the answer, an earlier one may be.
+            is_local = _offset_for_time(log, timestamp_ms) != log.log_start_offset
+        else:
+            is_local = offset == LATEST or (offset is not None and offset >= local)
+        if is_local:
+            return
+        first = log.tier_start if offset is None else max(offset, log.tier_start)
+        uploads = self._remote.uploads(open_store(log.location), log.partition)
+        error = OffsetsInTierError(log.location, first, local, uploads.tell(first, local))
+        if self._request.fail_on_data_loss:
+            raise error
+        _log.warning("%s", error)
+
     def _with_checkpoints(self, log: _PlannedLog) -> _PlannedLog:
         """Return a log with its checkpoints' offsets; managed logs have their own."""
         if log.has_manifest:
@@ -271,27 +316,13 @@ class _Planner:
             log,
             log_start_offset=max(start, log.log_start_offset),
             cleaner_offset=checkpointed.cleaner_offset,
-            tier_start=self._tier_start(log, checkpointed),
-        )
-
-    def _tier_start(self, log: _PlannedLog, own: PartitionCheckpoints) -> int | None:
-        """Return a log start in a tier, None where there is none. A tiered log has an entry in
-        the checkpoint; without one, the log may begin anywhere."""
-        base = log.segments[0].base_offset
-        start = own.start_in_tier(base)
-        if start is None and own.log_start_offset is None and base and self._has_tier:
-            return 0 if is_tiered_topic(log.location, log.partition.topic) else None
-        # A live broker writes checkpoints every minute: of any other topic an entry may be old.
-        if start is None or is_tiered_topic(log.location, log.partition.topic) is False:
-            return None
-        return start
-
-    @cached_property
-    def _has_tier(self) -> bool:
-        """Whether the broker kept indexes or records of a tier here."""
-        return any(
-            name == REMOTE_INDEX_CACHE_DIRECTORY or name.startswith(f"{REMOTE_LOG_TOPIC}-")
-            for name in self.root.directories()
+            tier_start=self._remote.tier_start(
+                open_store(log.location),
+                log.partition,
+                checkpointed,
+                log.segments[0].base_offset,
+                is_tiered=lambda: is_tiered_topic(log.location, log.partition.topic),
+            ),
         )
 
 
@@ -495,28 +526,6 @@ def _offset_for_time(log: _PlannedLog, target_ms: int) -> int | None:
         log_start_offset=log.log_start_offset,
         limits=DEFAULT_LIMITS,
     )
-
-
-def _check_tier(log: _PlannedLog, request: ReadRequest) -> None:
-    """Report offsets that are asked for and lie in the topic's tier."""
-    local = log.segments[0].base_offset
-    if log.tier_start is None or log.tier_start >= local:
-        return
-    bound = request.starting
-    timestamp_ms = bound.timestamp_of(log.partition)
-    offset = bound.offset_of(log.partition)
-    if timestamp_ms is not None:
-        # Where the first local record is the answer, an earlier one may be.
-        is_local = _offset_for_time(log, timestamp_ms) != log.log_start_offset
-    else:
-        is_local = offset == LATEST or (offset is not None and offset >= local)
-    if is_local:
-        return
-    first = log.tier_start if offset is None else max(offset, log.tier_start)
-    error = OffsetsInTierError(log.location, first, local)
-    if request.fail_on_data_loss:
-        raise error
-    _log.warning("%s", error)
 
 
 def _check_lost_logs(log: _PlannedLog, extent: _Extent, request: ReadRequest) -> None:

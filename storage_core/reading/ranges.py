@@ -33,6 +33,7 @@ from storage_core.roots.open_root import open_root
 from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.open_store import split_location
+from storage_core.store.tier_archive import names_archive
 
 # Batch header fields as Arrow columns, by batch or by record.
 
@@ -192,6 +193,17 @@ class ReadRange:
     # Only records with one of these keys are read; None for all.
     keys: frozenset[bytes | None] | None
     limits: Limits  # bounds on a batch's decompressed size
+    # How much of a file is held at a time, unless one batch is larger; None for what most reads
+    # hold.
+    window_bytes: int | None = None
+
+    @property
+    def span(self) -> tuple[int, int | None]:
+        """The offsets that its records may have: the first, and just past the last; None for an end
+        that only its files know."""
+        start = max(self.start_offset, self.segments[0].base_offset)
+        ends = [end for end in (self.end_offset, self.next_base_offset) if end is not None]
+        return start, max(start, min(ends)) if ends else None
 
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:
@@ -331,7 +343,12 @@ def is_compacted_topic(directory: str, topic: str) -> bool:
 
 
 def is_tiered_topic(directory: str, topic: str) -> bool | None:
-    """Tell whether a topic is tiered, by own metadata; None if unknown."""
+    """Tell whether records of a topic may lie in a tier that is not read; None if unknown.
+
+    A directory's own metadata says whether it is tiered.
+    """
+    if names_archive(directory):
+        return False
     config = _own_config(directory, topic)
     return None if config is None else config.remote_storage_enable
 
@@ -356,7 +373,7 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             reader,
             start=position,
             end=segment.size_bytes,
-            window_bytes=_WINDOW_BYTES,
+            window_bytes=wanted.window_bytes or _WINDOW_BYTES,
             crc=CrcCheck.LATER,
             # A batch cut off in the middle of a log is damage; at the end, its writer died. Zeros
             # at the end come from a broker that reserved room.

@@ -1,6 +1,7 @@
 """The headers of a run of batches, as columns."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -65,7 +66,7 @@ def _has_bit(attributes: NDArray[np.int64], bit: int) -> NDArray[np.bool_]:
     return is_set
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: its kinds are asked for many times
 class BatchTable:
     """One row a batch, in file order."""
 
@@ -98,9 +99,10 @@ class BatchTable:
         """Return the rows [first, end), without copying."""
         return BatchTable(self.columns[:, first:end])
 
-    @property
+    @cached_property
     def kinds(self) -> int:
-        """What is among the batches: bits of batch_scan.HAS_LEGACY and so on."""
+        """What is among the batches, when it is first asked for: bits of batch_scan.HAS_LEGACY and
+        so on."""
         return batch_scan.find_kinds(self.columns)
 
     @property
@@ -211,7 +213,7 @@ class BatchNotes:
     records_end = _TableColumn(batch_notes.RECORDS_END)
     flags = _TableColumn(batch_notes.FLAGS)
     first_bit = _TableColumn(batch_notes.FIRST_BIT)
-    own_ordinal = _TableColumn(batch_notes.OWN_ORDINAL)
+    own_rank = _TableColumn(batch_notes.OWN_RANK)
     pass_one_count = _TableColumn(batch_notes.PASS_ONE_COUNT)
     action = _TableColumn(batch_notes.ACTION)
     marks = _TableColumn(batch_notes.MARKS)

@@ -12,6 +12,7 @@ ends there. From the first place on where the two do not meet, all is read in or
 had guessed: what comes out, errors and their places too, does not depend on the threads.
 """
 
+import ctypes
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ from storage_core.formats.batch_v2 import (
     MAGIC_V2,
 )
 from storage_core.kernels import batch_scan
-from storage_core.kernels.batch_scan import COLUMN_COUNT, scan_batches
+from storage_core.kernels._intrinsics import CAN_CALL
+from storage_core.kernels.batch_scan import COLUMN_COUNT, read_checked, scan_batches
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import (
     DEFAULT_WINDOW_BYTES,
@@ -41,7 +43,7 @@ from storage_core.records.reader import (
     Window,
     scan_windows,
 )
-from storage_core.store.base import FileReader, SharedReader
+from storage_core.store.base import DescriptorReader, FileReader, SharedReader
 from storage_core.threads import in_order
 
 # Guess where a v2 batch begins in the middle of a segment. Nobody has read the segment's
@@ -191,18 +193,22 @@ class BatchFinder:
             return False
 
 
-# About the second-level cache of a core. Measured with `bench_verify`: of pieces of 8 MiB a core
-# checks two thirds as many bytes a second, and with 128 KiB the calls begin to count. Objects are
-# read ahead only by requests of at least this size.
+# About the second-level cache of a core. Of pieces of 8 MiB a core checks a fifth fewer bytes a
+# second, with 128 KiB the system's calls begin to count. Objects are read ahead only by requests of
+# at least this size.
 _PIECE_BYTES: Final = 1 << 20
-# What is handed on at once, at most: rows for the memory they take, bytes for those who wait.
-MOST_ROWS: Final = 1 << 15
+# What is handed on at once, at most: rows for the memory they take, no power of two as for those of
+# `reader`; bytes for those who wait.
+MOST_ROWS: Final = 32_744
 MOST_BYTES: Final = 64 << 20
 # What a thread looks at in one go: some milliseconds of work, beside which handing it over is
 # little. Batches of format v2 that have a record are no more than the rows, 36 MiB of them; a
 # thread that finds more leaves the rest to be read in order.
 _STRETCH_BYTES: Final = 16 << 20
 _STRETCH_ROWS: Final = 1 << 18
+# Read by machine code, a file of the operating system costs Python no call a piece: threads need
+# not wait for each other.
+_PREAD: Final = ctypes.cast(ctypes.CDLL(None).pread, ctypes.c_void_p).value or 0
 _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
@@ -237,7 +243,8 @@ def scan_checked_headers(
         CRC is told by the column ``crc_ok``. Where windows end may depend on the threads.
     """
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
-    scan = partial(_scan, reader, window_bytes=window_bytes, large=large)
+    piece_bytes = max(0, min(window_bytes, _PIECE_BYTES, stop - start))
+    scan = partial(_scan, reader, rooms=_Rooms(piece_bytes), large=large)
     threads = min(threads, -(-(stop - start) // _STRETCH_BYTES))
     position = start
     if threads > 1 and isinstance(reader, SharedReader):
@@ -246,14 +253,23 @@ def scan_checked_headers(
             windows = _first_windows(scan(start=stretch.start, end=stretch.end))
             return _FilePart(stretch.start, stretch.end, windows)
 
-        with closing(in_order(_cut(reader, start, stop), look, threads=threads)) as stretches:
-            for stretch in stretches:
-                if stretch.start != position:
-                    break
-                for window in stretch.windows:
-                    yield window
-                    position = window.file_position + window.size_bytes
+        stretches = in_order(_cut(reader, start, stop), look, threads=threads)
+        with closing(_adjacent(stretches, start)) as windows:
+            for window in _together(windows):
+                yield window
+                position = window.file_position + window.size_bytes
     yield from scan(start=position, end=stop)
+
+
+def _adjacent(stretches: Generator[_FilePart], position: int) -> Generator[Window]:
+    """Yield the windows of stretches as long as each begins where the one before it ends."""
+    with closing(stretches):
+        for stretch in stretches:
+            if stretch.start != position:
+                return
+            for window in stretch.windows:
+                yield window
+                position = window.file_position + window.size_bytes
 
 
 def _cut(reader: FileReader, start: int, stop: int) -> Generator[_FilePart]:
@@ -289,34 +305,78 @@ def _first_windows(windows: Iterator[Window]) -> tuple[Window, ...]:
 
 
 def _scan(
-    reader: FileReader, *, start: int, end: int, window_bytes: int, large: Large
+    reader: FileReader, *, start: int, end: int, rooms: "_Rooms", large: Large
 ) -> Generator[Window]:
     """Do what ``scan_checked_headers`` does, with one thread."""
-    pieces: list[Window] = []
+    read_pieces = partial(
+        scan_windows,
+        reader,
+        end=end,
+        window_bytes=rooms.piece_bytes,
+        crc=CrcCheck.NOTE,
+        tail=Tail.STOP,
+        large=large,
+    )
+    if not (CAN_CALL and isinstance(reader, DescriptorReader)):
+        yield from _together(map(headers_of, read_pieces(start=start)))
+        return
+    while start < end:
+        batches, used = rooms.read(reader.descriptor, start, end)
+        if len(batches):
+            yield Window(reader.name, start, _NO_BYTES, batches, is_whole=False)
+            start = used
+            continue
+        # The next batch is larger than a piece or no whole one, or the file cannot be read.
+        with closing(read_pieces(start=start)) as windows:
+            window = next(windows, None)
+        if window is None:
+            return
+        yield headers_of(window)
+        start += window.size_bytes
+
+
+class _Rooms:
+    """Memory in which threads read pieces and their headers, as much as work at the same time.
+
+    Args:
+        piece_bytes: How much of the file to hold at a time.
+    """
+
+    def __init__(self, piece_bytes: int) -> None:
+        self.piece_bytes = piece_bytes
+        self._free: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
+
+    def read(self, descriptor: int, start: int, end: int) -> tuple[BatchTable, int]:
+        """Return the headers of a file's next batches, and where the last one ends."""
+        try:
+            piece, table = self._free.pop()
+        except IndexError:
+            piece = np.empty(self.piece_bytes, np.uint8)
+            table = np.empty((COLUMN_COUNT, MOST_ROWS), np.int64)
+        count, used = read_checked(_PREAD, descriptor, start, end, MOST_BYTES, piece, table)
+        batches = BatchTable(table[:, :count].copy())
+        self._free.append((piece, table))
+        return batches, used
+
+
+def _together(windows: Iterator[Window]) -> Generator[Window]:
+    """Join windows of headers to some that have enough for a step of numpy."""
+    parts: list[Window] = []
     size_bytes = rows = 0
     try:
-        for piece in scan_windows(
-            reader,
-            start=start,
-            end=end,
-            window_bytes=min(window_bytes, _PIECE_BYTES),
-            mapped_bytes=window_bytes,
-            crc=CrcCheck.NOTE,
-            tail=Tail.STOP,
-            large=large,
-        ):
-            pieces.append(headers_of(piece))
-            size_bytes += piece.size_bytes
-            rows += len(piece.batches)
+        for window in windows:
+            parts.append(window)
+            size_bytes += window.size_bytes
+            rows += len(window.batches)
             if rows >= MOST_ROWS or size_bytes >= MOST_BYTES:
-                yield join_headers(pieces)
-                pieces, size_bytes, rows = [], 0, 0
+                yield join_headers(parts)
+                parts, size_bytes, rows = [], 0, 0
     except PylogError:
-        if pieces:
-            yield join_headers(pieces)
+        if parts:
+            yield join_headers(parts)
         raise
-    if pieces:
-        yield join_headers(pieces)
+    if parts:
+        yield join_headers(parts)
 
 
 def headers_of(piece: Window) -> Window:
@@ -328,7 +388,7 @@ def headers_of(piece: Window) -> Window:
 def join_headers(pieces: list[Window]) -> Window:
     """Return neighbours as one."""
     first = pieces[0]
-    for piece in pieces[1:]:
-        piece.batches.columns[batch_scan.POSITION] += piece.file_position - first.file_position
     columns = np.concatenate([piece.batches.columns for piece in pieces], axis=1)
+    further = [piece.file_position - first.file_position for piece in pieces]
+    columns[batch_scan.POSITION] += np.repeat(further, [len(piece.batches) for piece in pieces])
     return Window(first.file, first.file_position, _NO_BYTES, BatchTable(columns), is_whole=False)

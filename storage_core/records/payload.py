@@ -82,8 +82,7 @@ class LegacySets:
         number = int(batches.codec[row])
         if number not in _CODECS:
             raise UnsupportedCompressionError(
-                window.file,
-                window.position_of(row),
+                *window.place_of(row),
                 f"expected codec 0 to 3, found {number}",
                 offset=int(batches.last_offset[row]),
             )
@@ -151,8 +150,7 @@ class LegacySets:
     def _error(self, row: int, reason: str) -> InvalidRecordError:
         window = self._window
         return InvalidRecordError(
-            window.file,
-            window.position_of(row),
+            *window.place_of(row),
             f"message of format v{window.batches.magic[row]} at offset "
             f"{window.batches.last_offset[row]}: {reason}",
             offset=int(window.batches.last_offset[row]),
@@ -204,8 +202,7 @@ class Payload:
         _, row = check_counts(batches.record_count, notes.columns, wanted[first:end].view(np.uint8))
         if row >= 0:
             raise InvalidRecordError(
-                self.window.file,
-                self.window.position_of(first + row),
+                *self.window.place_of(first + row),
                 f"batch at offset {batches.base_offset[row]}: its header counts "
                 f"{int(batches.record_count[row])} records, which do not fit its "
                 f"{int(notes.records_end[row] - notes.records_start[row])} bytes of records",
@@ -364,17 +361,17 @@ class _Expansion:
         """Decompress the records of a batch, or raise why not."""
         window = self._window
         number = int(window.batches.codec[row])
-        where = window.position_of(row)
+        file, where = window.place_of(row)
         offset = int(window.batches.base_offset[row])
         if number not in _CODECS:
             raise UnsupportedCompressionError(
-                window.file, where, f"expected codec 0 to 4, found {number}", offset=offset
+                file, where, f"expected codec 0 to 4, found {number}", offset=offset
             )
         try:
             return decompress(Codec(number), data, limit_bytes=self._limits.max_batch_bytes)
         except DecompressionError as error:
             raise InvalidRecordError(
-                window.file,
+                file,
                 where,
                 f"batch at offset {offset}: {error}; the batch has "
                 f"{window.batches.size[row]} bytes",
@@ -396,9 +393,7 @@ def _refuse_unknown(window: Window, wanted: NDArray[np.bool_], first_row: int) -
     reason = f"expected magic 0, 1 or 2, found {magic}"
     if magic == MAGIC_V2:
         reason = f"the batch has {batches.size[row]} bytes, fewer than a header's {HEADER_BYTES}"
-    raise CorruptRecordError(
-        window.file, window.position_of(row), reason, offset=int(batches.base_offset[row])
-    )
+    raise CorruptRecordError(*window.place_of(row), reason, offset=int(batches.base_offset[row]))
 
 
 def count_records_in(window: Window) -> int:

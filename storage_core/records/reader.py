@@ -5,10 +5,14 @@ overwrites the last one's bytes: keep nothing but what you copied.
 """
 
 import enum
+import threading
 import zlib
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import accumulate
 
 import crc32c
 import numpy as np
@@ -33,7 +37,8 @@ from storage_core.kernels.batch_scan import (
     scan_batches,
 )
 from storage_core.records.batch_table import BatchTable
-from storage_core.store.base import FileReader, HoledReader, MappedReader
+from storage_core.records.file_starts import read_starts
+from storage_core.store.base import FileReader, HoledReader, LogStore, MappedReader
 
 DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 # As large as a window: Kafka's brokers take batches of 1 MiB by default.
@@ -41,8 +46,9 @@ LARGE_BATCH_BYTES = DEFAULT_WINDOW_BYTES
 _PIECE_BYTES = 1 << 20
 # Less than this is copied sooner than it is mapped.
 LEAST_MAPPED_BYTES = 128 << 10
-# A window begins with room for the headers of small batches and grows when there are more.
-_FIRST_CAPACITY = 4096
+# A window begins with room for the headers of small batches and grows when there are more. With a
+# power of two the numbers of a batch would push each other out of the nearest cache.
+_FIRST_CAPACITY = 4072
 _MIN_BATCH_BYTES = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
 
 
@@ -88,6 +94,29 @@ class Window:
     # False where the records are not in ``data``: it is one large batch of which only the header
     # was read, or nothing but headers was asked for.
     is_whole: bool = True
+    # Where it holds several whole files, as `join_files` reads them: their names, and where in
+    # ``data`` each begins. ``file`` is the first of them.
+    files: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()
+
+    @property
+    def begins(self) -> NDArray[np.int64]:
+        """Where byte 0 of each of its files lies, counted from ``data[0]``."""
+        return np.array(self.starts or (-self.file_position,), np.int64)
+
+    def row_bounds(self) -> NDArray[np.int64]:
+        """Return int64[files + 1]: the first row of each of its files, and the number of rows."""
+        if not self.starts:
+            return np.array([0, len(self.batches)], np.int64)
+        inner = np.searchsorted(self.batches.position, self.starts[1:])
+        return np.array([0, *inner.tolist(), len(self.batches)], np.int64)
+
+    def place_of(self, row: int) -> tuple[str, int]:
+        """Return in which file a batch begins, and at which position."""
+        if not self.files:
+            return self.file, self.position_of(row)
+        number = bisect_right(self.starts, int(self.batches.position[row])) - 1
+        return self.files[number], int(self.batches.position[row]) - self.starts[number]
 
     @property
     def size_bytes(self) -> int:
@@ -101,10 +130,15 @@ class Window:
 
 class WindowRoom:
     """The memory reused by the windows of one or several scans. The windows lie in it one after
-    the other."""
+    the other.
+
+    Attributes:
+        joined: The window of several files that lies in it, for one that asks for them again.
+    """
 
     def __init__(self) -> None:
         self.table = np.empty((COLUMN_COUNT, _FIRST_CAPACITY), np.int64)
+        self.joined: Window | None = None
         self._buffer = np.empty(0, np.uint8)
 
     def buffer_of(self, size_bytes: int) -> NDArray[np.uint8]:
@@ -112,6 +146,30 @@ class WindowRoom:
         if self._buffer.size < size_bytes:
             self._buffer = np.empty(size_bytes, np.uint8)
         return self._buffer[:size_bytes]
+
+    def find_batches(self, buffer: NDArray[np.uint8]) -> tuple[int, int]:
+        """Fill the table with the whole batches at the begin of some bytes; return their number
+        and where they end."""
+        self.joined = None
+        count, used, status = scan_batches(buffer, 0, buffer.size, self.table)
+        while status == batch_scan.NO_ROOM:
+            self.table = np.empty((COLUMN_COUNT, 4 * self.table.shape[1]), np.int64)
+            count, used, status = scan_batches(buffer, 0, buffer.size, self.table)
+        return count, used
+
+
+class _Scanned(threading.local):
+    """How much a thread has read."""
+
+    size_bytes = 0
+
+
+_scanned = _Scanned()
+
+
+def scanned_bytes() -> int:
+    """Return how many bytes of segments this thread has scanned so far."""
+    return _scanned.size_bytes
 
 
 def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
@@ -148,15 +206,11 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     position = start
     while position < stop:
         room = turns[0]
-        filled = min(max(room_bytes, mapped_bytes), stop - position)
-        buffer = _map(reader, position, filled)
+        buffer = _map(reader, position, min(max(room_bytes, mapped_bytes), stop - position))
         if buffer is None:
-            filled = min(room_bytes, stop - position)
-            buffer = _read(reader, position, room.buffer_of(filled))
-        count, used, status = scan_batches(buffer, 0, filled, room.table)
-        while status == batch_scan.NO_ROOM:
-            room.table = np.empty((COLUMN_COUNT, 4 * room.table.shape[1]), np.int64)
-            count, used, status = scan_batches(buffer, 0, filled, room.table)
+            buffer = _read(reader, position, room.buffer_of(min(room_bytes, stop - position)))
+        _scanned.size_bytes += buffer.size
+        count, used = room.find_batches(buffer)
         if count == 0:
             needed = _bytes_of_first_batch(reader, position, buffer, stop, tail)
             if needed is None:
@@ -180,6 +234,51 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         yield window
         position += used
         turns.rotate(-1)
+
+
+def join_files(
+    store: LogStore, files: Sequence[str], sizes: Sequence[int], rooms: deque[WindowRoom]
+) -> Window | None:
+    """Read small files as one window, one behind the other; no checksum is looked at.
+
+    Args:
+        sizes: Their lengths.
+        rooms: As of `scan_windows`; the window lies in the next one. It is not read again if it
+            lies there already, and then it is the caller's alone.
+
+    Returns:
+        None where one of the files has another length or is not whole batches, or all are empty:
+        a scan of each says why.
+    """
+    room = rooms[0]
+    window, room.joined = room.joined, None
+    if window is not None and window.files == tuple(files):
+        rooms.rotate(-1)
+        return window
+    *starts, end = accumulate(sizes, initial=0)
+    buffer = room.buffer_of(end)
+    found = read_starts(store, files, buffer, np.array([*starts, end], np.int64))
+    if found is None:
+        for file, size, start in zip(files, sizes, starts, strict=True):
+            with closing(store.open_file(file)) as reader:
+                is_whole = reader.size_bytes == size
+                if not is_whole or reader.read_into(0, buffer[start : start + size]) != size:
+                    return None
+    elif found.tolist() != list(sizes):
+        return None
+    count, used = room.find_batches(buffer)
+    if not count or used != buffer.size:
+        return None
+    batches = BatchTable(room.table[:, :count])
+    window = Window(files[0], 0, buffer, batches, files=tuple(files), starts=tuple(starts))
+    begins = window.begins[window.begins < buffer.size]
+    rows = np.searchsorted(batches.position, begins).clip(max=count - 1)
+    if (batches.position[rows] != begins).any():
+        return None
+    read_control_types(buffer, batches.columns, count)
+    room.joined = window
+    rooms.rotate(-1)
+    return window
 
 
 def _map(reader: FileReader, position: int, size_bytes: int) -> NDArray[np.uint8] | None:
@@ -345,8 +444,7 @@ def check_crc(window: Window) -> None:
     row = check_crcs(window.data, batches.columns, len(batches))
     if row >= 0:
         raise CorruptRecordError(
-            window.file,
-            window.position_of(row),
+            *window.place_of(row),
             _what_is_wrong(batches, row),
             offset=int(batches.base_offset[row]),
         )
