@@ -61,6 +61,7 @@ from storage_core.commit.plan import (
     independent_groups,
     observe_versions,
     version_of,
+    versions_of,
 )
 from storage_core.commit.rehearsal import verify_fit
 from storage_core.commit.trash import find_run_folder, hold_run_again
@@ -80,11 +81,11 @@ from storage_core.json_values import (
     JsonFile,
     SystemText,
     Word,
+    field_values,
     parse_object,
     read_part,
-    to_plain,
 )
-from storage_core.local_files import open_file
+from storage_core.local_files import Entry, open_file
 from storage_core.store import LocalStore
 from storage_core.store.local import plain_path, storage_errors
 from storage_core.threads import waiting
@@ -115,8 +116,8 @@ _KIND: Final = "operation"
 
 
 def encode_step(step: Operation) -> dict[str, Any]:
-    """Return an operation as plain values."""
-    return {_KIND: type(step).__name__, **to_plain(step)}
+    """Return an operation as values that a claim has."""
+    return {_KIND: type(step).__name__, **field_values(step)}
 
 
 def decode_step(row: Mapping[str, Any], *, file: str, where: str) -> Operation:
@@ -297,15 +298,20 @@ class CommitClaim:
             facts = os.fstat(self._descriptor)
         return stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 and facts.st_uid == os.geteuid()
 
-    def begin(self, plan: CommitPlan, result: dict[str, Any]) -> None:
+    def begin(
+        self, plan: CommitPlan, result: dict[str, Any], *, entries: Iterable[Entry] | None = None
+    ) -> None:
         """Write down the operations, before the first of them is done.
 
         Args:
             result: The result of every attempt once they are done; plain values.
+            entries: The directory as the plan was made for it; None to list it now.
         """
         self._operations, self._result = plan.operations, result
         self.location, self._boot = plan.location, current_boot()
-        self._files = observe_versions(Path(plan.location))
+        self._files = (
+            observe_versions(Path(plan.location)) if entries is None else versions_of(entries)
+        )
         self._scratch = _scratch_versions(plan.operations)
         begun = _Begun(
             operations=tuple(map(encode_step, plan.operations)),

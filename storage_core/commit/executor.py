@@ -1,6 +1,7 @@
 """The one place that changes the files of a partition."""
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Final
 
 from storage_core.commit.plan import (
@@ -41,10 +42,12 @@ def commit(plan: CommitPlan, store: LogStore) -> None:
 
 def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Operation]:
     """Apply operations to a store, in order; yield each one after."""
-    # Ask once: each check of the protocol looks up every method.
-    outside = store if isinstance(store, DirectoryStore) else None
+    # Ask once, and only where it is needed: each check of the protocol looks up every method.
+    outside = cache(lambda: store if isinstance(store, DirectoryStore) else None)
     for operation in operations:
         match operation:
+            case DeleteFile():  # nearly all steps of a compaction: patterns are tried in turn
+                store.delete(operation.name)
             case WriteFile():
                 _write(operation, store)
             case CreateEmptyFile():
@@ -61,8 +64,6 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
                 )
             case RenameFile():
                 store.rename(operation.source, operation.target)
-            case DeleteFile():
-                store.delete(operation.name)
             case TruncateFile():
                 store.truncate(operation.name, operation.size_bytes)
             case SyncFile():
@@ -70,7 +71,7 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
             case SyncDirectory():
                 store.sync_directory()
             case _:
-                _apply_outside(operation, store.location, outside)
+                _apply_outside(operation, store.location, outside())
         yield operation
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
-from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX
+from storage_core.filenames import DELETED_SUFFIX, SCRATCH_PREFIX, TEMPORARY_SUFFIX
 from storage_core.json_values import ONE_LINE, Count, FileName, JsonFile, Key, SystemText, whole
-from storage_core.local_files import scan_folder
-from storage_core.store.base import LogStore
+from storage_core.local_files import Entry, scan_folder
+from storage_core.store.base import LogStore, UnsharedStore
 from storage_core.store.local import storage_errors
 
 # Fingerprints and versions: tell whether a directory's files have changed.
@@ -115,11 +115,15 @@ Versions = Mapping[str, FileVersion]
 def observe_versions(directory: Path) -> dict[str, FileVersion]:
     """Return the versions of a directory's files but scratch files, by name."""
     with storage_errors(directory):
-        entries = scan_folder(directory)
+        return versions_of(scan_folder(directory))
+
+
+def versions_of(entries: Iterable[Entry]) -> dict[str, FileVersion]:
+    """Return the versions of listed files but scratch files, by name."""
     return {
-        entry.name: FileVersion.of(entry.facts)
-        for entry in entries
-        if not entry.is_folder and not is_scratch(entry.name)
+        name: FileVersion(facts.st_size, facts.st_mtime_ns, facts.st_ino)
+        for name, facts in entries
+        if not (stat.S_ISDIR(facts.st_mode) or is_scratch(name))
     }
 
 
@@ -132,19 +136,22 @@ def version_of(path: Path) -> FileVersion | None:
             return None
 
 
-def digest_versions(directory: Path, *, left_out: str) -> str:
-    """Return a digest of the names and versions of all files.
+def digest_files(store: LogStore) -> str | None:
+    """Return ``digest_versions`` of a partition; None where the store is no directory."""
+    return digest_versions(store.scan()) if isinstance(store, UnsharedStore) else None
 
-    Args:
-        directory: Scratch files in it are left out.
+
+def digest_versions(entries: Iterable[Entry]) -> str:
+    """Return a digest of the names and versions of listed files.
+
+    Any change of the files would change it, but for scratch files, and those that only wait for
+    their end: a purge removes them, and nobody reads them.
     """
-    with storage_errors(directory):
-        entries = scan_folder(directory)
     # A run lists all files of all partitions: do not make an object for each.
     listed = [
         (name, facts.st_size, facts.st_mtime_ns, facts.st_ino)
         for name, facts in entries
-        if not (name.endswith(left_out) or is_scratch(name) or stat.S_ISDIR(facts.st_mode))
+        if not (name.endswith(DELETED_SUFFIX) or is_scratch(name) or stat.S_ISDIR(facts.st_mode))
     ]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -316,23 +323,26 @@ Operation = (
 _Version = TypeVar("_Version")
 
 
+# The fields of an operation that name files that it may change, and others that it works with. By
+# its type: patterns are tried one after the other, for each of a commit's hundreds of steps.
+_CHANGED: Final[Mapping[type, tuple[str, ...]]] = {
+    RenameFile: ("source", "target"),
+    CopyRange: ("target",),
+    **dict.fromkeys((WriteFile, CreateEmptyFile, PromoteFile, DeleteFile, TruncateFile), ("name",)),
+}
+_READ: Final[Mapping[type, tuple[str, ...]]] = {
+    CopyRange: ("source",),
+    KeepFile: ("name",),
+    SyncFile: ("name",),
+}
+_MET: Final[Mapping[type, tuple[str, ...]]] = {
+    kind: (*_CHANGED.get(kind, ()), *_READ.get(kind, ())) for kind in {*_CHANGED, *_READ}
+}
+
+
 def changed_names(step: Operation) -> tuple[str, ...]:
     """Return the names of files possibly changed by a step."""
-    match step:
-        case RenameFile(source=source, target=target):
-            return (source, target)
-        case CopyRange(target=name):
-            return (name,)
-        case (
-            WriteFile(name=name)
-            | CreateEmptyFile(name=name)
-            | PromoteFile(name=name)
-            | DeleteFile(name=name)
-            | TruncateFile(name=name)
-        ):
-            return (name,)
-        case _:
-            return ()
+    return tuple([getattr(step, field) for field in _CHANGED.get(type(step), ())])
 
 
 def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
@@ -349,20 +359,14 @@ def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, 
             yield tuple(group)
             group, met = [], set()
         group.append(step)
-        met |= names
+        met.update(names)
     if group:
         yield tuple(group)
 
 
-def _met_names(step: Operation) -> set[str]:
+def _met_names(step: Operation) -> tuple[str, ...]:
     """Return the names of files that a step changes or works with."""
-    names = set(changed_names(step))
-    match step:
-        case CopyRange(source=name) | KeepFile(name=name) | SyncFile(name=name):
-            names.add(name)
-        case _:
-            pass
-    return names
+    return tuple([getattr(step, field) for field in _MET.get(type(step), ())])
 
 
 def follow_step(

@@ -26,6 +26,7 @@ from typing import Final
 from storage_core.commit.plan import DeleteFile, Operation
 from storage_core.errors import StorageError
 from storage_core.filenames import (
+    BOOTSTRAP_SNAPSHOT_FILE,
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     CLUSTER_METADATA_TOPIC,
@@ -61,7 +62,7 @@ _UNFINISHED_FILES: Final = frozenset(
     name + TEMPORARY_SUFFIX
     for name in (
         *(RECOVERY_POINT_FILE, REPLICATION_FILE, LOG_START_FILE, CLEANER_FILE),
-        *(CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE),
+        *(BOOTSTRAP_SNAPSHOT_FILE, CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE),
     )
 )
 # Beginning of the name of a folder on another disk.

@@ -71,6 +71,9 @@ _NUMBER_DIGITS: Final = 4
 _RunId = Annotated[str, word(r"[A-Za-z0-9._:-]{1,128}")]
 # Some hundred thousand files, or partitions.
 _MOST_BYTES: Final = 256 << 20
+# Actions that put whole directories in place.
+TRANSPLANT: Final = "transplant"
+ATTACH: Final = "attach"
 # The states of an undo.
 BEGUN: Final = "begun"
 DONE: Final = "done"
@@ -116,7 +119,7 @@ class TrashedCommit(CommitRecord):
     @property
     def is_placement(self) -> bool:
         """Whether a whole directory took the place of an empty one."""
-        return self.action == "transplant"
+        return self.action in {TRANSPLANT, ATTACH}
 
     @property
     def kept_folder(self) -> Path:

@@ -14,7 +14,13 @@ from storage_core.errors import (
     RecoveryRequiredError,
     StorageError,
 )
-from storage_core.filenames import DELETED_SUFFIX, LOG_SUFFIX, kind_of
+from storage_core.filenames import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    kind_of,
+    offset_of,
+    sorted_logs,
+)
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
 from storage_core.log.producer_snapshot import ProducerEntry
@@ -36,6 +42,7 @@ from storage_core.maintenance.retention.plan import (
     RetentionRules,
     plan_retention,
 )
+from storage_core.roots.remote_logs import Uploads
 from storage_core.store.base import FileInfo, LogStore
 from storage_core.wording import count_text, span_text, time_text
 
@@ -621,6 +628,28 @@ class _ExplainedPlan:
         return text, f"the log grows by {limit + own - remaining} bytes"
 
 
+def explain_tiered(store: LogStore, uploads: Uploads) -> Explanation:
+    """Explain a partition of a tiered topic: a broker alone deletes there.
+
+    Args:
+        uploads: What the brokers said of its segments.
+    """
+    end = uploads.end_offset
+    text = "the topic is tiered: its brokers delete segments here once they are in the tier"
+    if uploads.gap:
+        text += f"; {uploads.gap}"
+    elif end is not None:
+        bases = [offset_of(name) or 0 for name in sorted_logs(f.name for f in store.list_files())]
+        count = sum(behind <= end for behind in bases[1:])
+        text += (
+            f"; by {uploads.source} it has the offsets below {end}, "
+            f"{count} of {count_text(len(bases), 'segment')} here"
+        )
+    elif uploads.source:
+        text += f"; by {uploads.source} it has none"
+    return unknowable("TIERED", text, "the topic is not tiered any more")
+
+
 def explain_partition(
     store: LogStore,
     *,
@@ -633,13 +662,11 @@ def explain_partition(
     """Explain a partition; nothing is written, no record is read.
 
     Args:
+        config: Of a topic that is not tiered.
         cleaner: Settings of compaction that do not belong to a topic.
         max_timestamps: Largest timestamps, as for `SweepRequest`.
         is_closed: Whether the log is closed, as for `SweepRequest`.
     """
-    if config.remote_storage_enable:
-        text = "remote.storage.enable is true: which segments were uploaded cannot be seen here"
-        return unknowable("TIERED", text, "the topic is not tiered any more")
     listing = store.list_files()
     try:
         store = settle(store)

@@ -8,7 +8,7 @@ Whatever else lies in a directory, its partition is looked at alone, by those wh
 """
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from storage_core.filenames import (
     SEGMENT_FILE_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    log_file,
     offset_of,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
@@ -147,6 +148,22 @@ def look_at(
             )
     except OSError:
         return None
+
+
+def sizes_by_offset(logs: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the base offsets of logs, ascending, and their lengths. Names that Kafka does not
+    write are left out.
+
+    Args:
+        logs: Lengths by name of what ends in ``.log``.
+    """
+    sizes = {
+        base: size
+        for name, size in logs.items()
+        if (base := offset_of(name)) is not None and name == log_file(base)
+    }
+    bases = tuple(sorted(sizes))
+    return bases, tuple(map(sizes.__getitem__, bases))
 
 
 def read_last_time(folder: OpenFolder, log_name: str) -> bytes:

@@ -20,8 +20,9 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.errors import BadBytesError, DecompressionError, PylogError
 from storage_core.filenames import LOG_SUFFIX, log_file
-from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, NO_TIMESTAMP
+from storage_core.formats.batch_v2 import CONTROL_BIT, HEADER_BYTES, MAGIC_V2, NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
+from storage_core.kernels import batch_scan
 from storage_core.kernels import compaction_walk as walk
 from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, TRUNCATED, scan_batches
 from storage_core.local_files import OpenFolder, list_open, open_folder
@@ -46,6 +47,14 @@ _ENTRIES_AT_ONCE: Final = 512
 _HEAD_BYTES: Final = 1 << 12
 _MOST_HEAD_BYTES: Final = 1 << 16
 _MOST_HEAD_BATCHES: Final = 64
+_OF_FIRST_BATCH: Final = (
+    batch_scan.MAGIC,
+    batch_scan.SIZE,
+    batch_scan.POSITION,
+    batch_scan.ATTRIBUTES,
+    batch_scan.RECORD_COUNT,
+    batch_scan.LAST_OFFSET,
+)
 
 Row = dict[str, Any]
 
@@ -120,7 +129,9 @@ class _Observer:
                 continue
             marks, entry = look.marks, entries[look.number]
             log_start = max(marks.log_start_offset or 0, base)
-            if look.topic.may_be_tiered and marks.start_in_tier(log_start) is not None:
+            if look.topic.may_be_tiered and (
+                self._view.remote.has_tier or marks.start_in_tier(log_start) is not None
+            ):
                 continue
             newest = look.newest_timestamp
             partition = entry.topic_partition
@@ -160,7 +171,7 @@ class _Observer:
         return _Topic(
             config=config,
             policy=None if config is None else ",".join(sorted(config.cleanup_policy)),
-            may_be_tiered=self._view.may_be_tiered(topic),
+            may_be_tiered=self._view.is_tiered(topic) is not False,
         )
 
     def _look(self, number: int, entry: SubDirectory) -> _Look | None:
@@ -191,11 +202,11 @@ class _Observer:
                     return None
                 # As a load searches them: from the segment that has the log's start.
                 first = max(bisect_right(logs, log_file(log_start)) - 1, 0)
-                head = next((name for name in logs[first:] if folder.size_of(name)), None)
+                sizes = {name: folder.size_of(name) for name in names if name not in PLAIN_FILES}
+                head = next((name for name in logs[first:] if sizes[name]), None)
                 first_batch = None if head is None else _read_first_batch(folder, head, log_start)
                 if head is not None and first_batch is None:
                     return None
-                sizes = {name: folder.size_of(name) for name in names if name not in PLAIN_FILES}
         except (OSError, PylogError):
             return None
         times = np.frombuffer(b"".join(last_times), TIME_INDEX_ENTRY)["timestamp"]
@@ -250,14 +261,14 @@ def _read_first_batch(folder: OpenFolder, name: str, log_start: int) -> NDArray[
         data = np.frombuffer(bytearray(content), np.uint8)
         table = np.empty((COLUMN_COUNT, _MOST_HEAD_BATCHES), np.int64)
         count, _, status = scan_batches(data, 0, len(content), table)
-        batches = BatchTable(table[:, :count])
-        if ((batches.magic != MAGIC_V2) | (batches.size < HEADER_BYTES)).any():
+        # A few numbers are sooner looked at one by one than as arrays.
+        columns = (table[column, :count].tolist() for column in _OF_FIRST_BATCH)
+        batches = list(zip(*columns, strict=True))
+        if any(magic != MAGIC_V2 or size < HEADER_BYTES for magic, size, *_ in batches):
             return None
-        is_data = ~batches.is_control & (batches.record_count > 0)
-        (rows,) = np.nonzero(is_data & (batches.last_offset >= log_start))
-        if rows.size:
-            start = int(batches.position[rows[0]])
-            return data[start : start + int(batches.size[rows[0]])]
+        for _, size, start, attributes, records, last in batches:
+            if not attributes & CONTROL_BIT and records > 0 and last >= log_start:
+                return data[start : start + size]
         if status != TRUNCATED or len(content) == facts.st_size:
             return None
     return None

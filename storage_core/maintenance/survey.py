@@ -127,8 +127,8 @@ def segment_states(
 
     Args:
         state: At least one segment, with the last timestamps of time indexes.
-        config: Of the topic; None where nobody says it. Of a tiered one it is not asked: which of
-            its segments were uploaded cannot be seen here.
+        config: Of the topic; None where nobody says it. Of a tiered one it is not asked: only
+            its brokers delete segments there.
         request: The run's clock, and the partition's checkpoints.
     """
     expired: frozenset[int] = frozenset()

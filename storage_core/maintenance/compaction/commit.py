@@ -2,9 +2,10 @@
 
 The ``.cleaned`` files of all groups appear first; a crash then leaves the old segments. Once every
 file of a group is ``.swap`` the new segment counts: a loader deletes what it replaces and drops the
-suffix. The old segments go oldest first, so that a tombstone never goes before the values that it
-covers; and they are durably gone before the new one loses its suffix, for a filesystem may keep
-names that were not synced in any order.
+suffix. So the old segments are deleted as soon as that is durable, oldest first, so that a
+tombstone never goes before the values that it covers; and they are durably gone before the new one
+loses its suffix, for a filesystem may keep names that were not synced in any order. Kafka renames
+them to ``.deleted`` first, for consumers that may still read them: a stopped broker has none.
 
 The groups follow each other; one sync makes durable that one has lost its suffix and that the next
 one counts. Until then a filesystem may have both as ``.swap``, and a loader deletes all segments
@@ -29,24 +30,26 @@ from storage_core.commit import (
     SyncDirectory,
     WriteFile,
 )
+from storage_core.commit.plan import digest_versions
 from storage_core.errors import ChangedWhileReadError, CorruptRecordError
 from storage_core.filenames import (
     CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     SCRATCH_PREFIX,
     SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TXN_INDEX_SUFFIX,
+    offset_of,
     segment_file,
     snapshot_file,
 )
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.loaded_log import LoadChanges, LoadedLog
 from storage_core.log.segment_recovery import SegmentSplit, find_parts, plan_parts
 from storage_core.log.settled_store import settle_leftovers
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
-from storage_core.store.base import LogStore
+from storage_core.store.base import LogStore, UnsharedStore
 
 _COUNTS: Final = "from here on it counts"
 
@@ -62,11 +65,30 @@ def verify_inputs(store: LogStore, plan: CompactionPlan) -> None:
             raise ChangedWhileReadError(segment.log_file, expected, actual)
 
 
-def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGroup]) -> CommitPlan:
+def changes_since_plan(store: LogStore, loaded_files: str | None) -> LoadChanges | None:
+    """Return what loading the partition changes: nothing, as when the round was planned. None where
+    its files are no longer the same.
+
+    Args:
+        loaded_files: What ``digest_files`` said when a load changed nothing; None where it did.
+    """
+    if loaded_files is None or not isinstance(store, UnsharedStore):
+        return None
+    entries = store.scan()
+    if digest_versions(entries) != loaded_files:
+        return None
+    snapshots = (offset_of(name) for name, _ in entries if name.endswith(SNAPSHOT_SUFFIX))
+    offsets = frozenset(offset for offset in snapshots if offset is not None)
+    return LoadChanges(operations=(), snapshot_offsets=offsets)
+
+
+def plan_commit(
+    log: LoadedLog | LoadChanges, plan: CompactionPlan, groups: Sequence[CleanedGroup]
+) -> CommitPlan:
     """Plan the operations that put cleaned segments into place.
 
     Args:
-        log: The partition as it was loaded; its own operations come first.
+        log: What loading the partition changes; these operations come first.
         groups: What pass two made of each group, oldest first.
     """
     has_txn_index = {s.base_offset for s in plan.segments if s.has_txn_index}
@@ -85,13 +107,12 @@ def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGr
             continue
         if not has_begun:
             operations += [*_begin(group), SyncDirectory(reason=_COUNTS)]
-        old = _old_files(group, has_txn_index)
-        operations += [*_retire(group, old), *_end(group)]
+        operations += [*_retire(group, has_txn_index), *_end(group)]
         has_begun = after is not None and bool(after.files)
         if has_begun:
             operations += _begin(after)
         operations.append(SyncDirectory(reason="the swap is complete"))
-        operations += _remove(group, old, log.snapshot_offsets)
+        operations += _remove_snapshots(group, log.snapshot_offsets)
     return CommitPlan(location=plan.location, operations=tuple(operations))
 
 
@@ -112,10 +133,6 @@ def _old_files(group: CleanedGroup, has_txn_index: set[int]) -> list[str]:
 
 def _new(group: CleanedGroup) -> str:
     return f"cleaned from {len(group.base_offsets)} segments"
-
-
-def _replaced(group: CleanedGroup) -> str:
-    return f"replaced by the cleaned segment {group.base_offsets[0]}"
 
 
 def _appear(group: CleanedGroup) -> list[Operation]:
@@ -140,11 +157,12 @@ def _begin(group: CleanedGroup) -> list[Operation]:
     ]
 
 
-def _retire(group: CleanedGroup, old: Sequence[str]) -> list[Operation]:
-    """Take the segments that are replaced out of the log, durably."""
-    reason = _replaced(group)
+def _retire(group: CleanedGroup, has_txn_index: set[int]) -> list[Operation]:
+    """Delete the segments that are replaced, durably."""
+    old = _old_files(group, has_txn_index)
+    reason = f"replaced by the cleaned segment {group.base_offsets[0]}"
     return [
-        *(RenameFile(source=name, target=name + DELETED_SUFFIX, reason=reason) for name in old),
+        *(DeleteFile(name=name, reason=reason) for name in old),
         # A value whose tombstone is gone must not come back beside a segment that replaced both.
         SyncDirectory(reason=reason),
     ]
@@ -158,18 +176,12 @@ def _end(group: CleanedGroup) -> list[Operation]:
     ]
 
 
-def _remove(
-    group: CleanedGroup, old: Sequence[str], snapshot_offsets: frozenset[int]
-) -> list[Operation]:
-    """Remove the replaced files, and snapshots without a segment. No segment begins any more at
-    the offset of such a snapshot."""
+def _remove_snapshots(group: CleanedGroup, snapshot_offsets: frozenset[int]) -> list[Operation]:
+    """Delete snapshots at whose offsets no segment begins any more."""
     return [
-        *(DeleteFile(name=name + DELETED_SUFFIX, reason=_replaced(group)) for name in old),
-        *(
-            DeleteFile(name=snapshot_file(source), reason=f"no segment begins at {source} any more")
-            for source in group.base_offsets[1:]
-            if source in snapshot_offsets
-        ),
+        DeleteFile(name=snapshot_file(source), reason=f"no segment begins at {source} any more")
+        for source in group.base_offsets[1:]
+        if source in snapshot_offsets
     ]
 
 

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,8 +125,9 @@ class KeptRecords:
         window = payload.window
         size = payload.arena.size
         is_whole = payload.first_row == 0 and payload.end_row == len(window.batches)
-        is_plain = bool((payload.notes.place <= EXPANDED).all())
-        if not size or size > self._limit_bytes or not (is_whole and is_plain):
+        if not size or size > self._limit_bytes or not is_whole:
+            return False
+        if not (payload.notes.place <= EXPANDED).all():
             return False
         while self._used_bytes + size > self._limit_bytes:
             _, gone = self._entries.popitem(last=False)
@@ -322,12 +323,11 @@ class CompactionIndex:
         """Segments below it are rewritten, and the next round begins there."""
         return self.latest_offset + 1
 
-    def bitmap_of(self, base_offset: int) -> NDArray[np.uint64]:
-        """Return the survivors' bitmap of a segment, as a view. It is empty for a segment
-        without records."""
-        number = self.numbers[base_offset]
-        first, end = self._bounds[number : number + 2].tolist()
-        return self.words[first:end]
+    def bitmaps_of(self, first: int, end: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Return the survivors' bitmaps of the segments of some numbers, as a view, and int64[],
+        the first bit of each of them."""
+        bounds = self._bounds[first : end + 1]
+        return self.words[bounds[0] : bounds[-1]], (bounds[:-1] - bounds[0]) * _WORD_BITS
 
     @cached_property
     def _bounds(self) -> NDArray[np.int64]:
@@ -344,7 +344,10 @@ def bitmap_bounds(segments: Iterable[IndexedSegment]) -> NDArray[np.int64]:
     return np.cumsum([0, *(segment.word_count for segment in segments)], dtype=np.int64)
 
 
-def rank_of(segment_number: int, ordinal: int) -> int:
+_Number = TypeVar("_Number", int, NDArray[np.int64])
+
+
+def rank_of(segment_number: _Number, ordinal: _Number) -> _Number:
     """Return a rank: number of the dirty segment, then ordinal. The number is in the upper bits,
     the ordinal in the lower ones."""
     return ordinal + (segment_number << ORDINAL_BITS)

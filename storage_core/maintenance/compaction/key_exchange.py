@@ -93,7 +93,7 @@ def send_segment(
     sink = _AskingKeys(plan, mailbox)
     segment = plan.round_segments[number]
     reading = SegmentReading(
-        store, plan, segment, sink, number=number, throttler=throttler, threads=threads
+        store, plan, [[segment]], sink, number=number, throttler=throttler, threads=threads
     )
     for _ in reading.windows():
         yield from mailbox.drain()
@@ -109,7 +109,8 @@ def send_segment(
         )
         for bucket in range(buckets):
             yield KeyMessage(bucket=bucket, kind=MessageKind.ROWS, number=number, content=content)
-    numbers, arrays = reading.result().to_parts()
+    (indexed,) = reading.results()
+    numbers, arrays = indexed.to_parts()
     content = pack_arrays(numbers, rows.to_arrays() | arrays)
     yield KeyMessage(bucket=FOLD, kind=MessageKind.FACTS, number=number, content=content)
 

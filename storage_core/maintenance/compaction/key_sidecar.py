@@ -21,12 +21,12 @@ import hashlib
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import crc32c
 import numpy as np
@@ -62,6 +62,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import Payload
 from storage_core.records.reader import Window
 from storage_core.store.base import FileReader, LogStore, version_of
+from storage_core.store.local import LocalFileReader
 
 MAGIC: Final = b"pylgkeys"
 VERSION: Final = 1
@@ -129,28 +130,56 @@ class KeySidecar:
             high=self.high[keys],
         )
 
-    def body(self) -> list[NDArray[np.uint8]]:
-        """Return what follows the header, in parts."""
-        padding = np.zeros(-self.flags.size % _ALIGNMENT, np.uint8)
-        columns = np.ascontiguousarray(self.batches.columns)
-        return [
-            columns.reshape(-1).view(np.uint8),
-            self.flags,
-            padding,
-            self.low.view(np.uint8),
-            self.high.view(np.uint8),
-        ]
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes in a file, without header and padding."""
+        arrays = self.batches.columns, self.flags, self.low, self.high
+        return sum(array.nbytes for array in arrays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarOutline:
+    """A sidecar of which the hashes are only counted: what its header is made of."""
+
+    table: NDArray[np.uint8]  # uint8[], the columns of its batches
+    flags: NDArray[np.uint8]  # uint8[batches]
+    keys: int
+    hashes_crc: int  # CRC-32C of all lower halves, then of all upper ones
 
     def header(self, of: SegmentVersion, secret: bytes) -> bytes:
         """Return the header of a sidecar of this segment."""
-        table, flags, _, low, high = self.body()
         header = np.zeros((), _HEADER)
         header["magic"], header["version"] = MAGIC, VERSION
         header["base_offset"], header["segment_bytes"] = of.base_offset, of.size_bytes
-        header["batches"], header["keys"] = len(self.batches), self.low.size
-        header["hashes_crc"] = crc32c.crc32c(high.data, crc32c.crc32c(low.data))
-        header["mac"] = np.void(_mac(header, of, secret, table, flags))
+        header["batches"], header["keys"] = self.flags.size, self.keys
+        header["hashes_crc"] = self.hashes_crc
+        header["mac"] = np.void(_mac(header, of, secret, self.table, self.flags))
         return header.tobytes().ljust(HEADER_BYTES, b"\0")
+
+
+def write_body(parts: Sequence[KeySidecar], file: BinaryIO) -> SidecarOutline:
+    """Write what follows the header of a sidecar.
+
+    Args:
+        parts: Of the sidecar, at least one, in the order of their batches; positions are those in
+            the segment.
+    """
+    table = np.concatenate([part.batches.columns for part in parts], axis=1)
+    flags = np.concatenate([part.flags for part in parts])
+    file.write(table.data)
+    file.write(flags.data)
+    file.write(bytes(-flags.size % _ALIGNMENT))
+    hashes_crc = 0
+    # Block by block: together they would take as much memory again.
+    for half in (*(part.low for part in parts), *(part.high for part in parts)):
+        hashes_crc = crc32c.crc32c(half.data, hashes_crc)
+        file.write(half.data)
+    return SidecarOutline(
+        table=table.reshape(-1).view(np.uint8),
+        flags=flags,
+        keys=sum(part.low.size for part in parts),
+        hashes_crc=hashes_crc,
+    )
 
 
 def _mac(
@@ -287,22 +316,15 @@ class SidecarBuilder:
             return
         columns = part.batches.columns.copy()
         columns[POSITION] += position - columns[POSITION, 0]
-        self._size_bytes += sum(piece.nbytes for piece in part.body())
+        self._size_bytes += part.nbytes
         if self._size_bytes > MAX_SIDECAR_BYTES:
             self._parts.clear()
         else:
             self._parts.append(replace(part, batches=BatchTable(columns)))
 
-    def finish(self) -> KeySidecar | None:
-        """Return the sidecar; None if it is empty or too large."""
-        if not self._parts:
-            return None
-        return KeySidecar(
-            batches=BatchTable(np.concatenate([p.batches.columns for p in self._parts], axis=1)),
-            flags=np.concatenate([part.flags for part in self._parts]),
-            low=np.concatenate([part.low for part in self._parts]),
-            high=np.concatenate([part.high for part in self._parts]),
-        )
+    def finish(self) -> list[KeySidecar]:
+        """Return the parts of the sidecar; none if it is empty or too large."""
+        return self._parts
 
 
 # Judge a clean segment by its sidecar, to read only changed batches. A batch is read only where
@@ -443,7 +465,8 @@ class StagedSidecar:
 
     base_offset: int
     name: str
-    sidecar: KeySidecar
+    outline: SidecarOutline
+    segment_bytes: int
 
 
 class SidecarFolder:
@@ -530,28 +553,40 @@ class PartitionSidecars:
             return None
         try:
             with self._open() as folder:
-                content = _read(folder, segment_file(base_offset, SIDECAR_SUFFIX))
+                name = segment_file(base_offset, SIDECAR_SUFFIX)
+                content = _read(self._folder / self._name, folder, name)
             return decode_sidecar(content, of, self.secret)
         except FileNotFoundError:
             return None
-        except (OSError, BadSidecarError) as error:
+        except (OSError, StorageError, BadSidecarError) as error:
             _log.info("%s is read as if it had no key sidecar: %s", reader.name, error)
             return None
 
-    def stage(self, base_offset: int, sidecar: KeySidecar) -> None:
-        """Write the sidecar of a segment not yet in its place. Where that fails, there is none."""
+    def stage(self, base_offset: int, parts: Sequence[KeySidecar]) -> None:
+        """Write the sidecar of a segment not yet in its place. Where that fails, there is none.
+
+        Args:
+            parts: As of `write_body`.
+        """
         name = f"{segment_file(base_offset, SIDECAR_SUFFIX)}-{self._attempt}{_STAGED_SUFFIX}"
         try:
             with open_own_folder(self._folder) as home, suppress(FileExistsError):
                 os.mkdir(self._name, mode=_FOLDER_MODE, dir_fd=home)
             with self._open() as folder, os.fdopen(create_in(folder, name), "wb") as file:
                 file.write(bytes(HEADER_BYTES))
-                for part in sidecar.body():
-                    file.write(part.data)
+                outline = write_body(parts, file)
         except OSError as error:
             _log.info("no key sidecar of %d: %s", base_offset, error.strerror or error)
             return
-        self._staged.append(StagedSidecar(base_offset=base_offset, name=name, sidecar=sidecar))
+        last = parts[-1].batches
+        self._staged.append(
+            StagedSidecar(
+                base_offset=base_offset,
+                name=name,
+                outline=outline,
+                segment_bytes=int(last.position[-1] + last.size[-1]),
+            )
+        )
 
     def publish(self, store: LogStore, base_offsets: Iterable[int]) -> None:
         """Publish the staged sidecars, and remove those without a segment.
@@ -576,11 +611,10 @@ class PartitionSidecars:
     def _publish(self, folder: int, store: LogStore, staged: StagedSidecar) -> None:
         with closing(store.open_file(segment_file(staged.base_offset, LOG_SUFFIX))) as reader:
             of = _version_of(reader, staged.base_offset)
-        columns = staged.sidecar.batches
-        if of is None or of.size_bytes != int(columns.position[-1] + columns.size[-1]):
+        if of is None or of.size_bytes != staged.segment_bytes:
             return
         with os.fdopen(open_own_in(folder, staged.name, os.O_RDWR), "r+b") as file:
-            file.write(staged.sidecar.header(of, self.secret))
+            file.write(staged.outline.header(of, self.secret))
         name = segment_file(staged.base_offset, SIDECAR_SUFFIX)
         os.replace(staged.name, name, src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -595,15 +629,23 @@ class PartitionSidecars:
             yield folder
 
 
-def _read(folder: int, name: str) -> NDArray[np.uint8]:
-    """Return a sidecar's bytes."""
-    with os.fdopen(open_own_in(folder, name), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+def _read(path: Path, folder: int, name: str) -> NDArray[np.uint8]:
+    """Return a sidecar's bytes, mapped where that can be.
+
+    Args:
+        path: Of the folder, for errors.
+    """
+    descriptor = open_own_in(folder, name)
+    facts = os.fstat(descriptor)
+    with closing(LocalFileReader(path, name, descriptor, facts, may_map=True)) as reader:
+        size = reader.size_bytes
         if size > MAX_SIDECAR_BYTES:
             raise BadSidecarError(f"{size} bytes, expected at most {MAX_SIDECAR_BYTES}")
-        content = np.empty(size, np.uint8)
-        if file.readinto(content.data) != size:
-            raise BadSidecarError("the file ends while it is read")
+        content = reader.map(0, size)
+        if content is None:
+            content = np.empty(size, np.uint8)
+            if reader.read_into(0, content) != size:
+                raise BadSidecarError("the file ends while it is read")
     return content
 
 

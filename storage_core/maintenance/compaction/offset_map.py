@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from storage_core.config import OffsetMapHash
 from storage_core.kernels import key_scan
 from storage_core.kernels.offset_table import (
+    LOOK_UP_BLOCK,
     SLOT_WORDS,
     copy_entries,
     count_before_empty,
@@ -21,6 +22,7 @@ from storage_core.kernels.offset_table import (
     spread_entries,
 )
 from storage_core.kernels.record_scan import DONE
+from storage_core.kernels.survivors import count_ranges
 from storage_core.records.payload import Limits, Payload
 
 _FIRST_SLOTS: Final = 1 << 12
@@ -30,7 +32,7 @@ _GROWTH: Final = 2
 _NO_LIMIT = 2**62
 # Of what tells absent hashes: bits a key, and how many words of 64 at most, 1 MiB. With less than
 # so many bits a key it does not tell enough.
-_HASH_BITS: Final = 16
+_HASH_BITS: Final = 8
 _LEAST_HASH_BITS: Final = 4
 _MOST_HASH_BIT_WORDS: Final = 1 << 17
 _ALL_HASH_BITS: Final = np.full(1, 2**64 - 1, np.uint64)
@@ -166,9 +168,11 @@ class OffsetMap:
             (words, absent): a bit for each hash, set where it is absent, and int64[batches], of how
             many it is.
         """
-        words_of_all = np.zeros(max(1, -(-low.size // 64)), np.uint64)
+        words_of_all = np.full(max(1, -(-low.size // 64)), 2**64 - 1, np.uint64)
+        suspects = np.empty(LOOK_UP_BLOCK, np.int64)
+        mark_absent(self.table, self.hash_bits(), low, high, suspects, words_of_all)
         absent = np.empty(record_count.size, np.int64)
-        mark_absent(self.table, self.hash_bits(), low, high, record_count, words_of_all, absent)
+        count_ranges(words_of_all, record_count, absent)
         return words_of_all, absent
 
     def entries(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
@@ -228,7 +232,7 @@ class KeyBlock:
         batches = payload.batches.rows(payload.first_row, payload.end_row)
         notes = payload.notes.rows(payload.first_row, payload.end_row)
         wanted_here = wanted[payload.first_row : payload.end_row]
-        capacity = int(batches.record_count[wanted_here].sum())
+        capacity = int(batches.record_count.sum(where=wanted_here))
         if capacity > len(self.rank):
             self._reserve(capacity + capacity // 2)
         self.flags = wanted_here.astype(np.uint8)

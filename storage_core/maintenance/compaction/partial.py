@@ -239,9 +239,9 @@ def index_segment(
     receiver = _MemoryReceiver()
     sink = SegmentKeys(plan, receiver)
     reading = SegmentReading(
-        store, plan, segment, sink, number=number or 0, throttler=throttler, threads=threads
+        store, plan, [[segment]], sink, number=number or 0, throttler=throttler, threads=threads
     )
-    indexed = reading.run()
+    (indexed,) = reading.run()
     sink.flush()
     return PartialIndex(
         segment=indexed,

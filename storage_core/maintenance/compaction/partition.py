@@ -19,7 +19,8 @@ from storage_core.errors import (
     located,
 )
 from storage_core.filenames import SCRATCH_PREFIX
-from storage_core.log.loaded_log import LoadedLog, LogRepairs
+from storage_core.log.batch_search import first_headers
+from storage_core.log.loaded_log import LoadedLog, LogRepairs, SegmentState
 from storage_core.log.log_loader import load_log
 from storage_core.log.open_transactions import TransactionTracker
 from storage_core.maintenance.compaction.commit import (
@@ -48,7 +49,6 @@ from storage_core.maintenance.compaction.rewrite import (
 from storage_core.maintenance.partition_state import PartitionState, check_segment_ages
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
-from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore, version_of
 from storage_core.store.generations import current_location
 from storage_core.store.local import LocalStore
@@ -206,9 +206,7 @@ def refuse_keyless(location: str, *, keyless: int, records: int) -> None:
 def refuse_negative_timestamps(store: LogStore, plan: CompactionPlan) -> None:
     """Refuse a round with a negative timestamp, if cheaply visible. The round would end at it."""
     sources = plan.segments_below(plan.first_uncleanable_offset)
-    if plan.keeps_negative_timestamps or not any(
-        _begins_negative(store, segment.log_file) for segment in sources
-    ):
+    if plan.keeps_negative_timestamps or not _begin_negative(store, sources):
         return
     try:
         index = index_round(store, plan)
@@ -222,14 +220,10 @@ def refuse_negative_timestamps(store: LogStore, plan: CompactionPlan) -> None:
         return  # the round itself tells of it
 
 
-def _begins_negative(store: LogStore, name: str) -> bool:
+def _begin_negative(store: LogStore, segments: Iterable[SegmentState]) -> bool:
     """Whether the header of a segment's first batch shows a negative timestamp."""
-    with closing(store.open_file(name)) as reader:
-        try:
-            first = next(scan_headers(reader, window_bytes=1), None)
-        except BadBytesError:
-            return False
-        return first is not None and bool(first.batches.has_negative_timestamp[0])
+    tables = first_headers(store, [segment.log_file for segment in segments])
+    return any(table.has_negative_timestamp.any() for table in tables)
 
 
 HASH_KEY_BYTES = 16
@@ -346,6 +340,8 @@ def load_for_round(
         now_ms=request.now_ms,
         log_start_checkpoint=request.checkpoints.log_start_offset or 0,
         high_watermark=request.checkpoints.high_watermark,
+        # A round asks for the age of records where these have to be of an age.
+        needs_max_timestamps=config.min_compaction_lag_ms > 0,
     )
 
 

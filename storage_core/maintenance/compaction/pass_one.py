@@ -1,7 +1,7 @@
 """Pass one: read and hash the keyed records of the dirty section. They are read once, whatever
 becomes of their keys.
 
-``SegmentReading`` is the one loop over the batches of a segment. What it hashes it hands to a sink:
+``SegmentReading`` is the one loop over the batches of segments. What it hashes it hands to a sink:
 
 - ``index_round`` has one that puts the keys of all segments into one map, in process, up to a full
   one;
@@ -13,7 +13,7 @@ import enum
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from storage_core.formats.legacy import MAGIC_V0
 from storage_core.kernels.batch_scan import (
     BAD_CONTROL_RECORD,
     HAS_LEGACY,
+    HAS_TRANSACTION,
     HAS_UNREADABLE,
 )
 from storage_core.kernels.record_scan import (
@@ -54,11 +55,11 @@ from storage_core.maintenance.compaction.index import (
     rank_of,
 )
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
-from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
-from storage_core.records.reader import CrcCheck, Window, check_crc, scan_windows
+from storage_core.records.reader import CrcCheck, Window, check_crc, join_files, scan_windows
 from storage_core.store.base import LogStore, is_mapped
 from storage_core.threads import in_order
 
@@ -97,8 +98,8 @@ class HashedBatches:
 
     Attributes:
         choice: What the sink chose of their window.
-        keys: Their keys; ranks count from first_rank.
-        first_rank: Rank of the first record that has an ordinal; 0 until `count_from` says it.
+        keys: Their keys; ranks count from that of the first record that has an ordinal, 0 until
+            `count_from` says it.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class HashedBatches:
         self.payload = payload
         self.choice = choice
         self.keys = keys
-        self.first_rank = 0
+        self._first_rank: int | NDArray[np.int64] = 0
         self._wanted = choice.wanted
         self._plan = plan
 
@@ -120,13 +121,21 @@ class HashedBatches:
             first_offset=first_offset,
             checks_crc=checks_crc,
         )
-        if self.first_rank:
-            self.keys.rank[: self.keys.count] += self.first_rank
+        self._move_ranks()
 
-    def count_from(self, first_rank: int) -> None:
-        """Count the keys' ranks from that of the first record; call once."""
-        self.first_rank = first_rank
-        self.keys.rank[: self.keys.count] += first_rank
+    def count_from(self, first_rank: int | NDArray[np.int64]) -> None:
+        """Count the keys' ranks from that of the first record; call once.
+
+        Args:
+            first_rank: That rank, or what each batch adds to ranks that count from 0: int64[rows].
+        """
+        self._first_rank = first_rank
+        self._move_ranks()
+
+    def _move_ranks(self) -> None:
+        first, count = self._first_rank, self.keys.count
+        more = first if isinstance(first, int) else first[self.keys.batch[:count]]
+        self.keys.rank[:count] += more
 
     def may_reach_below(self, offset: int) -> bool:
         """Whether a hashed batch may have records below an offset."""
@@ -135,10 +144,11 @@ class HashedBatches:
         return bool((self._wanted[here] & (base_offsets < offset)).any())
 
     @property
-    def ordinal_count(self) -> int:
-        """Number of records with an ordinal: those of all hashed batches."""
+    def ordinal_counts(self) -> NDArray[np.int64]:
+        """Of each batch, how many of its records have an ordinal: all, or none where it is not
+        hashed."""
         here = slice(self.payload.first_row, self.payload.end_row)
-        return int(self.payload.batches.record_count[here][self._wanted[here]].sum())
+        return np.where(self._wanted[here], self.payload.batches.record_count[here], 0)
 
     def row_of(self, key: int) -> int:
         """Return the batch of a key, as a row of the window."""
@@ -147,10 +157,8 @@ class HashedBatches:
     def place_of(self, key: int) -> int:
         """Return how many records of its own batch stand before a key."""
         row = int(self.keys.batch[key])
-        opened = self.keys.flags[:row] != 0
-        here = slice(self.payload.first_row, self.payload.first_row + row)
-        before = int(self.payload.batches.record_count[here][opened].sum())
-        return int(self.keys.rank[key]) - self.first_rank - before
+        first = self._first_rank if isinstance(self._first_rank, int) else self._first_rank[row]
+        return int(self.keys.rank[key] - first - self.ordinal_counts[:row].sum())
 
     def offset_of(self, key: int) -> int:
         """Return the offset of the record of a key."""
@@ -198,7 +206,7 @@ class PassOneSink(Protocol):
 class _HashRequest:
     """A window, and what the sink wants of it."""
 
-    reading: "SegmentReading"
+    first: int  # number of the segment that it begins with, among those of the reading
     is_dirty: bool  # whether it is of the dirty part
     window: Window
     choice: Choice  # what the sink wants of it
@@ -214,27 +222,39 @@ class _Read:
     batches: HashedBatches | None
 
 
+# What is counted of each segment.
+_BATCHES: Final = 0  # from where its keys are collected on
+_LEGACY: Final = 1  # those of them that are of a legacy format and have ordinals
+_ORDINALS: Final = 2
+_BYTES: Final = 3  # of its dirty part, the next one, too
+_MESSAGES: Final = 4
+_COUNTS: Final = 5
+
+
 class SegmentReading:
-    """Pass one over one segment, with every key for a sink.
+    """Pass one over consecutive segments, with every key for a sink.
 
     Args:
+        runs: The segments, those of a run in one window.
         sink: Takes the keys.
+        number: Number of the first segment; the others count on.
         throttler: Slows the reading down.
         records: Keeps what was decompressed, None where nobody asks for it again.
-        hashes: Keeps the hashes of the keys, None where nobody asks for them again.
+        hashes: Keeps the hashes of the keys, None where nobody asks for them again; then each run
+            has one segment.
         threads: How many threads to use: with more than one, windows are checked and hashed beside
-            each other, and beside the sink.
+            each other, and beside the sink; a segment is begun while the one before it is taken.
         pool: The memory to use, None for new.
 
     Attributes:
-        is_full: Whether the sink had no room for all of the segment.
+        is_full: Whether the sink had no room for all of the segments.
     """
 
     def __init__(  # noqa: PLR0913  # what is read, who takes it, and at what pace
         self,
         store: LogStore,
         plan: CompactionPlan,
-        segment: SegmentState,
+        runs: Sequence[Sequence[SegmentState]],
         sink: PassOneSink,
         *,
         number: int,
@@ -244,70 +264,103 @@ class SegmentReading:
         threads: int = 1,
         pool: RoundBuffers | None = None,
     ) -> None:
-        self.number = number
         self.is_full = False
+        self._number = number
         self._pool = RoundBuffers() if pool is None else pool
         self._records = records or KeptRecords()
         self._hashes = hashes or KeptHashes()
         self._store = store
         self._plan = plan
-        self._segment = segment
+        self._runs = runs
+        self._segments = [segment for run in runs for segment in run]
         self._sink = sink
         self._throttler = throttler or Throttler(UNLIMITED)
         self._pace = plan.pace(threads, is_mapped=is_mapped(store))
-        self._start = 0
-        self._flags: list[NDArray[np.uint8]] = []
-        self._legacy_counts: list[NDArray[np.int64]] = []
-        self._ordinal = 0
-        self._bytes_read = 0
-        self._messages_read = 0
+        self._starts = [0] * len(self._segments)
+        self._flags: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)]
+        self._legacy_counts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        self._counts = np.zeros((_COUNTS, len(self._segments)), np.int64)
+        self._reached = 0  # number of the last segment of which a window was taken
 
-    def run(self) -> IndexedSegment:
-        """Read the segment."""
+    def run(self) -> list[IndexedSegment]:
+        """Read the segments."""
         for _ in self.windows():
             pass
-        return self.result()
+        return self.results()
 
     def windows(self) -> Iterator[None]:
-        """Read the segment as `run` does, with a yield after each window. A window may be
+        """Read the segments as `run` does, with a yield after each window. A window may be
         yielded after in parts."""
-        with closing(_read_windows([self], self._pace.threads)) as windows:
+        reading = in_order(self._read(), self._hash_window, threads=self._pace.threads)
+        with closing(reading) as windows:
             for read in windows:
-                yield from self.take(read)
+                yield from self._take(read)
                 if self.is_full:
                     return
 
-    def result(self) -> IndexedSegment:
-        """Return what was noted of the windows read so far."""
-        return IndexedSegment(
-            base_offset=self._segment.base_offset,
-            start_position=self._start,
-            flags=np.concatenate([np.empty(0, np.uint8), *self._flags]),
-            legacy_counts=np.concatenate([np.empty(0, np.int64), *self._legacy_counts]),
-            record_count=self._ordinal,
-            bytes_read=self._bytes_read,
-            messages_read=self._messages_read,
-        )
+    def results(self) -> list[IndexedSegment]:
+        """Return what was noted of the windows read so far, by segment. Segments behind the one
+        where the sink was full are left out."""
+        count = self._reached + 1 if self.is_full else len(self._segments)
+        flags, legacy_counts = np.concatenate(self._flags), np.concatenate(self._legacy_counts)
+        ends = self._counts[: _LEGACY + 1].cumsum(axis=1)
+        begins = ends - self._counts[: _LEGACY + 1]
+        return [
+            IndexedSegment(
+                base_offset=segment.base_offset,
+                start_position=start,
+                flags=flags[begin:end],
+                legacy_counts=legacy_counts[legacy_begin:legacy_end],
+                record_count=records,
+                bytes_read=size_bytes,
+                messages_read=messages,
+            )
+            for segment, start, (begin, legacy_begin), (end, legacy_end), (
+                records,
+                size_bytes,
+                messages,
+            ) in zip(
+                self._segments[:count],
+                self._starts,
+                begins.T.tolist(),
+                ends.T.tolist(),
+                self._counts[_ORDINALS:].T.tolist(),
+                strict=False,
+            )
+        ]
 
-    def _parts(self, size_bytes: int) -> Iterator[tuple[int, int | None, bool]]:
-        """Yield (start, end, is_dirty) of the parts to read. Parts without bytes are left out."""
-        clean_part = self._sink.clean_part
-        is_dirty = self._segment.base_offset in self._plan.number_of_dirty
-        begin = start_position(self._store, self._plan, self._segment) if is_dirty else size_bytes
+    def _parts(self, number: int, size_bytes: int) -> Iterator[tuple[int, int | None, bool]]:
+        """Yield (start, end, is_dirty) of the parts of a segment to read. Parts without bytes are
+        left out."""
+        clean_part, segment = self._sink.clean_part, self._segments[number]
+        is_dirty = segment.base_offset in self._plan.number_of_dirty
+        begin = start_position(self._store, self._plan, segment) if is_dirty else size_bytes
         if is_dirty and clean_part is not CleanPart.KEYS:
-            self._start = begin
+            self._starts[number] = begin
         if clean_part is not CleanPart.NOTHING and begin > 0:
             yield 0, begin, False
         if is_dirty and begin < size_bytes:
             yield begin, None, True
 
-    def read(self) -> Generator[_HashRequest]:
+    def _read(self) -> Generator[_HashRequest]:
         """Read, and ask the sink what it wants of each window."""
-        plan, pace = self._plan, self._pace
-        crc = CrcCheck.LATER if plan.verify_crc else CrcCheck.SKIP
-        self._pool.reserve(pace.at_once, plan)
-        with closing(self._store.open_file(self._segment.log_file)) as reader:
-            for start, end, is_dirty in self._parts(reader.size_bytes):
+        self._pool.reserve(self._pace.at_once, self._plan)
+        first = 0
+        for run in self._runs:
+            joined = join_run(self._store, run, self._pool)
+            if joined is not None:
+                yield self._request(first, joined, is_dirty=True)
+            else:
+                for number in range(first, first + len(run)):
+                    yield from self._read_alone(number)
+            first += len(run)
+
+    def _read_alone(self, number: int) -> Generator[_HashRequest]:
+        """Read a segment that no other shares a window with."""
+        pace = self._pace
+        crc = CrcCheck.LATER if self._plan.verify_crc else CrcCheck.SKIP
+        with closing(self._store.open_file(self._segments[number].log_file)) as reader:
+            for start, end, is_dirty in self._parts(number, reader.size_bytes):
                 for window in scan_windows(
                     reader,
                     start=start,
@@ -316,10 +369,13 @@ class SegmentReading:
                     crc=crc,
                     rooms=self._pool.windows,
                 ):
-                    choice = self._sink.choose(window, is_dirty=is_dirty)
-                    yield _HashRequest(self, is_dirty, window, choice, self._pool.next())
+                    yield self._request(number, window, is_dirty=is_dirty)
 
-    def hash_window(self, request: _HashRequest) -> _Read:
+    def _request(self, first: int, window: Window, *, is_dirty: bool) -> _HashRequest:
+        choice = self._sink.choose(window, is_dirty=is_dirty)
+        return _HashRequest(first, is_dirty, window, choice, self._pool.next())
+
+    def _hash_window(self, request: _HashRequest) -> _Read:
         """Check a window and hash its keys, without regard to earlier ones."""
         window, checks_crc = request.window, self._plan.verify_crc
         is_hashed = request.is_dirty or self._sink.clean_part is CleanPart.KEYS
@@ -352,68 +408,114 @@ class SegmentReading:
         batches.hash_from(first_offset, checks_crc=checks_crc)
         return batches
 
-    def take(self, read: _Read) -> Iterator[None]:
+    def _take(self, read: _Read) -> Iterator[None]:
         """Give the next window's keys to the sink; yield after each part."""
         request, batches = read.request, read.batches
-        self._throttler.use(len(request.window.data))
-        count = len(request.window.batches)
+        window = request.window
+        self._throttler.use(len(window.data))
+        bounds = window.row_bounds()
+        self._reached = request.first + len(bounds) - 2
         while batches is not None:
-            batches.count_from(rank_of(self.number, self._ordinal))
+            self._number_records(request.first, batches, bounds)
             if self._records.put(batches.payload):
                 request.buffers.arena = Arena()
             stop = self._sink.take(batches, is_dirty=request.is_dirty)
-            self._note(batches, stop, is_dirty=request.is_dirty)
-            self._hashes.put(self._segment.base_offset, batches.keys, rank_of(self.number, 0))
+            self._note(request, batches, bounds, stop)
+            if len(bounds) == _ONE_FILE:
+                base_offset = self._segments[request.first].base_offset
+                first_rank = rank_of(self._number + request.first, 0)
+                self._hashes.put(base_offset, batches.keys, first_rank)
             if self.is_full:
                 return
             row = batches.payload.end_row
-            if row == count:
+            if row == len(window.batches):
                 break
             yield
             batches = self._hash_from(request, row)
         if request.is_dirty:
-            self._bytes_read += len(request.window.data)
+            self._note_bytes(request, len(window.data))
         yield
 
-    def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
+    def _number_records(
+        self, first: int, batches: HashedBatches, bounds: NDArray[np.int64]
+    ) -> None:
+        """Give batches their ordinals, and the keys their ranks."""
+        payload, counts = batches.payload, batches.ordinal_counts
+        here = slice(first, first + len(bounds) - 1)
+        ordinals = self._counts[_ORDINALS, here]
+        if len(bounds) == _ONE_FILE:
+            batches.count_from(rank_of(self._number + first, int(ordinals[0])))
+            ordinals += counts.sum()
+            return
+        rows = (bounds - payload.first_row).clip(0, len(counts))
+        sums = _sums_between(counts, rows)
+        numbers = np.arange(len(bounds) - 1) + self._number + first
+        first_ranks = rank_of(numbers, ordinals - (np.cumsum(sums) - sums))
+        batches.count_from(np.repeat(first_ranks, np.diff(rows)))
+        ordinals += sums
+
+    def _note(
+        self,
+        request: _HashRequest,
+        batches: HashedBatches,
+        bounds: NDArray[np.int64],
+        stop: Stop | None,
+    ) -> None:
         """Note batches after a sink took their keys, up to its stop. The sink stops where it is
         full."""
         payload, flags = batches.payload, batches.keys.flags
         table = payload.batches.rows(payload.first_row, payload.end_row)
-        if table.kinds & HAS_LEGACY:
+        rows = (bounds - payload.first_row).clip(0, len(flags))
+        counts = self._counts[:, request.first : request.first + len(bounds) - 1]
+        counts[_BATCHES] += np.diff(rows)
+        if payload.batches.kinds & HAS_LEGACY:
             is_legacy = table.is_legacy & ((flags & OPENED) != 0)
             self._legacy_counts.append(table.record_count[is_legacy])
-        self._ordinal += batches.ordinal_count
+            counts[_LEGACY] += _sums_between(is_legacy, rows)
+        self._flags.append(flags)
         end = len(flags)
         if stop is not None:
             self.is_full = True
-            self._messages_read += stop.records
+            number = int(np.searchsorted(bounds, stop.row, side="right")) - 1
+            self._reached = request.first + number
+            counts[_MESSAGES, number] += stop.records
             end = stop.row - payload.first_row
-            if is_dirty:
-                self._bytes_read += int(payload.batches.position[stop.row])
+            if request.is_dirty:
+                self._note_bytes(request, int(payload.batches.position[stop.row]))
             flags[end:] &= ~np.uint8(INDEXED)
-        self._flags.append(flags)
-        if is_dirty:
-            # A control batch has one record, whatever its header says.
-            counts = np.where(table.is_control, 1, table.record_count)
-            self._messages_read += int(counts[:end].sum())
+        if request.is_dirty:
+            messages = table.record_count
+            if payload.batches.kinds & HAS_TRANSACTION:
+                # A control batch has one record, whatever its header says.
+                messages = np.where(table.is_control, 1, messages)
+            counts[_MESSAGES] += _sums_between(messages, rows.clip(max=end))
+
+    def _note_bytes(self, request: _HashRequest, end: int) -> None:
+        """Note the bytes of a window up to an end as read."""
+        starts = request.window.starts or (0,)
+        bounds = np.array([*starts, len(request.window.data)]).clip(max=end)
+        self._counts[_BYTES, request.first : request.first + len(starts)] += np.diff(bounds)
 
 
-def _read_windows(readings: Sequence[SegmentReading], threads: int) -> Generator[_Read]:
-    """Read segments' windows, one segment after another; hash their keys.
+# How many bounds a window of one file has.
+_ONE_FILE: Final = 2
 
-    Args:
-        readings: The segments; they share their pool.
-        threads: How many threads to use: a segment is begun while the one before it is taken.
-    """
 
-    def requests() -> Generator[_HashRequest]:
-        for reading in readings:
-            yield from reading.read()
+def _sums_between(numbers: NDArray[Any], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[n], the sums of numbers between each of int64[n + 1] bounds and the next."""
+    if len(bounds) == _ONE_FILE:
+        return np.array([numbers[bounds[0] : bounds[1]].sum()], np.int64)
+    sums = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, out=sums[1:])
+    return np.diff(sums[bounds])
 
-    return in_order(
-        requests(), lambda request: request.reading.hash_window(request), threads=threads
-    )
+
+def join_run(store: LogStore, run: Sequence[SegmentState], pool: RoundBuffers) -> Window | None:
+    """Read a run of several segments as one window. None where each has to be read alone."""
+    if len(run) == 1:
+        return None
+    files = [segment.log_file for segment in run]
+    return join_files(store, files, [segment.size_bytes for segment in run], pool.windows)
 
 
 class _MapSink:
@@ -434,10 +536,12 @@ class _MapSink:
 
     def choose(self, window: Window, *, is_dirty: bool) -> Choice:  # noqa: ARG002  # all of it is
         """Leave control batches out, and what belongs to aborted transactions."""
+        wanted = np.ones(len(window.batches), bool)
         rows, transactions = TransactionRows.select(window.batches)
-        discard, _ = self._tracker.decide(transactions)
-        wanted = ~window.batches.is_control
-        wanted[rows[discard]] = False
+        if len(transactions):
+            discard, _ = self._tracker.decide(transactions)
+            wanted &= ~window.batches.is_control
+            wanted[rows[discard]] = False
         return Choice(wanted)
 
     def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:  # noqa: ARG002  # as choose
@@ -457,9 +561,10 @@ class _MapSink:
     def _reach(self, payload: Payload, end_row: int) -> None:
         """Note a payload's batches up to end_row as mapped."""
         last_offsets = payload.batches.last_offset[payload.first_row : end_row]
-        reaching = last_offsets[last_offsets >= self._first_dirty_offset]
-        if reaching.size:
-            self.latest_offset = int(reaching[-1])
+        if last_offsets.size and last_offsets[-1] < self._first_dirty_offset:
+            last_offsets = last_offsets[last_offsets >= self._first_dirty_offset]
+        if last_offsets.size:
+            self.latest_offset = int(last_offsets[-1])
 
 
 def index_round(
@@ -481,39 +586,32 @@ def index_round(
     records = KeptRecords(min(KEPT_BYTES, KEPT_RATIO * sum(each.size_bytes for each in dirty)))
     pool = RoundBuffers()
     hashes = KeptHashes(KEPT_HASHES if keeps_hashes else 0)
-    readings = [
-        SegmentReading(
-            store,
-            plan,
-            segment,
-            sink,
-            number=number,
-            throttler=throttler,
-            records=records,
-            hashes=hashes,
-            threads=threads,
-            pool=pool,
-        )
-        for number, segment in enumerate(dirty)
-    ]
     pace = plan.pace(threads, is_mapped=is_mapped(store))
-    begun = 0
-    with closing(_read_windows(readings, pace.threads)) as windows:
-        for read in windows:
-            reading = read.request.reading
-            if reading.number > begun:
-                begun = reading.number
-                sink.latest_offset = dirty[begun].base_offset - 1  # all before it is mapped
-            for _ in reading.take(read):
-                pass
-            if reading.is_full:
-                break
-    if dirty and readings[begun].is_full:
-        del readings[begun + 1 :]
-    elif dirty:
-        sink.latest_offset = plan.first_uncleanable_offset - 1
-    indexed = [reading.result() for reading in readings]
-    index = index_of_map(indexed, sink.offset_map, sink.latest_offset)
+    reading = SegmentReading(
+        store,
+        plan,
+        [
+            run
+            for group in group_segments(plan, plan.first_uncleanable_offset)
+            for run in plan.runs_of(group, 0 if keeps_hashes else pace.run_bytes)
+            if run[0].base_offset in plan.number_of_dirty
+        ],
+        sink,
+        number=0,
+        throttler=throttler,
+        records=records,
+        hashes=hashes,
+        threads=threads,
+        pool=pool,
+    )
+    indexed = reading.run()
+    latest_offset = sink.latest_offset
+    if reading.is_full and len(indexed) > 1:
+        # All before the segment where the map was full is mapped.
+        latest_offset = max(latest_offset, indexed[-1].base_offset - 1)
+    elif dirty and not reading.is_full:
+        latest_offset = plan.first_uncleanable_offset - 1
+    index = index_of_map(indexed, sink.offset_map, latest_offset)
     return replace(index, records=records, hashes=hashes, pool=pool)
 
 
@@ -559,22 +657,19 @@ def check_batches(window: Window) -> None:
     is_unknown = (batches.magic < MAGIC_V0) | (batches.magic > MAGIC_V2)
     for row in np.flatnonzero(is_unknown)[:1].tolist():
         raise CorruptRecordError(
-            window.file,
-            window.position_of(row),
+            *window.place_of(row),
             f"expected magic 0, 1 or 2, found {batches.magic[row]}",
         )
     for row in np.flatnonzero(~batches.is_legacy & (batches.size < HEADER_BYTES))[:1].tolist():
         raise CorruptRecordError(
-            window.file,
-            window.position_of(row),
+            *window.place_of(row),
             f"the batch has {batches.size[row]} bytes, fewer than a header's {HEADER_BYTES}",
         )
     bad = np.flatnonzero(window.batches.control_type == BAD_CONTROL_RECORD)
     if bad.size:
         row = int(bad[0])
         raise CorruptRecordError(
-            window.file,
-            window.position_of(row),
+            *window.place_of(row),
             f"control batch at offset {window.batches.base_offset[row]}: "
             "expected a record with a key of a version and a type",
         )

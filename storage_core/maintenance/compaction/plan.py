@@ -29,6 +29,7 @@ from storage_core.maintenance.listings import (
 )
 from storage_core.maintenance.partition_state import Fact, PartitionState, UnobservedError
 from storage_core.records.payload import Limits
+from storage_core.records.reader import LEAST_MAPPED_BYTES
 from storage_core.threads import valid_at_once
 
 # Choose the cleanable range of a log; say whether it is due.
@@ -359,6 +360,11 @@ class ReadSettings:
     at_once: int  # how many windows are valid at the same time
     window_bytes: int  # how much each of them holds
 
+    @property
+    def run_bytes(self) -> int:
+        """How many bytes of small segments are read as one window."""
+        return min(self.window_bytes, CACHED_BYTES)
+
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what every segment asks for is kept
 class CompactionPlan:
@@ -509,6 +515,47 @@ class CompactionPlan:
         if threads == 1 or self.round_bytes <= share:
             return ReadSettings(1, 1, share if is_mapped else min(share, CACHED_BYTES))
         return ReadSettings(threads, at_once, share)
+
+    def runs_of(
+        self, segments: Sequence[SegmentState], most_bytes: int
+    ) -> list[list[SegmentState]]:
+        """Cut consecutive segments into runs, each of which is read as one window. One that is not
+        small is a run of its own.
+
+        Those of a run are alike: their keys are all collected, whole, or none of them are, and old
+        tombstones go from all of them or from none. A segment into which an aborted transaction
+        reaches is read alone, for it says of its own which these are.
+
+        Args:
+            segments: Those of one group, from its first one on: both passes have the same runs.
+            most_bytes: How many bytes a run of several segments may have.
+        """
+        runs: list[list[SegmentState]] = []
+        size_bytes, last_kind = 0, None
+        has_aborted = bool(self._with_aborted[0])
+        for segment in segments:
+            starts_dirty = segment.base_offset >= self.first_dirty_offset
+            is_small = segment.size_bytes < LEAST_MAPPED_BYTES and not (
+                has_aborted and self.aborted_near(segment.base_offset)
+            )
+            kind = (
+                is_small,
+                starts_dirty or segment.base_offset in self.number_of_dirty,
+                starts_dirty,
+                self.keeps_legacy_tombstones(segment),
+            )
+            size_bytes += segment.size_bytes
+            if is_small and size_bytes <= most_bytes and kind == last_kind:
+                runs[-1].append(segment)
+            else:
+                runs.append([segment])
+                size_bytes = segment.size_bytes
+            last_kind = kind
+        return runs
+
+    def keeps_legacy_tombstones(self, segment: SegmentState) -> bool:
+        """Whether the tombstones of older formats stay in a segment."""
+        return segment.modified_ms > self.legacy_delete_horizon_ms
 
     def segments_below(self, end_offset: int) -> list[SegmentState]:
         """Return the segments that begin below end_offset, oldest first."""

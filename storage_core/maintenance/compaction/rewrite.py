@@ -28,6 +28,7 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import CODEC_MASK, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
 from storage_core.index.segment_indexes import AbortedTxn, IndexBuilder, encode_transaction_index
 from storage_core.kernels.batch_notes import IS_LOOKED_UP
+from storage_core.kernels.batch_scan import HAS_CODEC
 from storage_core.kernels.batch_write import (
     GONE,
     MAX_RECORD_GROWTH_BYTES,
@@ -52,7 +53,7 @@ from storage_core.maintenance.compaction.key_sidecar import (
     find_stretches,
     sidecar_of_block,
 )
-from storage_core.maintenance.compaction.pass_one import check_batches
+from storage_core.maintenance.compaction.pass_one import check_batches, join_run
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.survival import (
     ProducerLookup,
@@ -205,6 +206,8 @@ class _Block:
     """Batches as they are to be written."""
 
     out: NDArray[np.uint8]  # uint8[], their bytes, valid until the buffers are used again
+    window: Window  # where they come from
+    row: NDArray[np.int64]  # int64[n], of each in the window
     end_row: int  # row of the window behind the last batch that went into it
     size: NDArray[np.int64]  # int64[n], bytes of each
     last_offset: NDArray[np.int64]  # int64[n]
@@ -307,32 +310,44 @@ class _PassTwo:
         return in_order(self._read(groups), self._filter, threads=self._pace.threads)
 
     def _read(self, groups: Sequence[Sequence[SegmentState]]) -> Generator[_Piece]:
+        run_bytes = 0 if self.sidecars is not None else self._pace.run_bytes
         for group in groups:
-            for source in group:
-                self._tracker.add_aborted(self.plan.aborted_near(source.base_offset))
-                with closing(self.store.open_file(source.log_file)) as reader:
-                    known = self._known_segment(reader, source)
-                    judge = SegmentFilter(
-                        self.plan,
-                        self._index,
-                        self._producers,
-                        source.base_offset,
-                        known_segment=known,
-                        tells_keys=self.sidecars is not None,
-                    )
-                    if known is None:
-                        yield from self._windows(judge, reader, self._index.pool, self._decide)
-                    else:
-                        check_batches(known.window())
-                        discard, ended = self._decide(known.window())
-                        yield _ToldSegment(
-                            judge=judge,
-                            known=known,
-                            version=version_of(reader),
-                            discard=discard,
-                            ended=ended,
-                        )
+            for run in self.plan.runs_of(group, run_bytes):
+                yield from self._read_run(run)
             yield None
+
+    def _read_run(self, run: Sequence[SegmentState]) -> Generator[_Piece]:
+        """Read segments in one window, or else each alone."""
+        self._index.pool.reserve(self._pace.at_once, self.plan)
+        joined = join_run(self.store, run, self._index.pool)
+        if joined is not None:
+            judge = SegmentFilter(self.plan, self._index, self._producers, run)
+            yield self._note(judge, joined, self._index.pool, self._decide)
+            return
+        for source in run:
+            self._tracker.add_aborted(self.plan.aborted_near(source.base_offset))
+            with closing(self.store.open_file(source.log_file)) as reader:
+                known = self._known_segment(reader, source)
+                judge = SegmentFilter(
+                    self.plan,
+                    self._index,
+                    self._producers,
+                    [source],
+                    known_segment=known,
+                    tells_keys=self.sidecars is not None,
+                )
+                if known is None:
+                    yield from self._windows(judge, reader, self._index.pool, self._decide)
+                else:
+                    check_batches(known.window())
+                    discard, ended = self._decide(known.window())
+                    yield _ToldSegment(
+                        judge=judge,
+                        known=known,
+                        version=version_of(reader),
+                        discard=discard,
+                        ended=ended,
+                    )
 
     def _known_segment(self, reader: FileReader, source: SegmentState) -> KnownSegment | None:
         """Return what a sidecar tells of a source segment.
@@ -363,7 +378,7 @@ class _PassTwo:
         start: int = 0,
         end: int | None = None,
     ) -> Generator[_NotedWindow]:
-        """Read a segment's windows, and note what earlier batches decide."""
+        """Read a segment's windows, each noted."""
         pool.reserve(self._pace.at_once, self.plan)
         for window in scan_windows(
             reader,
@@ -373,18 +388,28 @@ class _PassTwo:
             crc=CrcCheck.LATER if judge.checks_crc else CrcCheck.SKIP,
             rooms=pool.windows,
         ):
-            discard, ended = decide(window)
-            buffers = pool.next()
-            notes = buffers.notes(len(window.batches))
-            judge.note(window, notes)
-            yield _NotedWindow(
-                judge=judge,
-                window=window,
-                notes=notes,
-                discard=discard,
-                ended=ended,
-                buffers=buffers,
-            )
+            yield self._note(judge, window, pool, decide)
+
+    def _note(
+        self,
+        judge: SegmentFilter,
+        window: Window,
+        pool: RoundBuffers,
+        decide: Callable[[Window], tuple[NDArray[np.bool_], list[AbortedTxn]]],
+    ) -> _NotedWindow:
+        """Note of the next window what earlier batches decide."""
+        discard, ended = decide(window)
+        buffers = pool.next()
+        notes = buffers.notes(len(window.batches))
+        judge.note(window, notes)
+        return _NotedWindow(
+            judge=judge,
+            window=window,
+            notes=notes,
+            discard=discard,
+            ended=ended,
+            buffers=buffers,
+        )
 
     def _filter(self, piece: _Piece) -> _Filtered:
         """Filter a window's first block; leave other pieces for the writer."""
@@ -443,19 +468,15 @@ class _PassTwo:
         self.throttler.use(len(window.data))
         writer.aborted += noted.ended
         for block in noted.blocks(self.plan, first):
-            try:
-                writer.write(block)
-            except OffsetOverflowError as error:
-                # What has to be split is the segment that it comes from.
-                position = window.file_position
-                raise OffsetOverflowError(window.file, position, error.reason) from error
+            writer.write(block)
             self.throttler.use(block.out.size)
 
 
 def _build(plan: CompactionPlan, fates: WindowFates, buffers: WindowBuffers) -> _Block:
     """Make what is left of the batches that were judged; any thread may call it."""
     payload = fates.payload
-    row, end_row = payload.first_row, payload.end_row
+    first_row, end_row = payload.first_row, payload.end_row
+    row = first_row
     batches, notes = payload.batches.rows(row, end_row), payload.notes.rows(row, end_row)
     if (notes.fate == VERBATIM).all():  # they lie together as they are to be written
         content = payload.window.data[batches.position[0] : batches.position[-1] + batches.size[-1]]
@@ -465,20 +486,23 @@ def _build(plan: CompactionPlan, fates: WindowFates, buffers: WindowBuffers) -> 
         if codec is not None:  # None for each batch's own
             rebuilt = np.flatnonzero((notes.fate == REBUILT) & ~batches.is_control)
             batches.attributes[rebuilt] = (batches.attributes[rebuilt] & ~CODEC_MASK) | codec
+        packs = codec is not None or payload.batches.kinds & HAS_CODEC != 0
         buffers.out.clear()
         while row < end_row:
-            row += _write_some(plan, fates, row, buffers)
+            row += _write_some(plan, fates, row, buffers, packs=packs)
         content, sizes, max_timestamp = buffers.out.content, notes.new_size, notes.new_max_timestamp
-    is_written = notes.fate != GONE
+    written = np.flatnonzero(notes.fate != GONE)
     return _Block(
         out=content,
+        window=payload.window,
+        row=written + first_row,
         end_row=end_row,
-        size=sizes[is_written],
-        last_offset=batches.last_offset[is_written],
-        max_timestamp=max_timestamp[is_written],
+        size=sizes[written],
+        last_offset=batches.last_offset[written],
+        max_timestamp=max_timestamp[written],
         stats=RewriteStats(
             messages_read=fates.messages_read,
-            messages_written=int(notes.survivors[is_written].sum()),
+            messages_written=int(notes.survivors[written].sum()),
             bytes_written=content.size,
             invalid_messages_read=fates.invalid_messages,
         ),
@@ -488,12 +512,21 @@ def _build(plan: CompactionPlan, fates: WindowFates, buffers: WindowBuffers) -> 
     )
 
 
-def _write_some(plan: CompactionPlan, fates: WindowFates, row: int, buffers: WindowBuffers) -> int:
+def _write_some(
+    plan: CompactionPlan, fates: WindowFates, row: int, buffers: WindowBuffers, *, packs: bool
+) -> int:
     """Add batches from a row on to the output, as many as RAW_BYTES hold of those that are
-    compressed anew; return how many."""
+    compressed anew; return how many.
+
+    Args:
+        packs: Whether any may be compressed anew.
+    """
     payload = fates.payload
     least_timestamp = _LEAST_LONG if plan.keeps_negative_timestamps else NO_TIMESTAMP
-    count, failure = _compress_from(plan, fates, row, buffers, least_timestamp)
+    count, failure = payload.end_row - row, DONE
+    buffers.packed.clear()
+    if packs:
+        count, failure = _compress_from(plan, fates, row, buffers, least_timestamp)
     done, status = 0, DONE
     if count:
         table = payload.batches.rows(row, row + count).columns
@@ -536,7 +569,6 @@ def _compress_from(
     payload = fates.payload
     batches = payload.batches.rows(first_row, payload.end_row)
     notes = payload.notes.rows(first_row, payload.end_row)
-    buffers.packed.clear()
     buffers.raw.reserve(RAW_BYTES)
     while True:
         count, status = rebuild_compressed(
@@ -619,7 +651,12 @@ class _GroupWriter:
         """Write the next batches."""
         if block.keys is not None:
             self._keys.add(block.keys, self._index.size_bytes)
-        self._add_to_index(block.size, block.last_offset, block.max_timestamp)
+        self._add_to_index(
+            block.size,
+            block.last_offset,
+            block.max_timestamp,
+            lambda number: block.window.place_of(int(block.row[number])),
+        )
         self._log.write(block.out.data)
         self._behind.reach(self._index.size_bytes)
         self._stats += block.stats
@@ -629,10 +666,21 @@ class _GroupWriter:
         size: NDArray[np.int64],
         last_offset: NDArray[np.int64],
         max_timestamp: NDArray[np.int64],
+        place_of: Callable[[int], tuple[str, int]],
     ) -> None:
+        """Count batches that are about to be written.
+
+        Args:
+            place_of: Returns in which file, and where, a batch lies now.
+        """
         if self._index.size_bytes + int(size.sum()) > MAX_BATCH_BYTES:
             raise StorageError(str(self._prefix), "the cleaned segment would exceed 2 GiB")
-        self._index.add(size, last_offset, max_timestamp)
+        number, error = self._index.add_until(size, last_offset, max_timestamp)
+        if isinstance(error, OffsetOverflowError):
+            # What has to be split is the segment that the batch comes from.
+            raise OffsetOverflowError(*place_of(number), error.reason) from error
+        if error is not None:
+            raise error
 
     def copy(
         self, reader: FileReader, known: KnownSegment, stretch: BatchRun, foreseen: Foresight
@@ -648,10 +696,12 @@ class _GroupWriter:
             return
         position = self._index.size_bytes
         self._keys.add(part, position)
-        try:
-            self._add_to_index(rows.size, rows.last_offset, rows.max_timestamp)
-        except OffsetOverflowError as error:
-            raise OffsetOverflowError(reader.name, start, error.reason) from error
+        self._add_to_index(
+            rows.size,
+            rows.last_offset,
+            rows.max_timestamp,
+            lambda number: (reader.name, int(rows.position[number])),
+        )
         piece_bytes = COPY_BYTES
         if isinstance(self._store, CopiesStretches):
             source = self._store.stretch_to_copy(known.file, start, size)
@@ -738,9 +788,9 @@ class _GroupWriter:
             for suffix, file in files.items():
                 self._adopt(file, suffix)
             sync(*(file.fileno() for file in files.values()))
-        sidecar = None if self._sidecars is None else self._keys.finish()
-        if self._sidecars is not None and sidecar is not None:
-            self._sidecars.stage(self._base_offset, sidecar)
+        parts = self._keys.finish()
+        if self._sidecars is not None and parts:
+            self._sidecars.stage(self._base_offset, parts)
         sizes = {LOG_SUFFIX: self._index.size_bytes}
         sizes |= {suffix: len(content) for suffix, content in contents.items()}
         return CleanedGroup(

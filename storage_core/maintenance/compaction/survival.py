@@ -2,6 +2,7 @@
 cleaner for retention."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,17 +30,26 @@ from storage_core.kernels.batch_notes import (
     KEEPS_ALL_TOMBSTONES,
     NEEDS_RECORDS,
     NOT_DIRTY,
+    NOTED_BIT,
+    NOTED_BIT_END,
+    NOTED_COUNT,
+    NOTED_FLAG,
+    NOTED_FLAG_END,
+    NOTED_LEGACY,
+    NOTED_LEGACY_END,
+    NOTED_RANK,
+    NOTED_START,
 )
 from storage_core.kernels.batch_scan import HAS_LEGACY
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
-from storage_core.kernels.offset_table import mark_latest
+from storage_core.kernels.offset_table import LOOK_UP_BLOCK, ORDINAL_BITS, mark_latest
 from storage_core.kernels.record_scan import DONE, HAS_TOMBSTONE, INDEXED, OPENED
 from storage_core.kernels.survivors import LOOKED_UP, NOTED, NOWHERE
+from storage_core.log.loaded_log import SegmentState
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
     IndexedSegment,
     WindowBuffers,
-    rank_of,
     words_for,
 )
 from storage_core.maintenance.compaction.key_sidecar import (
@@ -58,16 +68,13 @@ from storage_core.records.reader import Window
 _NO_WORDS = np.zeros(1, np.uint64)
 _LOWEST_OFFSET = -(2**63)
 _MAX_TIMESTAMP = 2**63 - 1
-# A segment that pass one has not read.
-_NOT_READ = IndexedSegment(
-    base_offset=0,
-    start_position=sys.maxsize,
-    flags=np.empty(0, np.uint8),
-    legacy_counts=np.empty(0, np.int64),
-    record_count=0,
-    bytes_read=0,
-    messages_read=0,
-)
+_NO_FLAGS = np.empty(0, np.uint8)
+_NO_COUNTS = np.empty(0, np.int64)
+# By what note_batches returns: what pass one found, and pass two.
+_CHANGES = {
+    MORE_LEGACY: ("the batches of the first pass", "more of formats v0 and v1"),
+    MORE_RECORDS: ("the records of the first pass", "more of them in the second pass"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +113,13 @@ class ProducerLookup:
 
 
 class SegmentFilter:
-    """Judge the windows of one source segment. Call `note` in order; the other methods may run
-    beside each other.
+    """Judge the windows of a run of source segments. Call `note` in order; the other methods may
+    run beside each other.
 
     Args:
-        known_segment: What a sidecar told of it, None where it was not asked.
-        tells_keys: Whether verdicts have the hashes of the keys.
+        run: The segments, alike as ``CompactionPlan.runs_of`` tells; several lie in one window.
+        known_segment: What a sidecar told of the only one, None where it was not asked.
+        tells_keys: Whether verdicts have the hashes of the keys; then it is one segment.
     """
 
     def __init__(
@@ -119,7 +127,7 @@ class SegmentFilter:
         plan: CompactionPlan,
         index: CompactionIndex,
         producers: ProducerLookup,
-        base_offset: int,
+        run: Sequence[SegmentState],
         *,
         known_segment: KnownSegment | None = None,
         tells_keys: bool = False,
@@ -127,29 +135,45 @@ class SegmentFilter:
         self._plan = plan
         self._index = index
         self._producers = producers
-        self._dirty = index.segments.get(base_offset, _NOT_READ)
         # Pass one has looked at checksums; where the map was full, only up to there.
-        self.checks_crc = plan.verify_crc and not (
-            self._dirty.start_position == 0 and plan.end_of(base_offset) <= index.end_offset
-        )
-        modified_ms = plan.by_base_offset[base_offset].modified_ms
-        self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
-        self._number = index.numbers.get(base_offset, 0)
-        # Rows of the dirty part and their ordinals seen so far.
-        self._next_flag = 0
-        self._next_ordinal = 0
-        self._next_legacy = 0
-        self._words = _NO_WORDS
-        if self._dirty.word_count:
-            self._words = index.bitmap_of(base_offset)
-        self._known_segment = known_segment
+        self.checks_crc = plan.verify_crc
+        self._keeps_legacy_tombstones = plan.keeps_legacy_tombstones(run[0])
         self._tells_keys = tells_keys
+        self._known_segment = known_segment
+        self._words = _NO_WORDS
         self._noted_keys: Halves | None = None
+        self._noted = np.zeros((NOTED_COUNT, len(run)), np.int64)
+        self._noted[NOTED_START] = sys.maxsize  # of a segment that pass one has not read
+        self._flags = _NO_FLAGS
+        self._legacy_counts = _NO_COUNTS
         if known_segment is not None:
             self._words = known_segment.words
             self._noted_keys = known_segment.sidecar.low, known_segment.sidecar.high
-        elif self._dirty is not _NOT_READ and tells_keys:
-            self._noted_keys = index.hashes.take(base_offset, self._dirty.record_count)
+        elif run[0].base_offset in index.segments:
+            self._take_notes([index.segments[each.base_offset] for each in run])
+
+    def _take_notes(self, segments: Sequence[IndexedSegment]) -> None:
+        """Take what pass one noted of the segments."""
+        index, noted = self._index, self._noted
+        last, base_offset = segments[-1], segments[0].base_offset
+        if segments[0].start_position == 0:
+            self.checks_crc &= self._plan.end_of(last.base_offset) > index.end_offset
+        first = index.numbers[base_offset]
+        self._words, noted[NOTED_BIT] = index.bitmaps_of(first, first + len(segments))
+        if not self._words.size:
+            self._words = _NO_WORDS
+        self._flags = np.concatenate([segment.flags for segment in segments])
+        self._legacy_counts = np.concatenate([segment.legacy_counts for segment in segments])
+        noted[NOTED_START] = [segment.start_position for segment in segments]
+        noted[NOTED_FLAG_END] = np.cumsum([len(segment.flags) for segment in segments])
+        noted[NOTED_FLAG, 1:] = noted[NOTED_FLAG_END, :-1]
+        noted[NOTED_LEGACY_END] = np.cumsum([len(segment.legacy_counts) for segment in segments])
+        noted[NOTED_LEGACY, 1:] = noted[NOTED_LEGACY_END, :-1]
+        noted[NOTED_BIT_END] = [segment.record_count for segment in segments]
+        noted[NOTED_BIT_END] += noted[NOTED_BIT]
+        noted[NOTED_RANK] = np.arange(first, first + len(segments)) << ORDINAL_BITS
+        if self._tells_keys:
+            self._noted_keys = index.hashes.take(base_offset, last.record_count)
 
     def foresee(self, known_segment: KnownSegment, discard: NDArray[np.bool_]) -> Foresight:
         """Return which batches of a sidecar segment need their records read.
@@ -203,7 +227,7 @@ class SegmentFilter:
         places, messages_read, row = place_records(batches.columns, notes.columns)
         if row != NO_ROW:
             raise ChangedWhileReadError(
-                window.file,
+                window.place_of(first_row + row)[0],
                 f"{notes.pass_one_count[row]} records in a batch",
                 f"{batches.record_count[row]} in the second pass",
             )
@@ -264,32 +288,24 @@ class SegmentFilter:
             here = known_segment.rows_of(window)
             notes.flags[:] = known_segment.flags[here]
             notes.first_bit[:] = known_segment.sidecar.first_key[here]
-            notes.own_ordinal[:] = NOT_DIRTY
+            notes.own_rank[:] = NOT_DIRTY
             notes.pass_one_count[:] = batches.record_count
             notes.marks[:] = np.where(
                 known_segment.keeps_all_tombstones[here], KEEPS_ALL_TOMBSTONES, 0
             )
             return
-        dirty = self._dirty
-        row_count, legacy_count, self._next_ordinal = note_batches(
+        status, row = note_batches(
             batches.columns,
             notes.columns,
-            dirty.start_position - window.file_position,
-            dirty.flags[self._next_flag :],
-            dirty.legacy_counts[self._next_legacy :],
-            self._next_ordinal,
-            dirty.record_count,
+            window.row_bounds(),
+            window.begins,
+            self._noted,
+            self._flags,
+            self._legacy_counts,
         )
-        if row_count == MORE_LEGACY:
-            raise ChangedWhileReadError(
-                window.file, "the batches of the first pass", "more of formats v0 and v1"
-            )
-        if row_count == MORE_RECORDS:
-            raise ChangedWhileReadError(
-                window.file, f"{dirty.record_count} records", "more of them in the second pass"
-            )
-        self._next_flag += row_count
-        self._next_legacy += legacy_count
+        if status != DONE:
+            expected, actual = _CHANGES[status]
+            raise ChangedWhileReadError(window.place_of(row)[0], expected, actual)
 
     def _look_up(
         self, payload: Payload, keys: KeyBlock, *, checks_crc: bool
@@ -325,7 +341,7 @@ class SegmentFilter:
             keys.batch[: keys.count],
             keys.rank[: keys.count],
             notes.columns,
-            rank_of(self._number, 0),
+            np.empty(LOOK_UP_BLOCK, np.int64),
             words,
         )
         latest_offset = self._index.latest_offset
@@ -371,8 +387,7 @@ def _refuse_empty_legacy(window: Window, notes: BatchNotes, first_row: int) -> N
     is_bad = (notes.fate == HEADER_ONLY) & batches.is_legacy
     for row in (np.flatnonzero(is_bad)[:1] + first_row).tolist():
         raise UnsupportedFormatError(
-            window.file,
-            window.position_of(row),
+            *window.place_of(row),
             f"the message at offset {window.batches.last_offset[row]} ends at the high watermark "
             "and has to stay, without any record, which message format "
             f"v{window.batches.magic[row]} cannot say; Kafka's cleaner fails here too",

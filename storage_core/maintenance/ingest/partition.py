@@ -1,9 +1,10 @@
-"""Observe one partition of a mirror and plan its ingest, without writing."""
+"""Observe one partition of a mirror or a tier and plan its ingest, without writing."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from storage_core.checkpoint.checkpoints import (
     MAX_LEADER_EPOCH_BYTES,
@@ -14,12 +15,21 @@ from storage_core.checkpoint.checkpoints import (
     encode_partition_metadata,
     parse_leader_epochs,
 )
-from storage_core.errors import ChangedWhileReadError, GuardRefusedError
-from storage_core.filenames import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
+from storage_core.config import LogConfig
+from storage_core.errors import ChangedWhileReadError, CorruptRecordError, GuardRefusedError
+from storage_core.filenames import (
+    LEADER_EPOCH_FILE,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
+    TIME_INDEX_SUFFIX,
+    segment_file,
+)
+from storage_core.log.segment_recovery import find_parts
 from storage_core.maintenance.ingest.plan import (
     MAX_COMPANION_BYTES,
     IngestCost,
     IngestPlan,
+    MirrorSegment,
     SmallFacts,
     TakenSegment,
     choose_candidates,
@@ -30,17 +40,54 @@ from storage_core.maintenance.ingest.plan import (
     read_epochs,
     read_topic_id,
 )
-from storage_core.store.base import LogStore
-from storage_core.store.copying import copy_object, is_server_side
+from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.store.base import FileReader, LogStore
+from storage_core.store.copying import copy_object, is_server_side, upload_file
 from storage_core.store.generations import FileEntry, data_key, place_url
 from storage_core.store.listing import ListedFile
 from storage_core.store.managed_store import ManagedStore, encode_location
 from storage_core.store.object_store import ObjectStore
+from storage_core.store.tier_archive import TierStore
 
 # Small files that the plan has read are kept for the commit, up to this many bytes.
 _KEPT_BYTES: Final = 128 << 20
 # Longer than a sync pauses between two parts of one file.
 DEFAULT_SETTLE_MS: Final = 60_000
+
+
+class Source(Protocol):
+    """A partition that segments are taken from."""
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the directory."""
+        ...
+
+    @property
+    def files(self) -> LogStore:
+        """Its files."""
+        ...
+
+    @property
+    def first(self) -> tuple[ListedFile, ...]:
+        """The first listing of it."""
+        ...
+
+    def list_again(self) -> list[ListedFile]:
+        """Return a new listing of the directory."""
+        ...
+
+    def is_copied_by(self, target: ObjectStore) -> bool:
+        """Whether a store copies the records without moving them through this machine."""
+        ...
+
+    def copy_log(self, log: ListedFile, target: ObjectStore, key: str) -> str:
+        """Copy the listed version of a segment's records, and return the copy's tag."""
+        ...
+
+    def missing_indexes(self, segment: MirrorSegment) -> Mapping[str, bytes]:
+        """Return indexes that a segment lacks and that are made from its batches, by name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +111,85 @@ class MirrorPartition:
             for info in self.objects.list_folder(f"{self.directory}/")
         ]
 
+    def is_copied_by(self, target: ObjectStore) -> bool:
+        """Whether a store copies the records without moving them through this machine."""
+        return is_server_side(self.objects, target)
+
+    def copy_log(self, log: ListedFile, target: ObjectStore, key: str) -> str:
+        """Copy the listed version of a segment's records, and return the copy's tag."""
+        return copy_object(self.objects, f"{self.directory}/{log.name}", log.etag, target, key)
+
+    def missing_indexes(self, segment: MirrorSegment) -> Mapping[str, bytes]:
+        """Return none: what the mirror lacks, its broker makes again, and the sync copies."""
+        del segment
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierPartition:
+    """A partition of a tier (KIP-405), alone or with the log on a broker's disk."""
+
+    files: TierStore
+    first: tuple[ListedFile, ...]
+
+    @property
+    def location(self) -> str:
+        """As ``open_store`` takes it."""
+        return self.files.location
+
+    def list_again(self) -> list[ListedFile]:
+        """Return the listing of the files that are read: it is younger than the first one."""
+        return list_store(self.files)
+
+    def is_copied_by(self, target: ObjectStore) -> bool:
+        """No: most of its records lie there transformed."""
+        del target
+        return False
+
+    def copy_log(self, log: ListedFile, target: ObjectStore, key: str) -> str:
+        """Copy the listed version of a segment's records, and return the copy's tag."""
+        with closing(self._open(log)) as reader:
+            return upload_file(reader, log.size_bytes, f"{self.location}/{log.name}", target, key)
+
+    def missing_indexes(self, segment: MirrorSegment) -> Mapping[str, bytes]:
+        """Return the indexes of a segment of which only a part counts: those in the tier are of
+        other positions."""
+        log, base_offset = segment.log, segment.base_offset
+        has_index = any(file.name.endswith(OFFSET_INDEX_SUFFIX) for file in segment.companions)
+        if has_index or not log.size_bytes:
+            return {}
+        defaults = LogConfig()
+        with closing(self._open(log)) as reader:
+            split = find_parts(
+                reader,
+                base_offset,
+                index_interval_bytes=defaults.index_interval_bytes,
+                max_index_bytes=defaults.segment_index_bytes,
+                limits=DEFAULT_LIMITS,
+            )
+        if split.base_offsets != [base_offset]:
+            reason = f"expected offsets of one segment, found those of {split.base_offsets}"
+            raise CorruptRecordError(f"{self.location}/{log.name}", 0, reason)
+        (part,) = split.parts
+        return {
+            segment_file(base_offset, OFFSET_INDEX_SUFFIX): part.offset_index,
+            segment_file(base_offset, TIME_INDEX_SUFFIX): part.time_index,
+        }
+
+    def _open(self, log: ListedFile) -> FileReader:
+        reader = self.files.open_identified(log.name, log.etag)
+        if reader is None:
+            raise ChangedWhileReadError(f"{self.location}/{log.name}", log.etag, "none")
+        return reader
+
+
+def list_store(store: LogStore) -> list[ListedFile]:
+    """Return a listing of a partition's files, with their identities as tags."""
+    return [
+        ListedFile(file.name, file.size_bytes, file.modified_ms, file.identity)
+        for file in store.list_files()
+    ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRules:
@@ -75,6 +201,8 @@ class IngestRules:
     in_place: bool = False
     # How long the second of the two looks at it has to be after the first.
     settle_ms: int = DEFAULT_SETTLE_MS
+    # A log that begins in a tier is taken from the mirror's first segment on.
+    allows_data_loss: bool = False
 
     def __post_init__(self) -> None:
         """Refuse to adopt objects that a sync may replace."""
@@ -154,7 +282,7 @@ def _ingested(target: ManagedStore) -> SmallFacts:
 
 
 def observe_and_plan(
-    mirror: MirrorPartition,
+    mirror: Source,
     target: ManagedStore,
     rules: IngestRules,
     checkpoints: PartitionCheckpoints,
@@ -202,7 +330,7 @@ def observe_and_plan(
             candidates,
             second,
             in_place=rules.in_place,
-            is_server_side=is_server_side(mirror.objects, target.objects),
+            is_server_side=mirror.is_copied_by(target.objects),
         ),
         is_new=not target.manifest.generation,
     )
@@ -237,7 +365,7 @@ class Commitment:
 
 def commit_ingest(
     planned: PlannedIngest,
-    mirror: MirrorPartition,
+    mirror: Source,
     target: ManagedStore,
     rules: IngestRules,
     *,
@@ -272,9 +400,7 @@ def commit_ingest(
     )
 
 
-def _copy_all(
-    planned: PlannedIngest, mirror: MirrorPartition, target: ManagedStore, threads: int
-) -> None:
+def _copy_all(planned: PlannedIngest, mirror: Source, target: ManagedStore, threads: int) -> None:
     """Copy the records, several objects at a time, and small files."""
 
     def copy(one: TakenSegment) -> FileEntry:
@@ -286,26 +412,27 @@ def _copy_all(
         for one in plan.segments:
             for file in one.segment.companions:
                 _take_in(planned.companions, mirror, target, file)
+            for name, content in mirror.missing_indexes(one.segment).items():
+                target.write_file(name, content, modified_ms=one.segment.log.modified_ms)
         if plan.snapshot is not None:
             _take_in(planned.companions, mirror, target, plan.snapshot)
         for one, copied in zip(plan.segments, copies, strict=True):
             target.promote(encode_location(copied.result()), one.segment.log.name)
 
 
-def _copy_log(mirror: MirrorPartition, target: ManagedStore, one: TakenSegment) -> FileEntry:
+def _copy_log(mirror: Source, target: ManagedStore, one: TakenSegment) -> FileEntry:
     log = one.segment.log
     key = etag = ""
     if log.size_bytes:
         key = data_key(target.partition, target.attempt_id, log.name)
-        source = f"{mirror.directory}/{log.name}"
-        etag = copy_object(mirror.objects, source, log.etag, target.objects, key)
+        etag = mirror.copy_log(log, target.objects, key)
     return FileEntry(
         key=key, start=0, size_bytes=log.size_bytes, etag=etag, modified_ms=log.modified_ms
     )
 
 
 def _take_in(
-    companions: CompanionFiles, mirror: MirrorPartition, target: ManagedStore, file: ListedFile
+    companions: CompanionFiles, mirror: Source, target: ManagedStore, file: ListedFile
 ) -> None:
     content = companions.take(file.name)
     if len(content) != file.size_bytes:
@@ -315,7 +442,7 @@ def _take_in(
     target.write_file(file.name, content, modified_ms=file.modified_ms)
 
 
-def _adopt_all(plan: IngestPlan, mirror: MirrorPartition, target: ManagedStore) -> None:
+def _adopt_all(plan: IngestPlan, mirror: Source, target: ManagedStore) -> None:
     url = place_url(mirror.location)
     for file in plan.files:
         is_empty = not file.size_bytes

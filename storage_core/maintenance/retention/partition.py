@@ -93,6 +93,8 @@ class SweepRequest:
     # end of its indexes are no entries.
     is_closed: bool = True
     always_loads: bool = False  # whether a closed log is loaded even where nothing goes
+    # Offset of the next record, where the same files were loaded, and their ages checked, before.
+    verified_end: int | None = None
 
 
 def observe_retention(
@@ -116,7 +118,9 @@ def observe_retention(
         now_ms=request.now_ms,
         log_start_checkpoint=request.checkpoints.log_start_offset or 0,
     )
-    if request.always_loads and request.is_closed:
+    if request.verified_end is not None:
+        state = replace(state, log_end=request.verified_end)
+    elif request.always_loads and request.is_closed:
         state = replace(state, log_end=load())
     while True:
         facts = RetentionFacts.of_state(state, rules)
@@ -267,11 +271,10 @@ def newest_record_ms(
 # Retention's changes of files, in an order safe to interrupt anywhere.
 #
 # The log start has risen before, in the checkpoint of the log directory. Then come the epochs, the
-# new segment if all old ones go, and, oldest first, the segments: each file gets the suffix
-# ``.deleted``, the records before their indexes, and is unlinked when all of them have it. A
-# loader that finds a part of this done drops the ``.deleted`` files and indexes without records,
-# and what is left lies below the log start: the next sweep takes it. The next run of ours does
-# both.
+# new segment if all old ones go, and, oldest first, the segments: each file is deleted, or gets the
+# suffix ``.deleted``, the records before their indexes. A loader that finds a part of this done
+# drops the ``.deleted`` files and indexes without records, and what is left lies below the log
+# start: the next sweep takes it. The next run of ours does both.
 
 # The records last: a segment that has them has its indexes.
 _NEW_SEGMENT_SUFFIXES = (TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX)
@@ -289,8 +292,8 @@ def plan_steps(
     """Return what happens to segments and snapshots; the epochs come before it.
 
     Args:
-        unlink: Whether files are unlinked at the end, also those that an earlier deletion left with
-            the suffix ``.deleted``. If not, they are left to the broker's next start.
+        unlink: Whether files are deleted, also those that an earlier deletion left with the suffix
+            ``.deleted``. If not, they get it, and are left to the broker's next start.
     """
     leftovers = [
         DeleteFile(name=name, reason="leftover of a deletion that was decided before")
@@ -298,21 +301,22 @@ def plan_steps(
         if _is_leftover(name, state.names) and (unlink or not name.endswith(DELETED_SUFFIX))
     ]
     roll = _roll(state, plan)
-    gone: list[tuple[str, str]] = []
+    gone: list[Operation] = []
     for removal in plan.removals:
         # The snapshot first: nothing would tell a second run that it belonged to a segment.
         base = removal.segment.base_offset
         names = [snapshot_file(base), *(segment_file(base, suffix) for suffix in SEGMENT_SUFFIXES)]
-        gone += [(name, _REASONS[removal.predicate]) for name in names if name in state.names]
-    renames: list[Operation] = [
-        RenameFile(source=name, target=name + DELETED_SUFFIX, reason=why) for name, why in gone
-    ]
-    deletes: list[Operation] = []
+        why = _REASONS[removal.predicate]
+        gone += [
+            DeleteFile(name=name, reason=why)
+            if unlink
+            else RenameFile(source=name, target=name + DELETED_SUFFIX, reason=why)
+            for name in names
+            if name in state.names
+        ]
     if gone:
-        renames.append(SyncDirectory(reason="from here on the segments are gone"))
-    if unlink:
-        deletes = [DeleteFile(name=name + DELETED_SUFFIX, reason=why) for name, why in gone]
-    return (*leftovers, *roll, *renames, *deletes)
+        gone.append(SyncDirectory(reason="from here on the segments are gone"))
+    return (*leftovers, *roll, *gone)
 
 
 def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]:
@@ -406,14 +410,15 @@ def plan_sweep(
     rules = RetentionRules.of(config)
     state = observe_retention(store, config, cleaner, request)
     decision = plan_retention(state, rules, now_ms=request.now_ms)
-    check_ages(
-        store,
-        state.names,
-        rules,
-        decision,
-        now_ms=request.now_ms,
-        is_closed=request.is_closed,
-    )
+    if request.verified_end is None:
+        check_ages(
+            store,
+            state.names,
+            rules,
+            decision,
+            now_ms=request.now_ms,
+            is_closed=request.is_closed,
+        )
     steps = plan_steps(state, decision, unlink=unlink)
     before: tuple[Operation, ...] = ()
     if decision.removals and LEADER_EPOCH_FILE in state.names:
@@ -601,7 +606,8 @@ def _raise_log_start(log: LoadingLog, offset: int) -> None:
 def _state_of(log: LoadingLog, high_watermark: int) -> PartitionState:
     """Return a loaded log as retention sees it."""
     described = [
-        describe_segment(log.view, base, needs_first_timestamp=False) for base in log.base_offsets
+        describe_segment(log.view, base, needs_max_timestamp=True, needs_first_timestamp=False)
+        for base in log.base_offsets
     ]
     return PartitionState(
         location=log.location,

@@ -75,8 +75,7 @@ class RetentionRules:
             raise ConfigError(
                 "remote.storage.enable",
                 "true",
-                "only segments that were uploaded may go from a tiered topic, and which these are "
-                "cannot be seen in its files",
+                "only a broker deletes segments of a tiered topic, once they are in the tier",
             )
         return cls(
             deletes=CleanupPolicy.DELETE in config.cleanup_policy,

@@ -41,6 +41,7 @@ from storage_core.local_files import ROOT_USER, Entry, open_folder, scan_open
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import BrokerUser, Code, Severity
 from storage_core.store.base import FileInfo
+from storage_core.store.tier_archive import is_in_tier
 
 # Find files of a log directory closed to the broker's user. This program's user may be able to
 # open them.
@@ -241,7 +242,8 @@ def check_side_files(segments: Sequence[SegmentFiles], findings: FindingCollecto
             (Code.OFFSET_INDEX_MISSING, segment.offset_index, OFFSET_INDEX_SUFFIX),
             (Code.TIME_INDEX_MISSING, segment.time_index, TIME_INDEX_SUFFIX),
         ):
-            if file is None:
+            # In a tier a segment of which only a part counts has no indexes.
+            if file is None and not is_in_tier(segment.log):
                 name = segment_file(segment.base_offset, suffix)
                 findings.add(code, f"{segment.log.name} has no {name}", file=name)
 

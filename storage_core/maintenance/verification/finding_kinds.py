@@ -5,9 +5,10 @@ harms nobody), the table says so. ``docs/findings.md`` shows this table to peopl
 """
 
 import enum
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from shlex import quote
+from functools import lru_cache
 from typing import Final
 
 from storage_core.catalog.roles import Role, local_path
@@ -103,6 +104,12 @@ _TIERED_FIX: Final = (
 _COPY_FIX: Final = (
     "repair a copy: make one (`pylog materialize`, or your sync's own tool), run `pylog doctor` on "
     "it, and ingest it into a new root"
+)
+
+# No broker repairs an object of a tier.
+_RESTORE: Final = (
+    "bring the object back from another copy or an older version in the bucket; or save the rest: "
+    "`pylog export` with --allow-data-loss"
 )
 
 KINDS: Final[dict[Code, FindingKind]] = {
@@ -985,7 +992,179 @@ KINDS: Final[dict[Code, FindingKind]] = {
         fix="move {file}/quorum-state away: a node creates it again at an election",
         stops=Stops.BROKER,
     ),
+    Code.TIER_OBJECT_UNKNOWN: FindingKind(
+        severity=Severity.INFO,
+        meaning="A tier has objects whose names are not those of a segment. Brokers ignore them.",
+        fix="nothing; delete the objects if nobody needs them",
+    ),
+    Code.TIER_UPLOAD_UNFINISHED: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "A multipart upload to a tier was begun and not ended. No listing of objects shows its "
+            "parts, and they cost money."
+        ),
+        fix=(
+            "abort the upload (`aws s3api abort-multipart-upload`), or give the bucket a lifecycle "
+            "rule that aborts incomplete multipart uploads"
+        ),
+    ),
+    Code.TIER_TOPIC_TWICE: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "A tier has several topics of one name: a topic was deleted and made anew, and its old "
+            "objects are still there."
+        ),
+        fix=(
+            "find the topic's id (`kafka-topics.sh --describe`), and delete the folders of the "
+            "other ids if nobody needs their records; `pylog cat --topic-id` reads them"
+        ),
+    ),
+    Code.TIER_SEGMENT_INCOMPLETE: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "A segment of a tier lacks an object: its upload or its deletion has stopped. Brokers "
+            "do not read it, and its objects cost space."
+        ),
+        fix=(
+            "`pylog scrub ARCHIVE --root ROOT` says whether brokers know the segment. If they do "
+            "not, delete its objects; if they do and the object was deleted by hand, bring it back"
+        ),
+    ),
+    Code.TIER_OBJECT_SIZE_WRONG: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "An object of a tier has another length than its manifest, or the brokers' record of "
+            "it, says. If a log was cut between two batches, consumers skip the rest in silence."
+        ),
+        fix=_RESTORE,
+    ),
+    Code.TIER_MANIFEST_BROKEN: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "The manifest of a segment in a tier cannot be read, contradicts itself, or is that of "
+            "another segment; brokers cannot read the segment."
+        ),
+        fix=_RESTORE,
+    ),
+    Code.TIER_OFFSETS_MISSING: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "No complete segment of a tier has some offsets between two segments: their records "
+            "are lost. If an object was cut, consumers skip them in silence."
+        ),
+        fix=(
+            "look for the segment in a copy or an older version in the bucket, and on the brokers' "
+            "disks; `pylog export` with --allow-data-loss saves the rest"
+        ),
+        elsewhere=(
+            "harmless if the segment before was compacted: the removed records may have been its "
+            "last ones. `pylog scrub ARCHIVE --root ROOT` decides it"
+        ),
+    ),
+    Code.TIER_SEGMENTS_OVERLAP: FindingKind(
+        severity=Severity.HARMLESS,
+        meaning=(
+            "Two segments of a tier have some of the same records: a new leader had rolled its log "
+            "at other offsets. Brokers read each record once."
+        ),
+        fix="nothing",
+    ),
+    Code.TIER_SEGMENT_TWIN: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "Two segments of a tier have the same offsets of the same history: the segment was "
+            "uploaded again. One of them costs space."
+        ),
+        fix=(
+            "`pylog scrub ARCHIVE --root ROOT` says which one brokers have forgotten: delete the "
+            "objects of that one"
+        ),
+    ),
+    Code.TIER_HISTORY_UNREAD: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "A segment of a tier has records of a leader epoch that the log's history does not have"
+            " at their offsets: they were lost in an unclean election. No broker should read them."
+        ),
+        fix=(
+            "nothing; retention does not delete such a segment: if nobody needs its records, delete"
+            " its objects"
+        ),
+    ),
+    Code.TIER_CHUNK_BROKEN: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A chunk of an object in a tier cannot be decrypted or decompressed, or has another "
+            "length than its manifest says (--deep). Consumers fail there."
+        ),
+        fix=_RESTORE,
+    ),
+    Code.TIER_FILE_BROKEN: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "The leader epochs or the producer snapshot of a segment in a tier cannot be read, or "
+            "the object cannot be fetched. A broker that must continue the log there fails."
+        ),
+        fix=_RESTORE,
+    ),
+    Code.TIER_END_WRONG: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "The last batch of a segment in a tier is not the one that its manifest, or the "
+            "brokers' record of it, names (--deep). If records are missing, consumers skip them in "
+            "silence."
+        ),
+        fix=_RESTORE,
+        elsewhere="harmless if the segment was compacted and its last records were removed",
+    ),
+    Code.TIER_SEGMENT_UNRECORDED: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "A complete segment lies in a tier, and __remote_log_metadata does not have it. Brokers"
+            " neither read nor delete it."
+        ),
+        fix="delete its objects if other segments have its records; else read it with `pylog cat`",
+    ),
+    Code.TIER_SEGMENT_LOST: FindingKind(
+        severity=Severity.ERROR,
+        meaning=(
+            "__remote_log_metadata has a segment as uploaded, and the tier does not have all of it:"
+            " its records are lost, and a consumer that asks for them fails."
+        ),
+        fix=_RESTORE,
+    ),
+    Code.TIER_UPLOAD_STOPPED: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "__remote_log_metadata has the begin of a segment's upload, and no end. Its objects "
+            "stay until retention reaches its offsets."
+        ),
+        fix="nothing; delete its objects if the space is needed now",
+    ),
+    Code.TIER_DELETION_STOPPED: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "__remote_log_metadata has the begin of a segment's deletion, and no end; the tier "
+            "still has objects of it."
+        ),
+        fix=(
+            "nothing, if a broker leads the partition: it tries again. If the topic is gone, delete"
+            " the objects"
+        ),
+    ),
+    Code.TIER_SEGMENT_LEAKED: FindingKind(
+        severity=Severity.WARN,
+        meaning=(
+            "A later upload from the same offset of the same leader epoch hides a segment from each"
+            " list that retention reads: brokers neither read nor delete it."
+        ),
+        fix="delete its objects: the later upload has its records, or the segments behind it do",
+    ),
 }
+
+
+# The paths of a root, and of a partition, are in each of their findings.
+_quote: Final = lru_cache(maxsize=64)(shlex.quote)
 
 
 def severity_of(code: Code) -> Severity:
@@ -993,7 +1172,7 @@ def severity_of(code: Code) -> Severity:
     return KINDS[code].severity
 
 
-def describe_fix(  # all parts of a command
+def describe_fix(  # noqa: PLR0913  # all parts of a command
     finding: Finding,
     *,
     root: str,
@@ -1003,6 +1182,7 @@ def describe_fix(  # all parts of a command
     log_start_offset: int | None = None,
     roots: Sequence[str] = (),
     is_tiered: bool = False,
+    file: str = "",
 ) -> str:
     """Return the fix for a finding, with names quoted for a shell.
 
@@ -1012,6 +1192,7 @@ def describe_fix(  # all parts of a command
         log_start_offset: Its log start in the checkpoint, None without an entry.
         roots: All log directories that a recovery is given; without any, only ``root``.
         is_tiered: Whether the topic has segments in remote storage.
+        file: Path of its file; empty for the one that the finding names.
     """
     if finding.fix:
         return finding.fix
@@ -1028,13 +1209,13 @@ def describe_fix(  # all parts of a command
         advice = _COPY_FIX
     start = "" if log_start_offset is None else f" --log-start-offset {log_start_offset}"
     return advice.format(
-        root=" ".join(map(quote, roots or [root])),
-        directory=quote(directory or root),
+        root=" ".join(map(_quote, roots or [root])),
+        directory=_quote(directory or root),
         topic=topic or "'*'",
-        file=quote(finding.file or directory or root),
+        file=_quote(file or finding.file or directory or root),
         start=start,
         role=role.value,
-        salvage=quote(salvage_folder(roots[0] if roots else root)),
+        salvage=_quote(salvage_folder(roots[0] if roots else root)),
     )
 
 

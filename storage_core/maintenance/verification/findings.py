@@ -4,6 +4,7 @@ and filter by them. ``finding_kinds`` explains each."""
 import enum
 import os
 from dataclasses import dataclass
+from typing import Final
 
 from storage_core.catalog.roles import Role
 from storage_core.local_files import ROOT_USER
@@ -28,7 +29,10 @@ class Severity(enum.StrEnum):
     @property
     def rank(self) -> int:
         """0 for the mildest; a higher one is worse."""
-        return list(Severity).index(self)
+        return _RANKS[self]
+
+
+_RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 class Stops(enum.Enum):
@@ -159,6 +163,25 @@ class Code(enum.StrEnum):
     TOPIC_CONFIG_REFUSED = "TOPIC_CONFIG_REFUSED"
     BROKER_CONFIG_IGNORED = "BROKER_CONFIG_IGNORED"
     QUORUM_STATE_BROKEN = "QUORUM_STATE_BROKEN"
+    # A tier: what lies there, what its objects contain, what brokers know of it.
+    TIER_OBJECT_UNKNOWN = "TIER_OBJECT_UNKNOWN"
+    TIER_UPLOAD_UNFINISHED = "TIER_UPLOAD_UNFINISHED"
+    TIER_TOPIC_TWICE = "TIER_TOPIC_TWICE"
+    TIER_SEGMENT_INCOMPLETE = "TIER_SEGMENT_INCOMPLETE"
+    TIER_OBJECT_SIZE_WRONG = "TIER_OBJECT_SIZE_WRONG"
+    TIER_MANIFEST_BROKEN = "TIER_MANIFEST_BROKEN"
+    TIER_OFFSETS_MISSING = "TIER_OFFSETS_MISSING"
+    TIER_SEGMENTS_OVERLAP = "TIER_SEGMENTS_OVERLAP"
+    TIER_SEGMENT_TWIN = "TIER_SEGMENT_TWIN"
+    TIER_HISTORY_UNREAD = "TIER_HISTORY_UNREAD"
+    TIER_CHUNK_BROKEN = "TIER_CHUNK_BROKEN"
+    TIER_FILE_BROKEN = "TIER_FILE_BROKEN"
+    TIER_END_WRONG = "TIER_END_WRONG"
+    TIER_SEGMENT_UNRECORDED = "TIER_SEGMENT_UNRECORDED"
+    TIER_SEGMENT_LOST = "TIER_SEGMENT_LOST"
+    TIER_UPLOAD_STOPPED = "TIER_UPLOAD_STOPPED"
+    TIER_DELETION_STOPPED = "TIER_DELETION_STOPPED"
+    TIER_SEGMENT_LEAKED = "TIER_SEGMENT_LEAKED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

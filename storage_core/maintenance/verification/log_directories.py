@@ -1,5 +1,6 @@
 """Verifies log directories as a whole: owners, sub-directories, checkpoints."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ from storage_core.maintenance.verification.observed_root import (
 from storage_core.maintenance.verification.one_broker import check_together
 from storage_core.roots.open_root import map_over_root, open_root, read_marker
 from storage_core.roots.root import Root
+from storage_core.store.tier_archive import names_archive
 from storage_core.wording import count_text
 
 _SPECIAL: Final = {
@@ -148,8 +150,8 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
 
 def _observe_entry(location: str, name: str) -> SubDirectory:
     kind, partition = classify_directory(name)
-    path = local_path(location)
-    is_link = path is not None and path.is_symlink()
+    path = location if location.startswith("/") else local_path(location)
+    is_link = path is not None and os.path.islink(path)  # noqa: PTH114  # of each of very many
     topic_id, problem = None, ""
     if kind in VERIFIED_KINDS and not is_link:
         try:
@@ -185,7 +187,7 @@ def _read_meta_properties(
     except (StorageError, CheckpointError) as error:
         findings.add(Code.META_PROPERTIES_BROKEN, str(error), file=name)
         return None
-    if role.facts.has_marker:
+    if role.facts.has_marker and not names_archive(files.location):
         severity = Severity.INFO if role.facts.is_synced else None
         message = "the file is not there"
         findings.add(Code.META_PROPERTIES_MISSING, message, file=name, severity=severity)

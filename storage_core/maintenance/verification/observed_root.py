@@ -87,7 +87,10 @@ class ObservedRoot:
         if entry.kind is DirectoryKind.METADATA:
             return replace(self.context, is_clean=False)
         topic = None if entry.topic_partition is None else entry.topic_partition.topic
-        return replace(self.context, is_tiered=topic in self.tiered_topics)
+        is_tiered = topic in self.tiered_topics
+        # One for most of them: it travels to tasks once.
+        is_usual = is_tiered == self.context.is_tiered
+        return self.context if is_usual else replace(self.context, is_tiered=is_tiered)
 
     def checkpoints_of(self, partition: TopicPartition | None) -> PartitionCheckpoints:
         """Return a partition's entries in the checkpoints."""

@@ -205,9 +205,9 @@ class _Broker:
         copies: dict[Path, ClusterMetadata] = {}
         for root in self.roots:
             for entry in root.entries:
-                path = local_path(entry.path)
                 is_here = entry.kind is DirectoryKind.METADATA and not entry.is_link
-                if root.context.role.facts.is_owned_by_broker and is_here and path is not None:
+                path = local_path(entry.path) if is_here else None
+                if root.context.role.facts.is_owned_by_broker and path is not None:
                     self._check_quorum_state(root, entry, path)
                     self._check_bootstrap(root)
                     try:

@@ -225,6 +225,7 @@ class Situation:
     # Why no recovery of the broker's directories would begin; empty where one would.
     hindrance: str = ""
     needs: Sequence[str] = ()  # what a start needs besides these directories, a sentence each
+    tier: Sequence[str] = ()  # what of the logs lies in their tier, a sentence each
 
     @property
     def names(self) -> str:
@@ -243,11 +244,13 @@ def decide(situation: Situation) -> Verdict:
         if root.lock.is_held:
             return _in_use(situation, root)
     if all(root.role.facts.is_synced for root in situation.roots):
-        return _judge_copy(situation)
+        verdict = _judge_copy(situation)
+        return replace(verdict, reasons=(*verdict.reasons, *situation.tier))
     verdict = next(filter(None, (rule(situation) for rule in _RULES)))
     reasons = [*verdict.reasons, *map(_waiting_reason, situation.waiting)]
     if verdict.advice is not Advice.DO_NOT_START:
         reasons += [*_unknown_effects(situation), *situation.needs]
+    reasons += situation.tier
     commands = verdict.commands
     if situation.hindrance and verdict.advice is not Advice.START_BROKER:
         first = (
