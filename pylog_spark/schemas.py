@@ -44,12 +44,14 @@ class Action(enum.StrEnum):
     TRUNCATE = "truncate"
     HEAL = "heal"
     VERIFY = "verify"
+    SCRUB = "scrub"
     UNDO = "undo"
     PURGE = "purge"
     INGEST = "ingest"
     MATERIALIZE = "materialize"
     SURVEY = "survey"
     TRANSPLANT = "transplant"
+    ATTACH = "attach"
 
 
 class Status(enum.StrEnum):
@@ -104,6 +106,7 @@ class Reason(enum.StrEnum):
     OVERLAPPING_SEGMENTS = "OVERLAPPING_SEGMENTS"
     MIXED_REPLICAS = "MIXED_REPLICAS"
     MISSING_SEGMENTS = "MISSING_SEGMENTS"
+    OFFSETS_IN_TIER = "OFFSETS_IN_TIER"
     UNFINISHED_SWAP = "UNFINISHED_SWAP"
     NO_SEGMENTS = "NO_SEGMENTS"
     NOTHING_TO_MATERIALIZE = "NOTHING_TO_MATERIALIZE"
@@ -432,6 +435,29 @@ TRANSPLANT: Final = schema_of(TransplantRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttachRow:
+    """What becomes of a partition of a tier that is given to a new cluster."""
+
+    name: PartitionName
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it is not given")
+    detail: Text = column("the same in words; of one that is given, what a person has to know")
+    directory: Text = column("directory that it gets")
+    topic_id: Text = column("id of its topic, as in the lost cluster")
+    log_start_offset: Number = column("first offset that brokers read")
+    log_end_offset: Number = column("end of the tier: later records were on the disks only")
+    segments: Number = column("segments that brokers read in the tier")
+    left_out_segments: Number = column("segments in the tier that no broker reads")
+    tier_bytes: Number = column("bytes of the segments that brokers read")
+    open_transactions: Number = column("transactions without an end in the tier")
+    open_offset: Number = column("where the first of them began; null without one")
+    failure: Failure = Failure()
+
+
+ATTACH: Final = schema_of(AttachRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListedDirectoryRow:
     """A partition directory's files in one stretch of an inventory."""
 
@@ -506,6 +532,7 @@ class PlanRow:
     checkpoint_reset: Truth = column("whether the cleaner's checkpoint is corrected")
     log_start_checkpoint: Number = column("entry of the log-start checkpoint, 0 without")
     plan: Binary = column("the plan, zlib over JSON; null unless planned")
+    loaded_files: Text = column("digest of its files, null where a load would change some")
     segment_bytes: Numbers = column("sizes of the segments to be cleaned")
     duration_ms: int = column("time it took to observe and plan")
     failure: Failure = Failure()
@@ -556,6 +583,8 @@ class RetentionPlanRow:
     log_start_checkpoint: Number = column("entry of the log-start checkpoint, null without")
     high_watermark: Number = column("nothing at or above it goes; null for the log's end")
     is_replicated: Truth = column("whether all that goes is below the checkpointed one")
+    loaded_files: Text = column("digest of its files, null unless planned")
+    log_end: Number = column("offset of the next record, null unless planned")
     operations: Text = column("operations on files of a dry run, as JSON")
     duration_ms: int = column("time it took to observe and plan")
     failure: Failure = Failure()

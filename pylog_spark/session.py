@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -34,6 +35,7 @@ from pylog_spark.java import (
     find_java,
     options_to_use,
 )
+from pylog_spark.without_pandas import show_pandas
 from storage_core import interruption
 from storage_core.errors import ConfigError
 from storage_core.import_path import PACKAGE_HOME, SAFE_PATH_VARIABLE
@@ -129,6 +131,13 @@ _JAR_KEYS: Final = (_JARS, "spark.jars.packages", _DRIVER_PATH)
 # compiles them quickly instead of well, and has one thread for its garbage.
 _OF_A_JOB: Final = "-XX:TieredStopAtLevel=1"
 _OWN_COLLECTOR: Final = "-XX:+UseSerialGC"
+# Spark's own operators see a few rows of each task: to compile Java for them takes longer.
+_OF_FEW_ROWS: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+# Its workers are forked from one that has imported what they need.
+_FORKED_WORKERS: Final = {"spark.python.daemon.module": "pylog_spark.engines.spark_daemon"}
 _OF_ARCHIVES: Final = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare")
 _COLLECTOR: Final = re.compile(r"-XX:[+]Use\w+GC\b")
 # Lists: what the caller says of these is added to ours.
@@ -225,6 +234,7 @@ def build_session(
     if master is not None and not _MASTER.fullmatch(master):
         expected = "local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT or sc://HOST:PORT"
         raise ConfigError("--master", master, f"expected {expected}")
+    show_pandas()
     try:
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - pyspark is an extra
         from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
@@ -286,7 +296,14 @@ def _start_spark(settings: Mapping[str, str]) -> None:
                     del os.environ[_SUBMIT_ARGUMENTS]
                 else:
                     os.environ[_SUBMIT_ARGUMENTS] = arguments_before
+    # Spark asks for it at the first stage, and is busy itself until then.
+    threading.Thread(target=_import_pandas, name="import pandas", daemon=True).start()
     SparkContext(conf=SparkConf().setAll(list(settings.items())), gateway=gateway)
+
+
+def _import_pandas() -> None:
+    with suppress(ImportError):  # Spark says it better
+        import_module("pandas")
 
 
 def submit_arguments(
@@ -355,6 +372,7 @@ def session_conf(
         settings[f"spark.executorEnv.{BLAS_THREADS_VARIABLE}"] = "1"
     options = [_log_options()]
     if is_quick:
+        settings |= {**_OF_FEW_ROWS, **_FORKED_WORKERS}
         options.append(_OF_A_JOB)
         # A JVM with two collectors does not start.
         options += [] if _COLLECTOR.search(conf.get(JAVA_OPTIONS, "")) else [_OWN_COLLECTOR]
@@ -438,6 +456,8 @@ def _prepare_environment(master: str) -> Java:
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # What puts the command line of the JVM together is a JVM, too, for a moment.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", f"{_OF_A_JOB} {_OWN_COLLECTOR}")
     if _is_on_this_host(master):
         # Workers would run the python3 of the PATH, which has none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

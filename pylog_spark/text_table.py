@@ -66,7 +66,7 @@ class _Filled:
         return cls(
             column=column,
             cells=cells,
-            width=max(cell_len(column.heading), *map(cell_len, cells)),
+            width=max(map(_length, (column.heading, *cells))),
             is_empty=not any(cell and cell != NOTHING for cell in cells),
         )
 
@@ -252,25 +252,38 @@ class _Drawn:
 def _line(cells: Sequence[_Drawn], style_of: Callable[[Column], Style | None]) -> Iterator[Segment]:
     """Yield one line; nothing but spaces is left out at its end."""
     last = max((n for n, cell in enumerate(cells) if cell.text), default=-1)
+    plain = ""  # neighbours without a style are one segment: each takes rich its time
     for number, cell in enumerate(cells[: last + 1]):
         text = cell.text
-        length = cell_len(text)
+        length = _length(text)
         if length > cell.of.width:
             text = chop_cells(text, cell.of.width)[0]
-            length = cell_len(text)
+            length = _length(text)
         space = " " * (cell.of.width - length)
         if cell.of.column.is_number:
-            yield Segment(space)
-        yield Segment(text, style_of(cell.of.column))
+            plain += space
+        style = style_of(cell.of.column)
+        if style is None:
+            plain += text
+        else:
+            if plain:
+                yield Segment(plain)
+            yield Segment(text, style)
+            plain = ""
         if number != last:
-            yield Segment(_BETWEEN if cell.of.column.is_number else space + _BETWEEN)
-    yield Segment.line()
+            plain += _BETWEEN if cell.of.column.is_number else space + _BETWEEN
+    yield Segment(f"{plain}\n")
+
+
+def _length(text: str) -> int:
+    """Return how many columns printable text takes."""
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def _rest(cells: Sequence[_Drawn]) -> list[_Drawn]:
     """Return the overflow of a row's cells for a further line. It is empty without any."""
     if all(
-        len(cell.text) <= cell.of.width and cell_len(cell.text) <= cell.of.width for cell in cells
+        len(cell.text) <= cell.of.width and _length(cell.text) <= cell.of.width for cell in cells
     ):
         return []
     rest = []

@@ -23,7 +23,7 @@ from pylog_spark.cli.command import (
 )
 from pylog_spark.house import additions
 from pylog_spark.options import declared, of_partitions
-from pylog_spark.options.choices import FailOn, RecordOutput
+from pylog_spark.options.choices import AnswerFormat, FailOn, RecordOutput
 from pylog_spark.options.option import choice
 
 # Where there are bounds to begin with: the program takes --dry-run=exact there.
@@ -51,14 +51,16 @@ _RECORD_OUTPUT: Final = replace(
 # Of commands that read the records of one topic.
 _RECORD_ROOTS: Final = replace(
     declared.ROOTS,
-    help="Log directory, copy, managed root or partition directory: path or URL. You can name "
-    "several.",
+    help="Log directory, copy, managed root, tier or partition directory: path or URL. You can "
+    "name several.",
 )
+# Of commands that read a tier (KIP-405), too.
+_TIER: Final = (declared.WITH_LOCAL, declared.DECRYPTION_KEY, declared.TOPIC_ID)
 # `--root` names the roots where an argument names the topic.
 _TOPIC_TO_READ: Final = replace(
     declared.TOPIC,
     is_required=False,
-    help="Name of a topic; may be repeated. Required, except with --root.",
+    help="Topic, by name or glob; may be repeated. Required, except with --root.",
 )
 # Of the four jobs.
 _WHERE_JOBS_WORK: Final = (
@@ -94,12 +96,15 @@ _INSPECT: Final = Command(
     panel=LOOK,
     work="pylog_spark.cli.inspect:inspect_roots",
     options=(
-        replace(declared.ROOTS, help="Log directories or partition directories: paths or URLs."),
+        replace(
+            declared.ROOTS, help="Log directories, partition directories or tiers: paths or URLs."
+        ),
         declared.TOPICS,
         declared.EXCLUDE,
         declared.BY,
         declared.PER_TOPIC,
         declared.SEGMENTS,
+        *_TIER,
         declared.REPORT,
         declared.OUTPUT,
         declared.WIDE,
@@ -129,11 +134,12 @@ _DUMP: Final = Command(
         ),
         declared.FULL,
         *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
-        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA, declared.SCHEMAS),
         replace(
             declared.ISOLATION,
             help="read_committed leaves out aborted records and control records.",
         ),
+        *_TIER,
     ),
     help="""
     Print batches and records of a segment, or the entries of an index, snapshot or checkpoint.
@@ -156,12 +162,14 @@ _CAT: Final = Command(
         declared.FROM,
         declared.UNTIL,
         declared.MAX_RECORDS,
+        declared.SAMPLE,
         declared.KEYS,
         declared.ISOLATION,
         *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
-        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA, declared.SCHEMAS),
         declared.NULL,
         declared.ALLOW_DATA_LOSS,
+        *_TIER,
         declared.ROOT_OF_TOPIC,
         replace(
             _RECORD_OUTPUT, panel=None, help="Text in the --format, or one JSON object a line."
@@ -185,6 +193,10 @@ _EXPORT: Final = Command(
         _TOPIC_TO_READ,
         declared.OUT,
         declared.EXPORT_FORMAT,
+        replace(
+            declared.DRY_RUN,
+            help="Say how many records, bytes and files there are at most; write nothing.",
+        ),
         declared.PARTITIONS,
         declared.FROM,
         declared.UNTIL,
@@ -192,8 +204,10 @@ _EXPORT: Final = Command(
         declared.COLUMNS,
         declared.ISOLATION,
         *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
-        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA, declared.SCHEMAS),
+        *(declared.READER_SCHEMA, declared.READER_MESSAGE, declared.ON_ERROR),
         declared.ALLOW_DATA_LOSS,
+        *_TIER,
         declared.ROOT_OF_TOPIC,
         declared.ENGINE,
         declared.MASTER,
@@ -201,11 +215,12 @@ _EXPORT: Final = Command(
         replace(declared.QUIET, panel=None),
     ),
     help="""
-    Export the records of a topic to a new folder: Parquet, a Delta table, CSV or JSON lines.
+    Export the records of topics to a new folder: Parquet, a Delta table, CSV or JSON lines.
 
-    Tasks write parts in parallel. One rename then makes all of them visible, or none. The command
-    only reads the log directory and takes no lock. It starts Spark only if --engine or --master
-    asks for it; Spark's executors must see the folder.
+    Tasks write parts in parallel. One rename then makes all of them visible, or none. Several
+    topics have a folder each. In a bucket the object `_SUCCESS` is written last. The command only
+    reads the log directory and takes no lock. It starts Spark only if --engine or --master asks for
+    it; Spark's executors must see the folder.
     """,
     example="Example: `pylog export /var/lib/kafka --topic orders --out /data/orders --to parquet`",
 )
@@ -215,7 +230,8 @@ _FIND: Final = Command(
     work="pylog_spark.cli.find:find",
     options=(
         replace(
-            declared.ROOTS, help="Log directories, managed roots or partitions: paths or URLs."
+            declared.ROOTS,
+            help="Log directories, managed roots, tiers or partitions: paths or URLs.",
         ),
         declared.TOPIC,
         replace(declared.KEYS, is_required=True, help="The key, in the form of `--key-format`."),
@@ -226,7 +242,8 @@ _FIND: Final = Command(
         ),
         replace(_TRASH_OF_RUNS, panel=None),
         declared.KEY_FORMAT,
-        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA, declared.SCHEMAS),
+        *_TIER,
         replace(declared.OUTPUT, panel=None),
         replace(declared.WIDE, panel=None),
     ),
@@ -239,6 +256,57 @@ _FIND: Final = Command(
     the file and the exit status is 4.
     """,
     example="Example: `pylog find /var/lib/kafka --topic orders --key 4711 --trash /data/trash`",
+)
+_SQL: Final = Command(
+    name="sql",
+    panel=LOOK,
+    work="pylog_spark.cli.sql:sql",
+    options=(
+        replace(
+            declared.ROOTS,
+            help="Log directories, managed roots or tiers, paths or URLs; the last argument is the "
+            "query. Without a query, on a terminal: a prompt.",
+        ),
+        replace(
+            declared.MAX_RECORDS, help="Maximum number of rows. Default: 100 in a table, else all."
+        ),
+        replace(
+            declared.OUT,
+            metavar="FILE",
+            help="Write the rows to a new file: Parquet, CSV or JSON lines.",
+        ),
+        replace(
+            declared.EXPORT_FORMAT,
+            kind=choice(AnswerFormat),
+            is_required=False,
+            help="Format of the file. Default: by the end of its name.",
+        ),
+        declared.LATENESS,
+        declared.ISOLATION,
+        declared.ALLOW_DATA_LOSS,
+        *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA, declared.SCHEMAS),
+        *(declared.READER_SCHEMA, declared.READER_MESSAGE, declared.ON_ERROR),
+        replace(declared.LEDGER, panel=None, help="Delta tables with the rows of pylog_runs."),
+        replace(_TRASH_OF_RUNS, panel=None),
+        replace(
+            declared.CONFIG_FILES, panel=None, help="YAML that may name the ledger and the trash."
+        ),
+        *_TIER,
+        replace(declared.OUTPUT, panel=None),
+        replace(declared.WIDE, panel=None),
+    ),
+    help="""
+    Query topics as tables, in the SQL of DuckDB.
+
+    A topic is a table with the columns key, value, topic, partition, offset, timestamp,
+    timestampType and headers. Tables pylog_partitions, pylog_segments, pylog_groups,
+    pylog_consumer_offsets, pylog_transactions and pylog_open_transactions show what lies there,
+    pylog_runs the runs of a ledger or a trash. Segments and columns that the query does not need
+    are not read. This command runs one SELECT, takes no lock and starts no Spark; it writes only
+    the file of --out.
+    """,
+    example="Example: `pylog sql /var/lib/kafka 'SELECT key, count(*) FROM orders GROUP BY 1'`",
 )
 _FREE: Final = Command(
     name="free",
@@ -386,6 +454,7 @@ _VERIFY: Final = Command(
         declared.FAIL_ON,
         declared.SHOW,
         GUESSED_ROLE,
+        *_TIER,
         declared.PER_DISK,
         declared.CONFIG_FILES,
         declared.SETTINGS_OF_RUN,
@@ -407,6 +476,46 @@ _VERIFY: Final = Command(
     read.
     """,
     example="Example: `pylog verify /var/lib/kafka --deep --fail-on warn`",
+)
+_SCRUB: Final = Command(
+    name="scrub",
+    panel=LOOK,
+    work="pylog_spark.cli.scrub:SCRUB",
+    options=(
+        declared.ARCHIVE,
+        replace(
+            declared.ROOT_OF_TOPIC,
+            help="A broker's log directory, for its `__remote_log_metadata`; may be repeated.",
+        ),
+        declared.TOPICS,
+        declared.EXCLUDE,
+        replace(declared.DEEP, help="Also read every object: chunks, batches, indexes, epochs."),
+        declared.DECRYPTION_KEY,
+        declared.GRACE,
+        declared.RECHECK,
+        declared.FAIL_ON,
+        declared.SHOW,
+        declared.CONFIG_FILES,
+        declared.SETTINGS_OF_RUN,
+        declared.NOW_MS,
+        declared.LEDGER,
+        declared.REPORT,
+        *METRICS,
+        declared.ENGINE,
+        declared.MASTER,
+        declared.OUTPUT,
+        declared.WIDE,
+        declared.QUIET,
+    ),
+    help="""
+    Check a tier: missing, doubled, unread or damaged segments, and what brokers know of them.
+
+    This command writes nothing; brokers may upload and delete meanwhile. From listing and manifests
+    it finds gaps, incomplete segments and leftovers. --deep reads every object. --root compares the
+    tier with the brokers' own records. The exit status is 1 if a finding is at least as severe as
+    --fail-on, and 4 if a partition could not be read.
+    """,
+    example="Example: `pylog scrub s3://bucket/tier --root /var/lib/kafka --deep`",
 )
 _DOCTOR: Final = Command(
     name="doctor",
@@ -616,13 +725,14 @@ _UNDO: Final = Command(
     its generations. If a file has changed since the run, this command skips its partition and names
     the file; it undoes the others. It starts Spark only to write a ledger there.
     """,
-    example="Example: `pylog undo 20260102T030405Z-0a1b2c3d --trash /data/trash --dry-run`",
+    example="Example: `pylog undo latest --trash /data/trash --dry-run`",
 )
 _RUNS: Final = Command(
     name="runs",
     panel=PLANS,
     work="pylog_spark.cli.runs:show_runs",
     options=(
+        declared.ONLY_RUN,
         replace(declared.LEDGER, panel=None, help="Delta tables in which runs are recorded."),
         replace(_TRASH_OF_RUNS, panel=None),
         declared.LAST,
@@ -693,8 +803,10 @@ _INGEST: Final = Command(
         declared.SETTLE,
         declared.SYNC_STOPPED,
         declared.IN_PLACE,
+        declared.ALLOW_DATA_LOSS,
         declared.HIGH_WATERMARK,
         declared.FILE_LIST,
+        *_TIER,
         declared.CONFIG_FILES,
         declared.LEDGER,
         declared.ENGINE,
@@ -708,7 +820,8 @@ _INGEST: Final = Command(
 
     A segment is closed when the mirror has its successor. High watermarks come from the mirror's
     own checkpoint file; segments above them stay in the mirror. The command refuses segments that
-    overlap or that come from several replicas. It creates the managed root if there is none.
+    overlap or that come from several replicas, and logs that begin in a tier. It creates the
+    managed root if there is none.
     """,
     example="Example: `pylog ingest s3://backup/kafka s3://logs/managed --dry-run`",
 )
@@ -890,7 +1003,7 @@ _REPLAY_SALVAGE: Final = Command(
         declared.RECORD_FORMAT,
         declared.MAX_RECORDS,
         *(declared.KEY_FORMAT, declared.KEY_SCHEMA),
-        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA),
+        *(declared.VALUE_FORMAT, declared.VALUE_SCHEMA, declared.SCHEMAS),
         declared.NULL,
         *(declared.CONFIG_FILES, declared.SERVER_PROPERTIES, declared.TOPIC_DUMP),
         *(declared.SETTINGS_OF_RUN, declared.NOW_MS, declared.OVERRIDE),
@@ -976,8 +1089,8 @@ _WARMUP: Final = Command(
 
 # In the order of the program's help.
 _OWN: Final[tuple[Command | CommandGroup, ...]] = (
-    *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _FREE),
-    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
+    *(_INSPECT, _DUMP, _CAT, _EXPORT, _FIND, _SQL, _FREE),
+    *(_GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _SCRUB, _DOCTOR),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
     *(_APPLY, _RUNS, _UNDO, _PURGE, _SALVAGE),
     *(_INGEST, _MATERIALIZE),

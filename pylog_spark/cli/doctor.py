@@ -66,6 +66,7 @@ from pylog_spark.view import (
     View,
     lines_of,
 )
+from storage_core.catalog.metadata_image import decoded_once
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.interruption import ending_in_order
@@ -150,6 +151,7 @@ def _prepare(line: CommandLine) -> Call:
     return Call(line=line, options=options, subject=subject, roots=roots, notes=notes)
 
 
+@decoded_once()
 def _diagnose(call: Call, place: Any) -> Diagnosis | SeveralDiagnoses:
     subject: _Brokers = call.subject
     needs = find_absent_voters(call.locations, call.options)
@@ -167,6 +169,7 @@ def _diagnose(call: Call, place: Any) -> Diagnosis | SeveralDiagnoses:
             ),
             broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
             needs=needs,
+            beside=call.locations,
             on_findings=None if spool is None else partial(_spool, spool),
         )
 

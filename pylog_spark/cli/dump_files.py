@@ -15,6 +15,7 @@ from pylog_spark.cli.dump_segment import (
     dump_segment,
     parser_of,
 )
+from pylog_spark.cli.tiers import locate_tiers, tell_requests
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import refuse_raw, said_as
@@ -27,6 +28,7 @@ from pylog_spark.options.declared import (
     OUTPUT,
     PARTITIONS,
     PATH,
+    ROOTS,
     TOPIC,
     UNTIL,
 )
@@ -103,6 +105,9 @@ class DumpRequest:
 
 def dump(line: CommandLine) -> int:
     """Dump a file or a partition directory; return the exit status."""
+    (path,) = locate_tiers(line, [line[PATH]])
+    if TOPIC in line:
+        line = line.with_written({ROOTS: [path]})
     refuse_raw(line, "a dump has lines: text, hex, base64 or json; `pylog cat` writes raw bytes")
     request = DumpRequest(
         as_json=line[OUTPUT] is OutputFormat.JSON,
@@ -114,7 +119,6 @@ def dump(line: CommandLine) -> int:
         keys=key_format(line),
         values=value_format(line),
     )
-    path = line[PATH]
     if TOPIC in line:
         from pylog_spark.cli.record_choice import locate_partition  # noqa: PLC0415  # Arrow
 
@@ -123,6 +127,7 @@ def dump(line: CommandLine) -> int:
             raise ConfigError(TOPIC.label, ", ".join(topics), "expected one topic: one is printed")
         path = locate_partition(path, next(iter(topics)), line[PARTITIONS])
     is_whole = dump_path(path, request)
+    tell_requests([path])
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 

@@ -1,15 +1,18 @@
 """Dumped batches and records as JSON lines.
 
 A line is put together by formatting, not by a JSON library: the fields are numbers, base64 and
-names that are known beforehand, and a dump has millions of lines. Those of records whose keys and
-values are base64 are written by a kernel.
+names that are known beforehand, and a dump has millions of lines. Those of batches, and of records
+whose keys and values are base64, are written by a kernel.
 """
 
 import json
 import math
 from base64 import b64encode
 from binascii import b2a_base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 from pylog_spark.cli.dump_segment import DecodedBatches, FileContent, TornTail
 from pylog_spark.options.choices import BytesFormat
 from pylog_spark.record_text import (
+    Headers,
     NotInFormatError,
     ValueFormat,
     format_of_headers,
@@ -43,7 +47,7 @@ from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE
 from storage_core.kernels import record_scan
 from storage_core.kernels.batch_scan import UNKNOWN_COUNT
 from storage_core.kernels.gather import list_headers
-from storage_core.kernels.json_lines import write_record_lines
+from storage_core.kernels.json_lines import NO_WORD, HeadLines, write_batch_lines
 from storage_core.messages.group_records import GROUP_METADATA
 from storage_core.messages.internal_records import (
     CONTROL_RECORDS,
@@ -198,13 +202,24 @@ KEY: Final = 3
 VALUE: Final = 4
 HEADERS: Final = 5
 
+_RECORDS_AT_A_TIME: Final = 1024
 # Owner, start and length of the name, start and length of the value.
 _SPAN_COLUMNS: Final = 5
 
 
 def record_rows(records: RecordColumns, start: int, stop: int) -> Iterator[RecordRow]:
     """Yield the records [start, stop)."""
-    part = records.part(start, stop)
+    for part in _parts(records, start, stop):
+        yield from _rows_of(part)
+
+
+def _parts(records: RecordColumns, start: int, stop: int) -> Iterator[RecordColumns]:
+    """Yield the records [start, stop) as parts: Python's objects take many times their room."""
+    for first in range(start, stop, _RECORDS_AT_A_TIME):
+        yield records.part(first, min(first + _RECORDS_AT_A_TIME, stop))
+
+
+def _rows_of(part: RecordColumns) -> Iterator[RecordRow]:
     data, arena = part.payload.window.data.data, part.payload.arena.data
     in_arena = part.payload.in_arena[part.batch]
     headers = _headers(part, in_arena)
@@ -254,11 +269,45 @@ def _headers(
     return headers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """Batches one after the other that are all markers, or none of them, and their records."""
+
+    is_control: bool
+    batch: int  # the first one
+    end_batch: int
+    row: int  # the first record
+    end_row: int
+    record_counts: list[int]  # by batch
+
+
+def _stretches(decoded: DecodedBatches) -> Iterator[_Stretch]:
+    """Yield the stretches of dumped batches in order."""
+    is_control = decoded.batches.rows(decoded.first_row, decoded.end_row).is_control
+    ends = np.concatenate([[0], decoded.record_ends])
+    changes = np.flatnonzero(np.diff(is_control)) + 1
+    for batch, end_batch in pairwise([0, *changes.tolist(), len(is_control)]):
+        yield _Stretch(
+            is_control=bool(is_control[batch]),
+            batch=batch,
+            end_batch=end_batch,
+            row=int(ends[batch]),
+            end_row=int(ends[end_batch]),
+            record_counts=np.diff(ends[batch : end_batch + 1]).tolist(),
+        )
+
+
+def _interleaved(heads: Iterable[str], stretch: _Stretch, records: Iterator[str]) -> Iterator[str]:
+    """Yield the line of each batch, then those of its records."""
+    for head, count in zip(heads, stretch.record_counts, strict=True):
+        yield head
+        yield from islice(records, count)
+
+
 # Dumped batches and records as a person reads them.
 
 # How much of a key, a value or a header is shown.
 _SHOWN_BYTES: Final = 120
-_RECORDS_AT_A_TIME: Final = 1024
 
 
 class TextLines:
@@ -309,53 +358,90 @@ class TextLines:
 
     def _batches(self, decoded: DecodedBatches) -> Iterator[str]:
         rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
-        start = 0
+        heads = _batch_lines(rows, decoded.window.file_position)
         control_lines = (
             _TEXT_OF_QUORUM if self._topic == CLUSTER_METADATA_TOPIC else _TEXT_OF_CONTROL
         )
-        for row, end in enumerate(decoded.record_ends):
-            yield _batch_line(rows, row, decoded.window.file_position)
-            while start < end:
-                stop = min(end, start + _RECORDS_AT_A_TIME)
-                lines = control_lines if rows.is_control[row] else self
-                yield from lines._record_lines(decoded.records, start, stop)  # noqa: SLF001  # of this class
-                start = stop
+        for stretch in _stretches(decoded):
+            lines = control_lines if stretch.is_control else self
+            texts = lines._record_lines(decoded.records, stretch.row, stretch.end_row)  # noqa: SLF001  # of this class
+            count = stretch.end_batch - stretch.batch
+            yield from _interleaved(islice(heads, count), stretch, texts)
 
     def _record_lines(self, records: RecordColumns, start: int, stop: int) -> Iterator[str]:
-        times = _times_text(records.timestamp[start:stop])
-        for row, time in zip(record_rows(records, start, stop), times, strict=True):
+        for part in _parts(records, start, stop):
+            yield from self._lines_of(part)
+
+    def _lines_of(self, part: RecordColumns) -> Iterator[str]:
+        for row, time in zip(_rows_of(part), _times_text(part.timestamp), strict=True):
             try:
-                key, value = self._text(row[KEY], self._keys), self._text(row[VALUE], self._values)
+                key = self._text(row[KEY], self._keys, row[HEADERS])
+                value = self._text(row[VALUE], self._values, row[HEADERS])
             except NotInFormatError as error:
                 raise not_in_format(str(row[OFFSET]), error) from error
             of_headers = format_of_headers(self._values)
             named = [f"{escaped(name)}={self._text(v, of_headers)}" for name, v in row[HEADERS]]
             headers = f"  [{', '.join(named)}]" if named else ""
-            yield f"    {row[OFFSET]}  {time}  {key} = {value}{headers}\n"
+            meaning = ""
             if self._topic is not None:
-                yield f"      {meaning_text(self._topic, row[KEY], row[VALUE])}\n"
+                meaning = f"      {meaning_text(self._topic, row[KEY], row[VALUE])}\n"
+            yield f"    {row[OFFSET]}  {time}  {key} = {value}{headers}\n{meaning}"
 
-    def _text(self, data: memoryview | None, how: ValueFormat) -> str:
+    def _text(self, data: memoryview | None, how: ValueFormat, headers: Headers = ()) -> str:
         if data is None:
             return "null"
         limit = len(data) if self._limit is None else self._limit
         if how is BytesFormat.TEXT:
             text = f'"{readable_bytes(bytes(data[: limit + 1]), limit=limit)}"'
         else:
-            whole = format_value(bytes(data), how)
+            whole = format_value(bytes(data), how, headers)
             text = whole if is_json(how) else whole.strip('"')
             text = escaped(text if self._limit is None else text[:limit])
             text += "..." if self._limit is not None and len(whole) > limit else ""
         return text + (f" ({len(data)} bytes)" if len(data) > limit else "")
 
 
-def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:
+# What the line of a batch tells.
+_TOLD: Final = (
+    "base_offset",
+    "last_offset",
+    "magic",
+    "is_legacy",
+    "record_count",
+    "size",
+    "position",
+    "codec",
+    "timestamp_type_id",
+    "has_timestamps",
+    "leader_epoch",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "last_sequence",
+    "is_transactional",
+    "is_control",
+    "control_type",
+    "has_delete_horizon",
+    "base_timestamp",
+    "crc_ok",
+)
+
+
+def _batch_lines(batches: BatchTable, file_position: int) -> Iterator[str]:
+    """Yield the line of each batch."""
+    # Lists: a property of the table makes the whole column at each access.
+    rows = SimpleNamespace(**{name: getattr(batches, name).tolist() for name in _TOLD})
+    for row, latest in enumerate(_times_text(batches.max_timestamp)):
+        yield _batch_line(rows, row, file_position, latest)
+
+
+def _batch_line(rows: SimpleNamespace, row: int, file_position: int, latest: str) -> str:
     facts = [
         f"  batch {rows.base_offset[row]}..{rows.last_offset[row]}",
         *_format_facts(rows, row),
         f"{rows.size[row]} bytes at {rows.position[row] + file_position}",
-        codec_name(int(rows.codec[row])),
-        _times_of_batch(rows, row),
+        codec_name(rows.codec[row]),
+        _times_of_batch(rows, row, latest),
     ]
     if not rows.is_legacy[row]:
         facts.append(f"leader epoch {rows.leader_epoch[row]}")
@@ -366,15 +452,15 @@ def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:
     if rows.is_transactional[row]:
         facts.append("transactional")
     if rows.is_control[row]:
-        facts.append(f"control {control_name(int(rows.control_type[row])) or 'without a record'}")
+        facts.append(f"control {control_name(rows.control_type[row]) or 'without a record'}")
     if rows.has_delete_horizon[row]:
-        facts.append(f"delete horizon {time_text(int(rows.base_timestamp[row]))}")
+        facts.append(f"delete horizon {time_text(rows.base_timestamp[row])}")
     if rows.crc_ok[row] != 1:
         facts.append("CRC WRONG")
     return ", ".join(facts) + "\n"
 
 
-def _format_facts(rows: BatchTable, row: int) -> list[str]:
+def _format_facts(rows: SimpleNamespace, row: int) -> list[str]:
     """Return a batch's number of records, if known, and unusual magic."""
     facts = [] if rows.magic[row] == MAGIC_V2 else [f"magic {rows.magic[row]}"]
     # A legacy entry counts no records, and is not counted where it is not opened.
@@ -383,11 +469,11 @@ def _format_facts(rows: BatchTable, row: int) -> list[str]:
     return facts
 
 
-def _times_of_batch(rows: BatchTable, row: int) -> str:
-    kind = TIMESTAMP_TYPES[int(rows.timestamp_type_id[row])]
+def _times_of_batch(rows: SimpleNamespace, row: int, latest: str) -> str:
+    kind = TIMESTAMP_TYPES[rows.timestamp_type_id[row]]
     if not rows.has_timestamps[row]:
         return kind
-    return f"{kind} up to {time_text(int(rows.max_timestamp[row]))}"
+    return f"{kind} up to {latest}"
 
 
 def _times_text(epoch_ms: NDArray[np.int64]) -> list[str]:
@@ -406,20 +492,13 @@ _TEXT_OF_CONTROL: Final = TextLines("")
 _TEXT_OF_QUORUM: Final = TextLines("", CLUSTER_METADATA_TOPIC)
 
 
-_BATCH: Final = (
-    '{"type":"batch","file":%s,"position":%d,"base_offset":%d,"last_offset":%d,"magic":%d,'
-    '"size":%d,"codec":"%s","timestamp_type":"%s","max_timestamp":%d,"producer_id":%d,'
-    '"producer_epoch":%d,"base_sequence":%d,"is_transactional":%s,"is_control":%s,'
-    '"leader_epoch":%d,"delete_horizon_ms":%s,"crc_ok":%s,"record_count":%s,"last_sequence":%d,'
-    '"control_type":%s}\n'
-)
 _RECORD: Final = (
     '{"type":"record","offset":%d,"timestamp":%d,"sequence":%d,"key":%s,"value":%s,'
     '"headers":[%s]%s}\n'
 )
+_NULL: Final = "null"
 _BOOLEANS: Final = ("false", "true")
-# How many records' lines are held at a time, and how many bytes of those that a kernel writes.
-_LINES_AT_A_TIME: Final = 4096
+# How many bytes of lines a kernel writes at a time.
 _PLAIN_BYTES: Final = 1 << 20
 
 
@@ -463,35 +542,30 @@ class JsonLines:
                 yield _line({"type": kind, "file": self._file, **entry})
 
     def _batches(self, decoded: DecodedBatches) -> Iterator[str]:
-        rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
-        heads = self._heads(rows, decoded.window.file_position)
-        start = 0
-        is_control = rows.is_control.tolist()
-        plain = _PlainLines(decoded.records)
+        kernel_lines = _KernelLines(decoded, self._json_file)
         control_lines = (
             _JSON_OF_QUORUM if self._topic == CLUSTER_METADATA_TOPIC else _JSON_OF_CONTROL
         )
-        for row, (head, end) in enumerate(zip(heads, decoded.record_ends, strict=True)):
-            yield head
-            lines = control_lines if is_control[row] else self
+        for stretch in _stretches(decoded):
+            lines = control_lines if stretch.is_control else self
             if lines._is_plain:  # noqa: SLF001  # of this class
-                yield from plain.between(start, end)
-                start = end
-            line = lines._record_line  # noqa: SLF001  # of this class
-            while start < end:
-                stop = min(end, start + _LINES_AT_A_TIME)
-                yield "".join(map(line, record_rows(decoded.records, start, stop)))
-                start = stop
+                yield from kernel_lines.all_of(stretch)
+            else:
+                rows = record_rows(decoded.records, stretch.row, stretch.end_row)
+                texts = map(lines._record_line, rows)  # noqa: SLF001  # of this class
+                heads = "".join(kernel_lines.heads_of(stretch)).splitlines(keepends=True)
+                yield from _interleaved(heads, stretch, texts)
 
     def _record_line(self, row: RecordRow) -> str:
         try:
-            key, value = self._keys(row[KEY]), self._values(row[VALUE])
+            key = self._keys(row[KEY], row[HEADERS])
+            value = self._values(row[VALUE], row[HEADERS])
         except NotInFormatError as error:
             raise not_in_format(str(row[OFFSET]), error) from error
         headers = ""
         if row[HEADERS]:
             headers = ",".join(
-                f"[{json.dumps(name)},{self._headers(header)}]" for name, header in row[HEADERS]
+                f"[{json.dumps(name)},{self._headers(header, ())}]" for name, header in row[HEADERS]
             )
         more = ""
         if self._topic is not None:
@@ -499,44 +573,16 @@ class JsonLines:
             more = f',"decoded":{to_json(decoded, separators=(",", ":"))}'
         return _RECORD % (*row[:KEY], key, value, headers, more)
 
-    def _heads(self, rows: BatchTable, file_position: int) -> Iterator[str]:
-        horizons = zip(rows.has_delete_horizon.tolist(), rows.base_timestamp.tolist(), strict=True)
-        counts = zip(rows.is_legacy.tolist(), rows.record_count.tolist(), strict=True)
-        controls = map(control_name, rows.control_type.tolist())
-        columns = (
-            [self._json_file] * len(rows),
-            (rows.position + file_position).tolist(),
-            rows.base_offset.tolist(),
-            rows.last_offset.tolist(),
-            rows.magic.tolist(),
-            rows.size.tolist(),
-            map(codec_name, rows.codec.tolist()),
-            map(TIMESTAMP_TYPES.__getitem__, rows.timestamp_type_id.tolist()),
-            rows.max_timestamp.tolist(),
-            rows.producer_id.tolist(),
-            rows.producer_epoch.tolist(),
-            rows.base_sequence.tolist(),
-            map(_BOOLEANS.__getitem__, rows.is_transactional.tolist()),
-            map(_BOOLEANS.__getitem__, rows.is_control.tolist()),
-            rows.leader_epoch.tolist(),
-            [base_timestamp if is_set else "null" for is_set, base_timestamp in horizons],
-            map(_BOOLEANS.__getitem__, (rows.crc_ok == 1).tolist()),
-            # The header of a legacy entry counts nothing.
-            ["null" if is_legacy else count for is_legacy, count in counts],
-            rows.last_sequence.tolist(),
-            ["null" if control is None else f'"{control}"' for control in controls],
-        )
-        return map(_BATCH.__mod__, zip(*columns, strict=True))
 
-
-def _text_of(how: ValueFormat) -> Callable[[memoryview | None], str]:
-    """Return a writer of bytes as JSON text. It has to be fast: there are millions of texts."""
+def _text_of(how: ValueFormat) -> Callable[[memoryview | None, Headers], str]:
+    """Return a writer of bytes as JSON text, beside the record's headers. It has
+    to be fast: there are millions of texts."""
     if how is BytesFormat.BASE64:
         return _base64
-    return lambda data: format_value(None if data is None else bytes(data), how)
+    return lambda data, headers: format_value(None if data is None else bytes(data), how, headers)
 
 
-def _base64(data: memoryview | None) -> str:
+def _base64(data: memoryview | None, _headers: Headers) -> str:
     return "null" if data is None else f'"{b2a_base64(data, newline=False).decode()}"'
 
 
@@ -544,11 +590,97 @@ def _line(fields: dict[str, Any]) -> str:
     return to_json(fields, separators=(",", ":")) + "\n"
 
 
-class _PlainLines:
-    """Lines of records whose keys and values are base64."""
+class _Values:
+    """What the lines of batches say, each a number or a word: columns for HeadLines."""
 
-    def __init__(self, records: RecordColumns) -> None:
+    def __init__(self, batches: int) -> None:
+        self._count = batches
+        self._labels: list[str] = []
+        self._words: dict[str, int] = {}
+        self._word: list[NDArray[np.int64]] = []
+        self._number: list[NDArray[np.int64]] = []
+
+    def add_numbers(
+        self, label: str, numbers: NDArray[np.int64], is_null: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Add numbers, null where they say nothing."""
+        word = np.full(self._count, NO_WORD, np.int64)
+        if is_null is not None:
+            word[is_null] = self._number_of(_NULL)
+        self._add(label, word, numbers)
+
+    def add_words(
+        self, label: str, codes: NDArray[Any], text_of: Callable[[int], str | None]
+    ) -> None:
+        """Add what codes are called, null where that is None."""
+        different, places = np.unique(codes, return_inverse=True)
+        texts = map(text_of, different.tolist())
+        words = [self._number_of(_NULL if text is None else f'"{text}"') for text in texts]
+        self._add(label, np.array(words, np.int64)[places], places)
+
+    def add_booleans(self, label: str, values: NDArray[np.bool_]) -> None:
+        """Add true or false."""
+        word = np.where(values, *map(self._number_of, reversed(_BOOLEANS)))
+        self._add(label, word, word)
+
+    def lines(self, end: str) -> HeadLines:
+        """Return the lines, each with this end."""
+        labels, words = [*self._labels, end], [*self._words]
+        return HeadLines(
+            np.frombuffer("".join(labels).encode("ascii"), np.uint8).copy(),
+            np.cumsum([*map(len, labels)]),
+            np.frombuffer("".join(words).encode("ascii"), np.uint8).copy(),
+            np.cumsum([*map(len, words)]),
+            np.stack(self._word),
+            np.stack(self._number),
+        )
+
+    def _add(self, label: str, word: NDArray[np.int64], number: NDArray[np.int64]) -> None:
+        self._labels.append(label)
+        self._word.append(word)
+        self._number.append(number)
+
+    def _number_of(self, word: str) -> int:
+        return self._words.setdefault(word, len(self._words))
+
+
+def _head_lines(rows: BatchTable, json_file: str, file_position: int) -> HeadLines:
+    values = _Values(len(rows))
+    values.add_numbers(
+        f'{{"type":"batch","file":{json_file},"position":', rows.position + file_position
+    )
+    values.add_numbers(',"base_offset":', rows.base_offset)
+    values.add_numbers(',"last_offset":', rows.last_offset)
+    values.add_numbers(',"magic":', rows.magic)
+    values.add_numbers(',"size":', rows.size)
+    values.add_words(',"codec":', rows.codec, codec_name)
+    values.add_words(',"timestamp_type":', rows.timestamp_type_id, TIMESTAMP_TYPES.__getitem__)
+    values.add_numbers(',"max_timestamp":', rows.max_timestamp)
+    values.add_numbers(',"producer_id":', rows.producer_id)
+    values.add_numbers(',"producer_epoch":', rows.producer_epoch)
+    values.add_numbers(',"base_sequence":', rows.base_sequence)
+    values.add_booleans(',"is_transactional":', rows.is_transactional)
+    values.add_booleans(',"is_control":', rows.is_control)
+    values.add_numbers(',"leader_epoch":', rows.leader_epoch)
+    values.add_numbers(',"delete_horizon_ms":', rows.base_timestamp, ~rows.has_delete_horizon)
+    values.add_booleans(',"crc_ok":', rows.crc_ok == 1)
+    # The header of a legacy entry counts nothing.
+    values.add_numbers(',"record_count":', rows.record_count, rows.is_legacy)
+    values.add_numbers(',"last_sequence":', rows.last_sequence)
+    values.add_words(',"control_type":', rows.control_type, control_name)
+    return values.lines("}\n")
+
+
+class _KernelLines:
+    """Lines that a kernel writes: those of batches, and of records whose keys and values are
+    base64."""
+
+    def __init__(self, decoded: DecodedBatches, json_file: str) -> None:
+        records = decoded.records
+        rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         self._records = records
+        self._heads = _head_lines(rows, json_file, decoded.window.file_position)
+        self._record_ends = decoded.record_ends
         self._columns: list[NDArray[Any]] = [
             np.ascontiguousarray(column)
             for column in (
@@ -559,21 +691,39 @@ class _PlainLines:
                 records.sequence,
             )
         ]
-        self._out = np.empty(_PLAIN_BYTES, np.uint8)
+        # The name of a file may be long.
+        self._out = np.empty(_PLAIN_BYTES + self._heads.labels.size, np.uint8)
 
-    def between(self, start: int, end: int) -> Iterator[str]:
-        """Yield the lines of the records [start, end)."""
+    def all_of(self, stretch: _Stretch) -> Iterator[str]:
+        """Yield the lines of batches and their records."""
+        return self._write(stretch, stretch.end_row)
+
+    def heads_of(self, stretch: _Stretch) -> Iterator[str]:
+        """Yield the lines of batches."""
+        return self._write(stretch, stretch.row)
+
+    def _write(self, stretch: _Stretch, end_row: int) -> Iterator[str]:
         payload = self._records.payload
-        while start < end:
-            row, size_bytes = write_record_lines(
-                payload.window.data, payload.arena, start, end, self._out, *self._columns
+        batch, row = stretch.batch, stretch.row
+        while batch < stretch.end_batch or row < end_row:
+            batch, row, size_bytes = write_batch_lines(
+                payload.window.data,
+                payload.arena,
+                self._heads,
+                self._record_ends,
+                batch,
+                stretch.end_batch,
+                row,
+                end_row,
+                self._out,
+                *self._columns,
             )
-            if row == start:  # it is large, or a header's name needs an escape
-                row += 1
+            if size_bytes:
+                yield self._out[:size_bytes].tobytes().decode("ascii")
+            else:  # the record is large, or a header's name needs an escape
                 record_line = _JSON_OF_CONTROL._record_line  # noqa: SLF001  # of this module
-                yield from map(record_line, record_rows(self._records, start, row))
-            yield self._out[:size_bytes].tobytes().decode("ascii")
-            start = row
+                yield from map(record_line, record_rows(self._records, row, row + 1))
+                row += 1
 
 
 # The records of markers, whose keys and values are Kafka's own.

@@ -324,11 +324,10 @@ class DecodedBatches:
         ]
 
     @property
-    def record_ends(self) -> list[int]:
-        """Where in the records each batch's end."""
+    def record_ends(self) -> NDArray[np.int64]:
+        """Where in the records each batch's end, int64[batches]."""
         rows = np.arange(self.first_row, self.end_row)
-        ends: list[int] = np.searchsorted(self.records.batch, rows, side="right").tolist()
-        return ends
+        return np.searchsorted(self.records.batch, rows, side="right")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

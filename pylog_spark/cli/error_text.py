@@ -18,7 +18,7 @@ from pylog_spark.text import MAX_MESSAGE, describe_unexpected, printable
 from storage_core import interruption
 from storage_core.errors import PylogError
 from storage_core.interruption import TerminatedError
-from storage_core.redaction import without_secrets
+from storage_core.redaction import plain_places, without_secrets
 
 # Packages whose errors mean that Spark failed, named because importing them would take seconds.
 _SPARK_PACKAGES: Final = frozenset({"pyspark", "py4j", "delta"})
@@ -122,7 +122,7 @@ def _describe(error: BaseException) -> str:
             text = str(error)
             # An error about a file knows its name, and not where that lies.
             if error.directory is not None and error.directory not in text:
-                text = f"{error.directory}: {text}"
+                text = plain_places(f"{error.directory}: {text}")
         case ModuleNotFoundError() if error.name in EXTRAS:
             extra = EXTRAS[error.name]
             text = f"{error.name} is not installed: pip install 'pylog-spark[{extra}]'"

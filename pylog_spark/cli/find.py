@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pylog_spark.cli.record_choice import find_open_transactions, keys_of
 from pylog_spark.cli.runner import ProgressLine, show, topics_of
+from pylog_spark.cli.tiers import tell_requests, with_tiers
 from pylog_spark.cli.value_formats import key_format, value_format
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
@@ -73,6 +74,7 @@ _VERSION_COLUMNS: Final = (
     *("root", "topic", "partition", "offset", "timestamp", "is_tombstone", "is_visible"),
     *("transaction", "superseded_by", "copies", "key", "value"),
 )
+_HEADERS: Final = "headers"  # of a row, for its value alone
 _SHOWN_BYTES: Final = 32
 _NEWEST: Final = "the newest"
 # Of open transactions: their markers are still to come.
@@ -91,14 +93,16 @@ _PLACES: Final = {
 
 def find(line: CommandLine) -> int:
     """Print all versions of the keys, and return the exit status."""
-    search = _Search(line)
+    search = _Search(with_tiers(line))
     view = View(
         lines=search.lines(),
         csv=("version", _VERSION_COLUMNS),
         blocks=search.blocks(),
         status=lambda: ExitCode.DONE if search.is_whole else ExitCode.PARTLY_FAILED,
     )
-    return show(view, line)
+    status = show(view, line)
+    tell_requests(line[ROOTS])
+    return status
 
 
 class _Search:
@@ -184,7 +188,8 @@ class _Search:
         for root, history in self._histories(ProgressLine(is_shown=False)):
             for version in history.versions:
                 row = _version_row(root, version)
-                facts = {name: value for name, value in row.items() if name not in self._formats}
+                beside = {*self._formats, _HEADERS}
+                facts = {name: value for name, value in row.items() if name not in beside}
                 data = {
                     name: _format(row, name, how or default) for name, how in self._formats.items()
                 }
@@ -298,13 +303,14 @@ def _version_row(root: str, version: Version) -> Row:
         ],
         "key": version.key,
         "value": version.value,
+        _HEADERS: version.headers,
     }
 
 
 def _format(row: Row, name: str, how: ValueFormat) -> str:
     """Return a version's key or value as JSON text."""
     try:
-        return format_value(row[name], how)
+        return format_value(row[name], how, row[_HEADERS])
     except NotInFormatError as error:
         raise not_in_format(f"{row['offset']} of {partition_name(row)}", error) from error
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.cli.runner import Looked, check_file_place, check_topics, show, topics_of
+from pylog_spark.cli.tiers import tell_requests, with_tiers
 from pylog_spark.exit_code import ExitCode, is_failed_look
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import InspectOrder, OutputFormat
@@ -62,8 +63,10 @@ from storage_core.reading.inspection import (
     inspect_root,
     inspect_segments,
 )
+from storage_core.redaction import plain_places
 from storage_core.roots.open_root import map_over_root
 from storage_core.store.open_objects import MANAGED_PREFIX
+from storage_core.store.tier_archive import names_archive
 from storage_core.wording import count_text
 
 
@@ -78,6 +81,7 @@ class Look:
 
 def inspect_roots(line: CommandLine) -> int:
     """Print every partition of the roots, and return the exit status."""
+    line = with_tiers(line)
     now_ms = SystemClock().now_ms()
     page = line[REPORT]
     if page is not None:
@@ -121,7 +125,9 @@ def inspect_roots(line: CommandLine) -> int:
         page=lambda: _page(looks, segments, now_ms=now_ms),
         status=status,
     )
-    return show(view, line)
+    ended = show(view, line)
+    tell_requests(line[ROOTS])
+    return ended
 
 
 def _check_page(page: Path, roots: Sequence[str]) -> None:
@@ -263,7 +269,9 @@ def _lines(line: CommandLine, looks: Iterable[Look]) -> Iterator[OutputLine]:
             # In JSON a segment follows its partition.
             is_alone = line[OUTPUT] is OutputFormat.CSV
             place = {name: row[name] for name in _PLACE} if is_alone else {}
-            yield from lines_of("segment", ({**place, **segment} for segment in segments))
+            nothing = dict.fromkeys(SEGMENT_COLUMNS) if is_alone else {}
+            whole = ({**nothing, **place, **segment} for segment in segments)
+            yield from lines_of("segment", whole)
     if line[PER_TOPIC]:
         yield from lines_of("topic", totals_by_topic(rows, line[BY]))
 
@@ -355,26 +363,30 @@ def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
 def headline(view: RootView) -> str:
     """Return in a sentence what a root is."""
     row = view.row
-    facts = [f"looks like {row['guessed_role']}"]
-    # No broker opens and closes a managed root: it has no marker, and misses none.
-    if Role(row["guessed_role"]).facts.has_marker:
+    is_tier = names_archive(row["root"])
+    facts = ["a tier" if is_tier else f"looks like {row['guessed_role']}"]
+    # No broker opens and closes a managed root or a tier: it has no marker, and misses none.
+    if Role(row["guessed_role"]).facts.has_marker and not is_tier:
         is_closed = row["is_cleanly_shut_down"]
         facts.append("cleanly shut down" if is_closed else "no clean-shutdown marker")
     if row["cluster_id"] is not None:
         facts.append(f"cluster {row['cluster_id']}")
     if row["node_id"] is not None:
         facts.append(f"node {row['node_id']}")
-    return f"{row['root']}: {', '.join(facts)}"
+    return f"{plain_places(row['root'])}: {', '.join(facts)}"
 
 
 def _remarks(row: Row) -> str:
     if row.get("file") is not None:
-        return ""
+        return row.get("error") or ""  # of a tier, why it does not count
     remarks = []
     if row["kind"] not in {DirectoryKind.PARTITION, DirectoryKind.METADATA}:
         remarks.append(f"{row['kind']} directory {row['directory']}")
     if row["local_log_start_offset"] is not None:
         remarks.append(f"local from {number_text(row['local_log_start_offset'])}, else in the tier")
+        remarks += filter(None, [row["tier_problem"]])
+    if row["tier_end_offset"] not in {None, row["local_log_start_offset"]}:
+        remarks.append(f"uploaded below {number_text(row['tier_end_offset'])}")
     if row["leftover_files"]:
         remarks.append(f"{len(row['leftover_files'])} leftover files")
     if row["unknown_files"]:

@@ -34,7 +34,7 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
-from pylog_spark.operations.undo import check_undo, undo
+from pylog_spark.operations.undo import check_undo, find_run_id, undo
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import (
     CONFIG_FILES,
@@ -304,12 +304,16 @@ APPLY: Final = Work(
 
 def _prepare_undo(line: CommandLine) -> Call:
     options = load_options(line)
-    roots = check_undo(line[RUN_ID], options, line[ROOTS])
-    return Call(line=line, options=options, roots=roots, notes=topic_notes(options, roots))
+    run_id = find_run_id(line[RUN_ID], options.trash)
+    roots = check_undo(run_id, options, line[ROOTS])
+    notes = topic_notes(options, roots)
+    if run_id != line[RUN_ID]:
+        notes = (f"{line[RUN_ID]} is {run_id}", *notes)
+    return Call(line=line, options=options, roots=roots, subject=run_id, notes=notes)
 
 
 def _undo(call: Call, place: Any) -> RunReport:
-    report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], place=place)
+    report = undo(call.subject, call.options, roots=call.line[ROOTS], place=place)
     present = set(pc.unique(report.results["root"]).to_pylist())
     of_what = " of a topic that --topics and --exclude ask for" if call.are_topics_chosen else ""
     notes = (

@@ -27,8 +27,9 @@ from pylog_spark.cli.error_text import (
 )
 from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.house import load
-from pylog_spark.options.declared import DRY_RUN, EXACT
+from pylog_spark.options.declared import DRY_RUN, EXACT, ROOTS
 from pylog_spark.options.option import CommandLine, Option
+from pylog_spark.options.place import read_place
 from pylog_spark.session import start_no_blas_threads
 from pylog_spark.structured_logs import LogFormat, use_log_format
 from storage_core import __version__, interruption
@@ -385,7 +386,11 @@ def signature_of(options: tuple[Option[Any], ...]) -> inspect.Signature:
             inspect.Parameter(
                 option.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if option.is_required else _typed_default(option),
+                default=(
+                    inspect.Parameter.empty
+                    if option.is_required and not _is_said_by_places(option)
+                    else _typed_default(option)
+                ),
                 annotation=Annotated[_type_of(option), _description_of(option)],
             )
             for option in options
@@ -400,7 +405,23 @@ def command_line_of(options: tuple[Option[Any], ...], parameters: Mapping[str, A
         if option.kind.written is bool:
             # A switch that is not there says nothing: a file may say it as well.
             written[option.name] = option.says if parameters[option.name] else None
-    return CommandLine(written)
+    place = read_place()
+    narrows = any(option.name == ROOTS.name and not option.is_required for option in options)
+    return CommandLine(written, place.without(ROOTS) if place and narrows else place)
+
+
+def _is_said_by_places(option: Option[Any]) -> bool:
+    """Whether a command that needs an argument takes it from the place, too."""
+    return option.name == ROOTS.name and option.is_required
+
+
+def _require_here_or_of_place(context: typer.Context, value: Any) -> Any:
+    """Refuse a command line without roots where the place has none."""
+    if not value and not context.resilient_parsing:
+        place = read_place()
+        if place is None or ROOTS.name not in place.values:
+            raise _UsageError(f"Missing argument '{ROOTS.metavar}'.", context)
+    return value
 
 
 def _typed_default(option: Option[Any]) -> Any:
@@ -409,7 +430,8 @@ def _typed_default(option: Option[Any]) -> Any:
 
 def _type_of(option: Option[Any]) -> Any:
     written = option.kind.written
-    is_there = option.is_required or option.shown is not None or written is bool
+    is_needed = option.is_required and not _is_said_by_places(option)
+    is_there = is_needed or option.shown is not None or written is bool
     return written if is_there else written | None
 
 
@@ -417,7 +439,12 @@ def _description_of(option: Option[Any]) -> Any:
     parse = option.kind.parse
     parser = None if parse is None else _complaining(parse)
     if option.flag is None:
-        return typer.Argument(metavar=option.metavar, help=option.help, parser=parser)
+        return typer.Argument(
+            metavar=option.metavar,
+            help=option.help,
+            parser=parser,
+            callback=_require_here_or_of_place if _is_said_by_places(option) else None,
+        )
     return typer.Option(
         *(name for name in (option.flag, option.short) if name is not None),
         rich_help_panel=option.panel,

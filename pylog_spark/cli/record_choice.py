@@ -1,15 +1,16 @@
 """Which records a command line asks for, read by ``storage_core.kafka_log``."""
 
+import fnmatch
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.cli.tiers import with_tiers
 from pylog_spark.options.choices import BytesFormat, Isolation
 from pylog_spark.options.declared import (
     ALLOW_DATA_LOSS,
@@ -30,16 +31,19 @@ from pylog_spark.record_text import (
     ValueFormat,
     format_column,
     format_of_headers,
+    headers_beside,
     parse_bytes_text,
 )
 from pylog_spark.report import partition_name
 from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_transactions, views_beside
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
+from storage_core.catalog.topic_filter import is_pattern
 from storage_core.clock import SystemClock
 from storage_core.config import BrokerConfig
 from storage_core.coordinators.transactions import TransactionOutcome
 from storage_core.errors import ConfigError, PylogError
-from storage_core.kafka_log import Logs, Position, Records, TopicPartition, open_logs
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
+from storage_core.kafka_log import LATEST, Logs, Position, Records, TopicPartition, open_logs
 from storage_core.reading.inspection import group_by_broker, inspect_root
 from storage_core.reading.planning import find_places
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
@@ -112,7 +116,9 @@ class RecordFormat:
         match letter:
             case "s" | "k":
                 how = self._keys if letter == "k" else self._values
-                shown = pc.fill_null(format_column(column, how), self._null)
+                shown = pc.fill_null(
+                    format_column(column, how, headers_beside(batch, how)), self._null
+                )
             case "S" | "K":
                 shown = _numbers(_lengths(column))
             case "R":
@@ -221,7 +227,7 @@ def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> Comma
         for option, name in ((TOPIC, "--topic"), *([(OUT, "--out")] if needs_out else [])):
             if option not in line:
                 raise ConfigError(name, None, usage)
-        return line
+        return _with_topics(with_tiers(line))
     values: dict[Option[Any], Any] = {ROOTS: list(roots)}
     if TOPIC in line:
         raise ConfigError(ROOT_OF_TOPIC.label, roots[0], f"{usage}, without --root")
@@ -229,8 +235,38 @@ def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> Comma
         raise ConfigError("TOPIC", " ".join(arguments), usage)
     values[TOPIC] = [arguments[0]]
     if needs_out:
-        values[OUT] = Path(arguments[1])
-    return line.with_written(values)
+        values[OUT] = arguments[1]
+    return _with_topics(with_tiers(line.with_written(values)))
+
+
+_INTERNAL: Final = "__"
+
+
+def _with_topics(line: CommandLine) -> CommandLine:
+    """Return a command line with the topics that its patterns match, each topic once. As for a
+    consumer, a pattern matches internal topics only if it names them: ``__*``."""
+    if not any(map(is_pattern, line[TOPIC])):
+        return line
+    present = [each for each in open_logs(*line[ROOTS]).topics() if each != CLUSTER_METADATA_TOPIC]
+    topics: dict[str, None] = {}
+    for name in line[TOPIC]:
+        matching = fnmatch.filter(present, name) if is_pattern(name) else [name]
+        if not name.startswith(_INTERNAL):
+            matching = [topic for topic in matching if not topic.startswith(_INTERNAL)]
+        if not matching:
+            raise ConfigError(TOPIC.label, name, f"matches no topic in {', '.join(line[ROOTS])}")
+        topics |= dict.fromkeys(matching)
+    return line.with_written({TOPIC: list(topics)})
+
+
+def are_several_topics(line: CommandLine) -> bool:
+    """Whether a command line may mean several topics, whatever its patterns match.
+
+    Args:
+        line: Of ``cat`` or ``export``, as it is written.
+    """
+    names = line[TOPIC] or line[ROOTS][:1]
+    return len(set(names)) > 1 or any(map(is_pattern, names))
 
 
 def locate_partition(root: str, topic: str, numbers: Sequence[int]) -> str:
@@ -249,21 +285,28 @@ def locate_partition(root: str, topic: str, numbers: Sequence[int]) -> str:
 
 
 def read_chosen(
-    line: CommandLine, columns: Iterable[str], *, range_bytes: int = DEFAULT_RANGE_BYTES
+    line: CommandLine,
+    columns: Iterable[str],
+    *,
+    range_bytes: int = DEFAULT_RANGE_BYTES,
+    has_ends: bool = False,
 ) -> Records:
     """Return the records of topics that a command line asks for.
 
     Args:
         range_bytes: How much of the files is read in one go.
+        has_ends: Whether the ends of the logs are looked up first: then the records' offsets can be
+            counted.
     """
     logs = open_logs(*line[ROOTS])
     topics, numbers = line[TOPIC], line[PARTITIONS]
+    end = _position(logs, line, UNTIL.label, line[UNTIL])
     return logs.read(
         None if numbers else topics,
         partitions=[TopicPartition(topic, number) for topic in topics for number in numbers]
         or None,
         start=_position(logs, line, FROM.label, line[FROM]),
-        end=_position(logs, line, UNTIL.label, line[UNTIL]),
+        end=LATEST if end is None and has_ends else end,
         keys=keys_of(line),
         columns=columns,
         isolation=line[ISOLATION].value,

@@ -43,7 +43,6 @@ from pylog_spark.run.progress import progress_text
 from pylog_spark.text import escaped, printable, to_json
 from pylog_spark.text_table import write_blocks
 from pylog_spark.view import OutputLine, Row, View
-from pylog_spark.without_pandas import show_pandas
 from storage_core import interruption
 from storage_core.catalog.log_directories import classify_directory
 from storage_core.catalog.roles import local_path
@@ -54,7 +53,7 @@ from storage_core.errors import ConfigError, PylogError, StorageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pylog_spark.engines.choice import Place
+    from pylog_spark.engines.choice import Local, Place
     from pylog_spark.options import JobOptions
     from storage_core.roots.open_root import LogRoot
 
@@ -377,6 +376,8 @@ class Work:
     view: Callable[[Call, Any], View]  # returns the answer about what was done; reads no disk
     tasks: Tasks = Tasks.NONE
     asks_ledger: bool = False  # whether a dry run reads the ledger, too, which it never writes
+    # Returns what it reads; in the end it says what was asked of S3 there. None where it does not.
+    reads: Callable[[Call], Iterable[str]] | None = None
 
     def __call__(self, line: CommandLine) -> int:
         """Run the command and return its exit status."""
@@ -392,6 +393,10 @@ class Work:
                 if self.look_for_page is not None and line[REPORT] is not None:
                     call = replace(call, page_look=self.look_for_page(call, report))
                 status = show(self.view(call, report), line, call.writer)
+            if self.reads is not None and not line[QUIET]:
+                from pylog_spark.cli.tiers import tell_requests  # noqa: PLC0415  # roots
+
+                tell_requests(self.reads(call))
         finally:
             # A page that cannot be written is no reason to hide what was done.
             if status != 0:
@@ -409,41 +414,39 @@ class Work:
         if self.tasks is Tasks.HERE and not writes_ledger and not is_said:
             # Whoever has a session has it for something else.
             return None, ""
-        is_here, note = self._choose(call)
-        if is_here:
-            from pylog_spark.engines.choice import Local  # noqa: PLC0415  # Arrow
-
-            return Local.of_master(options.master), note
+        place, note = self._choose(call)
+        if place is not None:
+            return place, note
         delta = has_ledger if self.asks_ledger else writes_ledger
         return start_session(self.name, options, delta=delta), note
 
-    def _choose(self, call: Call) -> tuple[bool, str]:
-        """Return whether this machine does the tasks, with a note. They are done without Spark
-        then."""
+    def _choose(self, call: Call) -> "tuple[Local | None, str]":
+        """Return this machine if it does the tasks, without Spark, with a note."""
+        from pylog_spark.engines.choice import Local  # noqa: PLC0415  # Arrow
+
         options = call.options
         if options.engine is not EngineChoice.AUTO or options.master is not None:
-            return options.engine is EngineChoice.LOCAL, ""
+            is_here = options.engine is EngineChoice.LOCAL
+            return Local.of_master(options.master) if is_here else None, ""
         from pylog_spark.session import has_session, is_spark_installed  # noqa: PLC0415  # finds Java
 
         if has_session():
-            return False, "there is a session; --engine local takes this machine"
+            return None, "there is a session; --engine local takes this machine"
         if not _is_written_here(options.ledger):
-            return False, "only Spark opens the ledger"
+            return None, "only Spark opens the ledger"
         if self.tasks is Tasks.HERE or not is_spark_installed():
-            return True, ""
-        if self._is_little(call):
-            return True, f"up to {_BOUND} here; --engine spark takes Spark"
-        return False, f"beyond {_BOUND}, or not on this machine; --engine local takes this machine"
+            return Local(), ""
+        from pylog_spark.discovery import list_few  # noqa: PLC0415  # Arrow
 
-    def _is_little(self, call: Call) -> bool:
-        """Whether a command's data lies here, and is not much."""
-        from pylog_spark.discovery import are_few, count_directories  # noqa: PLC0415  # Arrow
-
-        count = count_directories(call.roots)
-        if count is None or count > MOST_PARTITIONS_HERE:
-            return False
-        topics = TopicFilter(topics=call.options.include, exclude=call.options.exclude)
-        return are_few(call.roots, topics, most_bytes=MOST_BYTES_HERE)
+        listed = list_few(
+            call.roots,
+            TopicFilter(topics=options.include, exclude=options.exclude),
+            most_partitions=MOST_PARTITIONS_HERE,
+            most_bytes=MOST_BYTES_HERE,
+        )
+        if listed is not None:
+            return Local(listed=listed), f"up to {_BOUND} here; --engine spark takes Spark"
+        return None, f"beyond {_BOUND}, or not on this machine; --engine local takes this machine"
 
 
 def show(view: View, line: CommandLine, writer: RowLines | None = None) -> int:
@@ -491,19 +494,22 @@ def load_options(line: CommandLine, *, release: str | None = None) -> "JobOption
 
 
 def prepare_roots(
-    line: CommandLine, *checks: "Callable[[Sequence[LogRoot], JobOptions], object]"
+    line: CommandLine,
+    *checks: "Callable[[Sequence[LogRoot], JobOptions], object]",
+    may_be_tiers: bool = False,
 ) -> Call:
     """Return the call of a command about log directories.
 
     Args:
         checks: What else refuses roots and options.
+        may_be_tiers: Whether it reads tiers (KIP-405), too.
     """
     from pylog_spark.cli.runner import topic_notes  # noqa: PLC0415  # as those below
     from pylog_spark.discovery import resolve_roots  # noqa: PLC0415  # Arrow
     from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # Arrow
 
     options = load_options(line)
-    roots = resolve_roots(line[ROOTS], role=options.role)
+    roots = resolve_roots(line[ROOTS], role=options.role, may_be_tiers=may_be_tiers)
     check_outside(REPORT.label, line[REPORT], roots)
     for check in checks:
         check(roots, options)
@@ -519,7 +525,6 @@ def start_session(command: str, options: "JobOptions", *, delta: bool) -> "Spark
     """
     from pylog_spark.session import build_session  # noqa: PLC0415  # Spark
 
-    show_pandas()
     session = build_session(
         options.master,
         options.spark_conf,

@@ -9,7 +9,7 @@ import humanize
 from pylog_spark.cli.runner import load_options, show
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.past_runs import PastRun, Undo, list_past_runs
-from pylog_spark.options.declared import LAST, QUIET
+from pylog_spark.options.declared import LAST, ONLY_RUN, QUIET
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import number_column, size_column, size_text, text_column, time_column
 from pylog_spark.view import NOTHING, Column, Row, Table, TableKind, Verbatim, View, lines_of
@@ -19,7 +19,7 @@ from storage_core.wording import count_text
 def show_runs(line: CommandLine) -> int:
     """Print the last runs; return the exit status. They are those of a ledger, a trash or both."""
     options = load_options(line)
-    runs = list_past_runs(options.ledger, options.trash, last=line[LAST])
+    runs = list_past_runs(options.ledger, options.trash, last=line[LAST], only=line[ONLY_RUN])
     if line[QUIET]:
         return ExitCode.DONE
     rows = [asdict(run) for run in runs]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from pylog_spark.late_methods import make_methods_late
 from pylog_spark.without_pandas import hide_pandas
 from storage_core import interruption
 
@@ -19,7 +20,7 @@ from storage_core import interruption
 _FAILED: Final = 5
 _STREAMS: Final = ("stdin", "stdout", "stderr")
 # How many objects come before garbage is looked for; Python's own 700 are but for little memory.
-_OBJECTS_BETWEEN_LOOKS: Final = 100_000
+_OBJECTS_BETWEEN_LOOKS: Final = 250_000
 
 
 def start(arguments: Sequence[str] | None = None) -> None:
@@ -30,6 +31,7 @@ def start(arguments: Sequence[str] | None = None) -> None:
     # the process, takes a quarter of the time of a short command.
     gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
     hide_pandas()
+    make_methods_late()
     try:
         from pylog_spark.cli.program import run  # noqa: PLC0415  # takes its time
 
@@ -44,7 +46,9 @@ def start(arguments: Sequence[str] | None = None) -> None:
             sys.stderr.write(f"pylog: {describe_unexpected(error)}\n")
         sys.exit(_FAILED)
     finally:
-        gc.freeze()
+        # DuckDB's bindings take what is not looked through for leaked, and say so.
+        if "duckdb" not in sys.modules:
+            gc.freeze()
     if interruption.is_requested():
         # Threads of libraries may be at work, and would be waited for.
         os._exit(status)

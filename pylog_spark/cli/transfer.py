@@ -19,6 +19,7 @@ from pylog_spark.cli.runner import (
     prepare_roots,
     topic_notes,
 )
+from pylog_spark.cli.tiers import locate_tiers
 from pylog_spark.cli.view_parts import figures, picture_notes, table_section
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
@@ -26,6 +27,7 @@ from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import (
+    ALLOW_DATA_LOSS,
     CONFIG_FILES,
     DRY_RUN,
     IN_PLACE,
@@ -104,10 +106,15 @@ _TABLES: Final[Mapping[str, TableKind]] = {
 
 def _prepare_ingest(line: CommandLine) -> Call:
     rules = IngestRules(
-        sync_has_stopped=line[SYNC_STOPPED], in_place=line[IN_PLACE], settle_ms=line[SETTLE]
+        sync_has_stopped=line[SYNC_STOPPED],
+        in_place=line[IN_PLACE],
+        settle_ms=line[SETTLE],
+        allows_data_loss=line[ALLOW_DATA_LOSS],
     )
     options = load_options(line)
-    roots = check_places(line[MIRROR], line[MANAGED], rules, dry_run=options.dry_run)
+    (mirror,) = locate_tiers(line, [line[MIRROR]])
+    line = line.with_written({MIRROR: mirror})
+    roots = check_places(mirror, line[MANAGED], rules, dry_run=options.dry_run)
     notes = topic_notes(options, roots[:1])
     return Call(line=line, options=options, roots=roots, subject=rules, notes=notes)
 

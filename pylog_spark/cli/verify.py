@@ -7,6 +7,7 @@ from typing import Any, Final
 from pylog_spark.cli.runner import (
     Call,
     PageLook,
+    ProgressLine,
     RowLines,
     Tasks,
     Work,
@@ -14,6 +15,7 @@ from pylog_spark.cli.runner import (
     look_at_past_runs,
     prepare_roots,
 )
+from pylog_spark.cli.tiers import with_tiers
 from pylog_spark.cli.view_parts import (
     FINDING_TABLE,
     count_blocks,
@@ -24,17 +26,16 @@ from pylog_spark.cli.view_parts import (
 )
 from pylog_spark.operations.verify.driver import (
     ORDERED_FINDINGS,
+    OnFindings,
     VerifyReport,
     VerifyRequest,
     verify,
 )
-from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import (
     DEEP,
     FAIL_ON,
     LIVE,
     METRICS_FILE,
-    OUTPUT,
     ROOTS,
     SHOW,
 )
@@ -61,42 +62,62 @@ _SHOWN_FINDINGS: Final = 100
 
 def _prepare(line: CommandLine) -> Call:
     call = prepare_roots(
-        line,
+        with_tiers(line),
         lambda roots, options: check_ledger(roots, options.ledger),
         lambda roots, options: check_outside(METRICS_FILE.label, options.metrics_file, roots),
+        may_be_tiers=True,
     )
-    if line[OUTPUT] is OutputFormat.TABLE:
+    return with_writer(call)
+
+
+def with_writer(call: Call) -> Call:
+    """Return the call with a writer of findings, if a program reads the answer."""
+    if call.is_for_person:
         return call
-    return replace(call, writer=RowLines(line[OUTPUT], "finding", RECORDED_FINDING.names))
+    return replace(call, writer=RowLines(call.output, "finding", RECORDED_FINDING.names))
 
 
-def _verify(call: Call, place: Any) -> VerifyReport:
+def shown_findings(call: Call) -> int:
+    """Return how many findings the report of a look holds."""
     shown = call.line[SHOW]
     if shown is None:
         shown = _SHOWN_FINDINGS if call.is_for_person else ORDERED_FINDINGS
+    return shown
+
+
+def teller_of(call: Call) -> OnFindings | None:
+    """Return what writes findings while they are found; None where the report has those to show.
+    Where nobody says how many, a program gets all of them."""
+    writer = None if SHOW in call.line else call.writer
+    if writer is None:
+        return None
+    return lambda rows: writer.write(lines_of("finding", rows))
+
+
+def _verify(call: Call, place: Any) -> VerifyReport:
     request = VerifyRequest(
         is_deep=call.line[DEEP],
         is_live=call.line[LIVE],
         fail_on=call.line[FAIL_ON].severity,
-        shown=shown,
+        shown=shown_findings(call),
     )
-    writer = None if SHOW in call.line else call.writer
-    report = verify(
-        place,
-        call.line[ROOTS],
-        call.options,
-        request,
-        # Where nobody says how many, a program gets all of them while they are found.
-        on_findings=(
-            None if writer is None else lambda rows: writer.write(lines_of("finding", rows))
-        ),
-    )
+    with ProgressLine(is_shown=call.has_progress) as progress:
+        report = verify(
+            place,
+            call.line[ROOTS],
+            call.options,
+            request,
+            on_findings=teller_of(call),
+            on_progress=progress.on_progress,
+        )
     report.release()  # no view has the findings beyond those of the report
     report = report.with_empty_roots(call.locations, are_topics_chosen=call.are_topics_chosen)
     return report.with_notes(call.notes)
 
 
-def _view(call: Call, report: VerifyReport) -> View:
+def view_findings(call: Call, report: VerifyReport) -> View:
+    """Return the answer of a look that has findings."""
+
     def lines() -> Iterator[OutputLine]:
         if SHOW in call.line:
             yield from lines_of("finding", report.findings)
@@ -117,17 +138,18 @@ def _view(call: Call, report: VerifyReport) -> View:
     )
 
 
-def _look_for_page(call: Call, _: VerifyReport) -> PageLook:
+def look_for_page(call: Call, _: VerifyReport) -> PageLook:
+    """Return what the page of a look shows besides."""
     ledger = call.options.ledger
     return PageLook(ledger=ledger, past_runs=look_at_past_runs(ledger))
 
 
 def verify_page(report: VerifyReport, look: PageLook) -> Page:
-    """Return the page of a verification."""
+    """Return the page of a verification, or of a scrub."""
     counts = [(count.severity, count.code, count.count) for count in report.counts]
     total = sum(count for _, _, count in counts)
     return Page(
-        title="pylog verify",
+        title=f"pylog {report.action}",
         lead=(
             f"Run {report.run_id}: {count_text(report.summary.done, 'partition')}, "
             f"{size_text(report.read_bytes)} were read, "
@@ -177,8 +199,9 @@ VERIFY: Final = Work(
     name="verify",
     prepare=_prepare,
     operate=_verify,
-    look_for_page=_look_for_page,
-    view=_view,
+    look_for_page=look_for_page,
+    view=view_findings,
     tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
+    reads=lambda call: call.line[ROOTS],
 )

@@ -4,6 +4,7 @@ fourteen records."""
 import pkgutil
 import time
 from base64 import b64decode
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels._code_files import cache_folder
 from storage_core.kernels._jit import kernels_of
+from storage_core.kernels.protobuf_wire import STRING
+from storage_core.log.batch_search import first_headers
 from storage_core.log.committed_view import load_committed_view
 from storage_core.log.log_loader import load_log
 from storage_core.log.unified_log import UnifiedLog
@@ -60,10 +63,15 @@ from storage_core.maintenance.compaction.plan import (
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.partition import plan_retain
 from storage_core.records.batch_builder import BatchSettings, build_all
+from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.codecs import Arena, Blocks, compress_blocks, decompress_blocks
 from storage_core.records.new_records import NewRecords
 from storage_core.store import LocalStore, LogStore
 from storage_core.temporary_folder import temporary_folder
+from storage_core.values.avro_columns import run
+from storage_core.values.avro_program import AvroType, compile_program
+from storage_core.values.protobuf_columns import MessageColumns
+from storage_core.values.protobuf_fields import Field, Shape
 from storage_core.writing.staging import WriteRequest, WriteRun, stage_records
 
 # Archive Spark's Java classes for jobs' JVMs, in ``pylog warmup``.
@@ -202,6 +210,8 @@ def warm_up() -> str:
         _append(folder / "appended" / _PARTITION)
     _pack()
     _grow_map()
+    _decode()
+    _decode_protobuf()
     seconds = time.perf_counter() - started
     where = cache_folder()
     place = f"kept in {where}" if where else "kept nowhere: no cache folder can be written"
@@ -227,6 +237,9 @@ def _read(directory: Path) -> None:
     for content in dump_segment(store, log_file(0), view):
         list(JsonLines(log_file(0)).lines(content))
     kafka_log.open_logs(directory).read().to_table()
+    with closing(store.open_file(log_file(0))) as reader:
+        list(scan_checked_headers(reader))
+    list(first_headers(store, [log_file(0)]))
 
 
 def _retain(directory: Path) -> None:
@@ -353,6 +366,18 @@ def _grow_map() -> None:
     """Fill an offset map beyond the size that it begins with."""
     keys = np.arange(_MORE_KEYS_THAN_FIT, dtype=np.uint64)
     OffsetMap().put(keys, keys, keys.astype(np.int64), len(keys))
+
+
+def _decode() -> None:
+    """Decode a value of Avro."""
+    number = AvroType(kind="long")
+    run(compile_program(number, number), pa.array([b"\0"]))
+
+
+def _decode_protobuf() -> None:
+    """Read a value of Protobuf: a field with a text."""
+    text = Field(kind=STRING, number=1, shape=Shape.PLAIN, plain_type="string")
+    MessageColumns(Field(fields=(text,)), [0]).decode(pa.array([b"\0\x0a\x01a"]))
 
 
 def write_sample(directory: Path) -> None:

@@ -103,9 +103,19 @@ class BytesFormat(enum.StrEnum):
     JSON = "json"  # JSON texts, on one line
     AVRO = "avro"  # Avro's binary encoding, by a schema of a file; as JSON
     AVRO_REGISTRY = "avro-registry"  # as AVRO, behind the five bytes of a schema registry
+    REGISTRY = "registry"  # by the schema whose number is in those bytes; as JSON
 
 
+# By one schema of a file.
 AVRO_FORMATS: Final = (BytesFormat.AVRO, BytesFormat.AVRO_REGISTRY)
+
+
+class OnError(enum.StrEnum):
+    """What becomes of a key or value that does not fit its schema."""
+
+    FAIL = "fail"
+    NULL = "null"
+    RAW = "raw"  # null, with its bytes in a column beside it
 
 
 class ExportFormat(enum.StrEnum):
@@ -113,6 +123,14 @@ class ExportFormat(enum.StrEnum):
 
     PARQUET = "parquet"
     DELTA = "delta"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+class AnswerFormat(enum.StrEnum):
+    """What the rows of a query are written to."""
+
+    PARQUET = "parquet"
     CSV = "csv"
     JSONL = "jsonl"
 

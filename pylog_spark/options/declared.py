@@ -23,6 +23,7 @@ from pylog_spark.options.choices import (
     InspectOrder,
     Isolation,
     Level,
+    OnError,
     Order,
     OutputFormat,
     Strategy,
@@ -789,8 +790,9 @@ FROM: Final = Option[int | datetime | None](
     kind=POSITION,
     default=None,
     metavar="PLACE",
-    help="Start at an offset, at -N for N offsets before the end, or at a time "
-    "(2026-11-21T07:56Z).",
+    help="Start at an offset, at -N for N offsets before the end, or at a time: "
+    "2026-11-21T07:56, yesterday, 'today 08:00 Europe/Berlin', -90m, '2 days ago'; UTC without a "
+    "zone.",
 )
 UNTIL: Final = Option[int | datetime | None](
     name="end",
@@ -808,6 +810,14 @@ MAX_RECORDS: Final = Option[int | None](
     default=None,
     metavar="N",
     help="Maximum number of records.",
+)
+SAMPLE: Final = Option[int | None](
+    name="sample",
+    flag="--sample",
+    kind=count(at_least=1),
+    default=None,
+    metavar="N",
+    help="Only N records, at even distances over all of them; the same ones each time.",
 )
 FULL: Final = Option[bool](
     name="full",
@@ -874,12 +884,54 @@ VALUE_SCHEMA: Final = Option[Path | None](
     help="Avro schema of values (.avsc).",
 )
 
+SCHEMAS: Final = Option[Path | None](
+    name="schemas",
+    flag="--schemas",
+    kind=FILE,
+    default=None,
+    metavar="DIR",
+    help="Folder of schemas by number (7.avsc, 8.json, 9.proto) for the form registry. Default: "
+    "the topic _schemas of the roots.",
+)
+READER_SCHEMA: Final = Option[str | None](
+    name="reader_schema",
+    flag="--reader-schema",
+    kind=TEXT,
+    default=None,
+    metavar="FILE|NUMBER",
+    help="Schema that reads all values of the form registry as columns: a file or a number. "
+    "Default: the newest of the subject <topic>-value.",
+)
+READER_MESSAGE: Final = Option[str | None](
+    name="reader_message",
+    flag="--reader-message",
+    kind=TEXT,
+    default=None,
+    metavar="NAME",
+    help="Protobuf message to read as columns, by its full name. Default: the schema's first.",
+)
+ON_ERROR: Final = Option[OnError](
+    name="on_error",
+    flag="--on-error",
+    kind=choice(OnError),
+    default=OnError.FAIL,
+    help="What becomes of a value that does not fit its schema, as a column. Default: fail.",
+)
 EXPORT_FORMAT: Final = Option[ExportFormat](
     name="to",
     flag="--to",
     kind=choice(ExportFormat),
     help="Format of the export.",
     is_required=True,
+)
+LATENESS: Final = Option[int | None](
+    name="lateness",
+    flag="--lateness",
+    kind=DURATION,
+    default=None,
+    metavar="TIME",
+    help="No record is older by more than this than one before it: a latest timestamp ends the "
+    "reading. Default: records may be late without bound, and what follows is read.",
 )
 COLUMNS: Final = Option[tuple[str, ...]](
     name="columns",
@@ -888,6 +940,28 @@ COLUMNS: Final = Option[tuple[str, ...]](
     default=(),
     metavar="NAME",
     help="Only these columns of Parquet, Delta and CSV. Default: all.",
+)
+
+# --- What a scrub may take -----------------------------------------------------------------------
+
+# Longer than the upload of a segment of 1 GiB over a slow line.
+GRACE: Final = Option[int](
+    name="grace",
+    flag="--grace",
+    kind=DURATION,
+    default=3_600_000,
+    shown="1h",
+    metavar="TIME",
+    help="Take an unfinished upload or deletion younger than this for one under way.",
+)
+RECHECK: Final = Option[int](
+    name="recheck",
+    flag="--recheck",
+    kind=DURATION,
+    default=2_000,
+    shown="2s",
+    metavar="TIME",
+    help="Look again after this time where something was found. Both looks must find it.",
 )
 
 # --- What an ingest may take ---------------------------------------------------------------------
@@ -926,6 +1000,37 @@ ROOTS: Final = Option[tuple[str, ...]](
     help="Log directories (log.dirs), or URLs of copies.",
     is_required=True,
 )
+WITH_LOCAL: Final = Option[tuple[str, ...]](
+    name="with_local",
+    flag="--with-local",
+    kind=TEXTS,
+    default=(),
+    metavar="ROOT",
+    help="ROOT is a tier: read it and this broker's log directory as one log; may be repeated.",
+)
+DECRYPTION_KEY: Final = Option[Path | None](
+    name="decryption_key",
+    flag="--decryption-key",
+    kind=FILE,
+    default=None,
+    metavar="FILE",
+    help="The private key of an encrypted tier: RSA, in PEM.",
+)
+TOPIC_ID: Final = Option[tuple[str, ...]](
+    name="topic_id",
+    flag="--topic-id",
+    kind=TEXTS,
+    default=(),
+    metavar="ID",
+    help="The topic id, if a tier has several topics of one name; may be repeated.",
+)
+ARCHIVE: Final = Option[str](
+    name="archive",
+    kind=TEXT,
+    metavar="ARCHIVE",
+    help="A tier (remote storage): path or URL.",
+    is_required=True,
+)
 # For an argument that is the topic, as `cat` and `export` had it first.
 ROOT_OF_TOPIC: Final = Option[tuple[str, ...]](
     name="root_of_topic",
@@ -939,7 +1044,7 @@ MIRROR: Final = Option[str](
     name="mirror",
     kind=TEXT,
     metavar="MIRROR",
-    help="The mirror that a sync writes: a path, or a URL.",
+    help="The mirror that a sync writes, or a tier: a path, or a URL.",
     is_required=True,
 )
 MANAGED: Final = Option[str](
@@ -967,8 +1072,16 @@ RUN_ID: Final = Option[str](
     name="run",
     kind=TEXT,
     metavar="RUN",
-    help="The run's name, from its report or the ledger.",
+    help="The run's name from its report or the ledger, the beginning of the name, or `latest`.",
     is_required=True,
+)
+# Of a command that lists runs.
+ONLY_RUN: Final = Option[str | None](
+    name="only_run",
+    kind=TEXT,
+    default=None,
+    metavar="RUN",
+    help="Only this run: its name, the beginning of the name, or `latest`.",
 )
 TOPIC: Final = Option[tuple[str, ...]](
     name="topic",
@@ -979,12 +1092,12 @@ TOPIC: Final = Option[tuple[str, ...]](
     help="Name of a topic; may be repeated.",
     is_required=True,
 )
-OUT: Final = Option[Path](
+OUT: Final = Option[str](
     name="out",
     flag="--out",
-    kind=FILE,
+    kind=TEXT,
     metavar="DIR",
-    help="A new folder. Required, except with --root.",
+    help="A new folder, or s3://BUCKET/PREFIX without objects. Required, except with --root.",
 )
 SALVAGED: Final = Option[Path](
     name="folder",

@@ -1,9 +1,9 @@
 """Read a run's options from files and command lines, with origins.
 
-The weakest layer first: ``conf/defaults.yaml``, each ``--config`` file in the order given, a
-broker's ``server.properties`` (for broker-wide keys), flags and ``--set``. Lists and mappings are
-replaced as a whole by a stronger layer, but for ``settings``, ``topics`` and ``spark``, whose
-entries are replaced one by one.
+The weakest layer first: ``conf/defaults.yaml``, the file of the place, each ``--config`` file in
+the order given, a broker's ``server.properties`` (for broker-wide keys), flags and ``--set``. Lists
+and mappings are replaced as a whole by a stronger layer, but for ``settings``, ``topics`` and
+``spark``, whose entries are replaced one by one.
 """
 
 import logging
@@ -21,13 +21,17 @@ from pylog_spark.options.declared import (
     DRY_RUN,
     EXACT,
     KEY_SIDECARS,
+    LEDGER,
     NOW_MS,
     OPTIONS,
     RECOMPRESS,
     RECOMPRESS_ALL,
+    ROLE,
+    ROOTS,
     SERVER_PROPERTIES,
     SETTINGS_OF_RUN,
     STARTED_RELEASE,
+    TRASH,
 )
 from pylog_spark.options.of_partitions import WHOLE_CONFIG
 from pylog_spark.options.option import CommandLine, Option, Shape, options_of
@@ -261,19 +265,32 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ConfigError("--config", path, error.strerror or str(error)) from error
     if len(content) > _MAX_FILE_BYTES:
         raise ConfigError("--config", path, f"is larger than {_MAX_FILE_BYTES} bytes")
-    try:
-        document = yaml.load(content, Loader=_Loader)  # noqa: S506  # a SafeLoader underneath
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError("--config", path, f"is no YAML: {_reason(error)}") from error
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise ConfigError("--config", path, "expected a mapping of option names to values")
+    document, _ = load_yaml("--config", path, content)
     try:
         options: dict[str, Any] = _Model.model_validate(document).model_dump(exclude_none=True)
     except ValidationError as error:
         raise _as_config_error(path, error) from error
     return options
+
+
+def load_yaml(label: str, path: Path, content: bytes) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return a file's mapping, and the line of each key that is a text.
+
+    Args:
+        label: What an error calls the option that names the file.
+    """
+    try:
+        loader = _Loader(content)
+        node = loader.get_single_node()
+        document = None if node is None else loader.construct_document(node)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(label, path, f"is no YAML: {_reason(error)}") from error
+    if document is None:
+        return {}, {}
+    if not isinstance(document, dict) or not isinstance(node, yaml.MappingNode):
+        raise ConfigError(label, path, "expected a mapping of option names to values")
+    lines = {key.value: key.start_mark.line + 1 for key, _ in node.value}
+    return document, lines
 
 
 def _as_config_error(path: Path, error: ValidationError) -> ConfigError:
@@ -400,7 +417,13 @@ def load_config(line: CommandLine, *, now_ms: int, release: str | None = None) -
     layers.put(NOW_MS.name, now_ms, DEFAULT_ORIGIN)
     # A zip of the packages for --py-files has no conf/; the code has the same defaults.
     defaults = [path for path in (defaults_file(),) if path.exists()]
-    for path in (*defaults, *line[CONFIG_FILES]):
+    for path in defaults:
+        _put_file(layers, read_config_file(path), path)
+    place = line.place
+    if place is not None:
+        for option in (ROLE, LEDGER, TRASH):
+            layers.put(option.name, place.values.get(option.name), place.file)
+    for path in line[CONFIG_FILES]:
         _put_file(layers, read_config_file(path), path)
     _put_command_line(layers, line)
     if line[EXACT] and not line[DRY_RUN]:
@@ -413,7 +436,16 @@ def load_config(line: CommandLine, *, now_ms: int, release: str | None = None) -
         _validate_topics(options)
     except ConfigError as error:
         raise layers.with_file(error) from error
-    return JobConfig(options=options, entries=tuple(list_entries(layers, options)))
+    entries = (*_place_entries(line), *list_entries(layers, options))
+    return JobConfig(options=options, entries=entries)
+
+
+def _place_entries(line: CommandLine) -> Iterator[ConfigEntry]:
+    """Yield what the place says of what no other file may say."""
+    for key, option in (("roots", ROOTS), ("config", CONFIG_FILES)):
+        if line.place is not None and option not in line and option.name in line.place.values:
+            text = ", ".join(map(str, line.place.values[option.name]))
+            yield ConfigEntry(key=key, value=text, origin=line.place.file, doc=option.help)
 
 
 def _options(layers: Layers, *, now_is_said: bool) -> JobOptions:

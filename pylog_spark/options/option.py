@@ -9,14 +9,17 @@ import enum
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from storage_core.catalog.release_features import Release, find_release
 from storage_core.catalog.roles import local_path
+from storage_core.clock import SystemClock
 from storage_core.errors import CheckpointError, ConfigError, InvalidNameError
 from storage_core.filenames import MAX_OFFSET, validate_topic
 
@@ -113,15 +116,30 @@ def options_of(values: type) -> dict[str, Option[Any]]:
     return {f.name: f.metadata[_METADATA_KEY] for f in fields if _METADATA_KEY in f.metadata}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What the file of a place says: ``place`` reads it."""
+
+    file: str
+    values: Mapping[str, Any]  # by the option's name, as a command line would have them
+
+    def without(self, option: Option[Any]) -> "Place":
+        """Return it as if it said nothing of an option."""
+        others = {name: value for name, value in self.values.items() if name != option.name}
+        return Place(file=self.file, values=others)
+
+
 class CommandLine:
     """What a command line has: options and arguments that somebody has written.
 
     Args:
         written: The given texts, by the option's name; None and an empty list mean that none is
             given.
+        place: What the place says where nothing is written; None without such settings.
     """
 
-    def __init__(self, written: Mapping[str, Any]) -> None:
+    def __init__(self, written: Mapping[str, Any], place: Place | None = None) -> None:
+        self.place = place
         self._written = {
             name: value for name, value in written.items() if value is not None and value != []
         }
@@ -130,8 +148,11 @@ class CommandLine:
         return option.name in self._written
 
     def __getitem__(self, option: Option[T_co]) -> T_co:
-        """Return the value of an option, else its default."""
-        return option.read(self.written(option))
+        """Return the value of an option, else that of the place, else its default."""
+        written = self.written(option)
+        if written is None and self.place is not None:
+            written = self.place.values.get(option.name)
+        return option.read(written)
 
     def written(self, option: Option[Any]) -> Any:
         """Return an option's value as written, None without one."""
@@ -144,7 +165,7 @@ class CommandLine:
     def with_written(self, values: Mapping[Option[Any], Any]) -> "CommandLine":
         """Return the same command line with other values of some options."""
         others = {option.name: value for option, value in values.items()}
-        return CommandLine({**self._written, **others})
+        return CommandLine({**self._written, **others}, self.place)
 
 
 # The kinds of options: texts, amounts, files, choices, switches.
@@ -166,6 +187,21 @@ _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86
 _AMOUNT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([a-zA-Z]*)")
 _LARGEST: Final = 2**63 - 1
 _OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
+_AGO: Final = re.compile(r"(-?)([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([a-z]+)( ago)?", re.IGNORECASE)
+# Seconds.
+_AGO_UNITS: Final = {
+    name: seconds
+    for names, seconds in (
+        ("s sec secs second seconds", 1),
+        ("m min mins minute minutes", 60),
+        ("h hour hours", 3600),
+        ("d day days", 86_400),
+        ("w week weeks", 604_800),
+    )
+    for name in names.split()
+}
+_DAYS: Final = {"today": 0, "yesterday": 1}
+_ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*")
 
 
 def parse_bytes(option: str, text: str) -> int:
@@ -189,27 +225,65 @@ def parse_ratio(option: str, text: str) -> float:
     return ratio
 
 
-def parse_position(option: str, text: str) -> int | datetime:
+def parse_position(option: str, text: str, now_ms: int | None = None) -> int | datetime:
     """Read a log position: an offset, a time, or a count back.
 
     Args:
-        text: The value's text: ``4711``, ``-10``, ``2026-11-21T07:56:03Z``. A time without a zone
-            is in UTC, as all times that this program shows.
+        text: The value's text: ``4711``, ``-10``, ``2026-11-21T07:56:03Z``, ``yesterday``,
+            ``today 08:00``, ``-90m``, ``2 hours ago``; a time of day, with or without a date, may
+            have a zone behind it, as ``today 08:00 Europe/Berlin``. Without one it is in UTC, as
+            all times that this program shows.
+        now_ms: The moment that times ago are counted from; None for this one.
 
     Returns:
-        An offset; below zero, how many offsets before the log's end; or a time.
+        An offset; below zero, how many offsets before the log's end; or a time with its zone.
     """
-    expected = "expected an offset, -N for N offsets before the end, or a time as 2026-11-21T07:56"
-    if _OFFSET.fullmatch(text.strip()):
-        offset = int(text)
+    expected = (
+        "expected an offset, -N for N offsets before the end, or a time, such as "
+        "2026-11-21T07:56, yesterday, 'today 08:00 Europe/Berlin', -90m or '2 days ago'"
+    )
+    words = text.strip()
+    if _OFFSET.fullmatch(words):
+        offset = int(words)
         if abs(offset) > _LARGEST:
             raise ConfigError(option, text, expected)
         return offset
+    now = datetime.fromtimestamp((SystemClock().now_ms() if now_ms is None else now_ms) / 1000, UTC)
+    if (ago := _AGO.fullmatch(words)) is not None:
+        minus, amount, unit, word = ago.groups()
+        if bool(minus) == bool(word) or unit.lower() not in _AGO_UNITS:
+            raise ConfigError(option, text, expected)
+        with suppress(OverflowError):  # before the year 1
+            return now - timedelta(seconds=float(amount) * _AGO_UNITS[unit.lower()])
+        raise ConfigError(option, text, expected)
+    words, zone = _split_zone(option, words)
+    day, _, clock = words.partition(" ")
     try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError:
+        if day.lower() == "now" and not clock:
+            return now
+        if (days_ago := _DAYS.get(day.lower())) is not None:
+            date = now.astimezone(zone).date() - timedelta(days=days_ago)
+            return datetime.combine(date, time.fromisoformat(clock or "00:00"), tzinfo=zone)
+        at = datetime.fromisoformat(words)
+    except (ValueError, OverflowError):
         raise ConfigError(option, text, expected) from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return at if at.tzinfo is not None else at.replace(tzinfo=zone)
+
+
+def _split_zone(option: str, words: str) -> tuple[str, tzinfo]:
+    """Return a time and the zone whose name stands behind it, else UTC."""
+    before, _, name = words.rpartition(" ")
+    if not before or not _ZONE.fullmatch(name):
+        return words, UTC
+    try:
+        return before, ZoneInfo(name)
+    except (ZoneInfoNotFoundError, OSError, ValueError):
+        raise ConfigError(
+            option,
+            words,
+            f"this machine knows no time zone {name!r}; expected UTC, "
+            "Europe/Berlin, or a time with its distance, such as 2026-11-21T07:56+01:00",
+        ) from None
 
 
 def _parse(option: str, text: str, units: dict[str, int], expected: str) -> int:

@@ -56,6 +56,7 @@ from storage_core.json_values import parse_json
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
 from storage_core.store.local import plain_path
 from storage_core.store.open_objects import names_manifest
+from storage_core.store.requests import logged_requests
 from storage_core.writing.publication import begin_write
 from storage_core.writing.staging import (
     WriteRequest,
@@ -304,6 +305,7 @@ class KafkaLogDataSource(DataSource):
         raise ConfigError("writeStream", None, reason)
 
     def _options(self, *, is_stream: bool = False) -> SourceOptions:
-        return parse_options(
-            self.options, max_partition_bytes=self.max_partition_bytes, is_stream=is_stream
-        )
+        with logged_requests("the options of kafka-log"):  # what is there?
+            return parse_options(
+                self.options, max_partition_bytes=self.max_partition_bytes, is_stream=is_stream
+            )

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -30,6 +30,10 @@ from storage_core.reading.request import (
     ReadRequest,
     TopicChoice,
 )
+from storage_core.roots.open_root import tiers_with
+
+if TYPE_CHECKING:
+    from storage_core.values.registry_columns import RegistryColumns
 
 _MAX_JSON_BYTES: Final = 16 << 20  # enough for one offset for each of half a million partitions
 _MAX_PATHS_BYTES: Final = 16 << 20
@@ -65,10 +69,17 @@ _NAMES: Final = (
     _ISOLATION,
     "columns",
     "view",
+    "withLocal",
+    "decryptionKey",
+    "topicId",
+    *("keyFormat", "valueFormat", "readerSchema", "readerMessage", "schemas", "onError"),
 )
 RECORDS: Final = "records"
 # Options that choose records have no meaning for other views.
-_OF_RECORDS: Final = ("keys", "keysBase64", "includeHeaders", "includeLogColumns", _ISOLATION)
+_OF_RECORDS: Final = (
+    *("keys", "keysBase64", "includeHeaders", "includeLogColumns", _ISOLATION),
+    *("keyFormat", "valueFormat", "readerSchema", "readerMessage", "schemas", "onError"),
+)
 # Options that choose offsets have no meaning for views of files.
 _OF_OFFSETS: Final = ("starting", "ending", "minPartitions", "maxRecords", "maxPartitionBytes")
 # Words for offsets; the first is the default, as in Spark's Kafka source.
@@ -82,6 +93,15 @@ _UNITS: Final = {
     unit: shift
     for letter, shift in {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.items()
     for unit in (letter, f"{letter}b")
+}
+# What ``kafka_log`` calls options of columns by a registry's schemas.
+_DECODING: Final = {
+    "key_format": "keyFormat",
+    "value_format": "valueFormat",
+    "reader_schema": "readerSchema",
+    "reader_message": "readerMessage",
+    "schemas": "schemas",
+    "on_error": "onError",
 }
 _HEADERS: Final = "headers"
 PLAIN_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name != _HEADERS)
@@ -102,10 +122,15 @@ class SourceOptions:
     # How many offsets a trigger of a stream reads; None for all.
     max_offsets_per_trigger: int | None
     without_meaning: tuple[str, ...]
+    typed: "RegistryColumns | None" = None  # what makes columns of keys and values
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the view."""
+        if self.typed is not None:
+            from pylog_spark.source.typed_columns import spark_schema  # noqa: PLC0415  # if asked
+
+            return spark_schema(self.typed.schema(schema_of(self.columns)))
         if self.view == RECORDS:
             return schema_of(self.columns)
         whole = VIEWS[self.view].schema
@@ -139,16 +164,19 @@ def parse_options(
             raise ConfigError(ends[0], texts[ends[0]], "a stream has no end; a batch query has one")
     elif _MAX_OFFSETS in texts:
         without_meaning = tuple(sorted((*without_meaning, _MAX_OFFSETS)))
+    paths, choice = _parse_paths(texts), _parse_choice(texts)
+    typed = _parse_decoding(texts, paths, choice)
+    needed = columns if typed is None else typed.needed(columns)
     request = ReadRequest(
-        paths=_parse_paths(texts),
-        choice=_parse_choice(texts),
+        paths=paths,
+        choice=choice,
         starting=(
             _parse_bound(texts, "starting", words=_STREAM_STARTS)
             if is_stream
             else _parse_bound(texts, "starting", words=_BATCH_STARTS, refused=LATEST)
         ),
         ending=_parse_bound(texts, "ending", words=_ENDS, refused=EARLIEST),
-        columns=columns if view == RECORDS else (),
+        columns=needed if view == RECORDS else (),
         keys=_parse_keys(texts),
         fail_on_data_loss=_parse_boolean(texts, "failOnDataLoss", default=True),
         is_committed=_parse_isolation(texts),
@@ -162,6 +190,35 @@ def parse_options(
         min_partitions=_parse_count(texts, "minPartitions"),
         max_offsets_per_trigger=_parse_count(texts, _MAX_OFFSETS) if is_stream else None,
         without_meaning=without_meaning,
+        typed=typed,
+    )
+
+
+def _parse_decoding(
+    texts: Mapping[str, str], paths: Sequence[str], choice: TopicChoice
+) -> "RegistryColumns | None":
+    """Read how keys and values become columns; None where they stay bytes."""
+    said = {option: name for option, name in _DECODING.items() if name in texts}
+    if not said:
+        return None
+    # Only if it is asked for.
+    from storage_core.kafka_log import Logs  # noqa: PLC0415
+    from storage_core.values.registry_columns import OptionNames  # noqa: PLC0415
+
+    values: dict[str, Any] = {option: texts[name].strip() for option, name in said.items()}
+    number = values.get("reader_schema", "")
+    if re.fullmatch(r"[0-9]{1,10}", number):
+        values["reader_schema"] = int(number)
+    return Logs(paths).registry_columns(
+        choice,
+        options=OptionNames(
+            key="keyFormat",
+            value="valueFormat",
+            reader_schema="readerSchema",
+            reader_message="readerMessage",
+            on_error="onError",
+        ),
+        **values,
     )
 
 
@@ -223,20 +280,35 @@ def canonical_names(
 
 
 def _parse_paths(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the paths of ``load``: one, or several in Spark's JSON."""
+    """Return the paths of ``load``: one, or several in Spark's JSON. Those of a tier say what it
+    is read with."""
     asked = [texts["path"]] if texts.get("path") else []
     if "paths" in texts:
-        try:
-            several = parse_json(texts["paths"], limit_bytes=_MAX_PATHS_BYTES)
-        except ValueError as error:
-            raise ConfigError("paths", texts["paths"], f"expected JSON: {error}") from error
-        if not isinstance(several, list) or not all(isinstance(path, str) for path in several):
-            raise ConfigError("paths", texts["paths"], 'expected JSON like ["/disk1", "/disk2"]')
-        asked += several
+        asked += _parse_list("paths", texts["paths"])
     paths = tuple(dict.fromkeys(path for each in asked for path in _matches(each)))
     if not paths:
         raise ConfigError("path", None, 'say what to read: .load("/path/to/log/directory")')
-    return paths
+    return tiers_with(
+        paths,
+        with_local=_one_or_list(texts, "withLocal"),
+        decryption_key=texts.get("decryptionKey"),
+        topic_ids=_one_or_list(texts, "topicId"),
+    )
+
+
+def _one_or_list(texts: Mapping[str, str], option: str) -> list[str]:
+    text = texts.get(option, "[]")
+    return _parse_list(option, text) if text.startswith("[") else [text]
+
+
+def _parse_list(option: str, text: str) -> list[str]:
+    try:
+        several = parse_json(text, limit_bytes=_MAX_PATHS_BYTES)
+    except ValueError as error:
+        raise ConfigError(option, text, f"expected JSON: {error}") from error
+    if not isinstance(several, list) or not all(isinstance(path, str) for path in several):
+        raise ConfigError(option, text, 'expected JSON like ["/disk1", "/disk2"]')
+    return several
 
 
 def _matches(path: str) -> list[str]:

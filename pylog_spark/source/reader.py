@@ -4,7 +4,8 @@ Each Python worker of Spark imports this module, and what it imports, before its
 that a task does not need.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -14,6 +15,16 @@ from pylog_spark.tasks.views import VIEWS, FileView, RangeView, ViewPart
 from pylog_spark.tasks.worker import freeze_modules
 from storage_core.clock import SystemClock
 from storage_core.reading.ranges import ReadRange, read_range
+from storage_core.store.requests import logged_requests
+
+
+def decoded(batches: Iterable[pa.RecordBatch], options: SourceOptions) -> Iterable[pa.RecordBatch]:
+    """Return records with the columns of a query, decoded where it asks for that."""
+    if options.typed is None:
+        return batches
+    from pylog_spark.source.typed_columns import typed_batches  # noqa: PLC0415  # if asked
+
+    return typed_batches(batches, options.typed, options.columns)
 
 
 class RangesPartition(InputPartition):
@@ -46,20 +57,25 @@ class KafkaLogReader(DataSourceReader):
         warn_of_meaningless(self._options.without_meaning)
         now_ms = SystemClock().now_ms()
         view = VIEWS.get(self._options.view)
-        if isinstance(view, FileView):
-            request = self._options.request
-            parts = plan_parts(request, is_of_roots=view.is_of_roots, now_ms=now_ms)
-            return [FilesPartition(part) for part in parts]
-        tasks = plan_tasks(self._options, now_ms=now_ms)
-        return [RangesPartition(ranges) for ranges in tasks]
+        with logged_requests("the plan of kafka-log"):
+            if isinstance(view, FileView):
+                request = self._options.request
+                parts = plan_parts(request, is_of_roots=view.is_of_roots, now_ms=now_ms)
+                return [FilesPartition(part) for part in parts]
+            tasks = plan_tasks(self._options, now_ms=now_ms)
+            return [RangesPartition(ranges) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task as Arrow batches."""
         freeze_modules()
+        with logged_requests("a task of kafka-log"):
+            yield from self._read(partition)
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         view = VIEWS.get(self._options.view)
         if view is None and isinstance(partition, RangesPartition):
-            for wanted in partition.ranges:
-                yield from read_range(wanted)
+            batches = chain.from_iterable(map(read_range, partition.ranges))
+            yield from decoded(batches, self._options)
         elif isinstance(view, RangeView) and isinstance(partition, RangesPartition):
             for wanted in partition.ranges:
                 yield from self._select(view.read(wanted))

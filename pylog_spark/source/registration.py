@@ -54,7 +54,7 @@ class KafkaLogFunction:
         arguments = {"path": path, "subscribe": topic, **options}
         texts = {name: _text(name, array) for name, array in arguments.items() if array is not None}
         asked = parse_options({name: text for name, text in texts.items() if text is not None})
-        if asked.view != RECORDS or asked.columns != PLAIN_COLUMNS:
+        if (asked.view, asked.columns, asked.typed) != (RECORDS, PLAIN_COLUMNS, None):
             columns = ", ".join(PLAIN_COLUMNS)
             reason = f"has the columns {columns}; for others there is {_INSTEAD}"
             raise ConfigError(FUNCTION_NAME, None, reason)

@@ -7,12 +7,14 @@ a query that was killed: a trigger is planned from offsets alone, whatever files
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pylog_spark.source.options import SourceOptions, warn_of_meaningless
+from pylog_spark.source.reader import decoded
 from pylog_spark.source.task_planning import plan_tasks
 from pylog_spark.tasks.worker import freeze_modules
 from storage_core.clock import SystemClock
@@ -25,6 +27,7 @@ from storage_core.reading.planning import (
 )
 from storage_core.reading.ranges import ReadRange
 from storage_core.reading.request import Bound, ReadRequest, TopicChoice
+from storage_core.store.requests import logged_requests
 
 # A stream's offsets: in its checkpoint, and for a trigger.
 #
@@ -260,8 +263,12 @@ class KafkaLogStreamReader(DataSourceStreamReader):
         freeze_modules()
         if isinstance(partition, StreamPartition):
             now_ms = SystemClock().now_ms()
-            for wanted in partition.ranges:
-                yield from follow_range(wanted, partition.request, now_ms=now_ms)
+            batches = chain.from_iterable(
+                follow_range(wanted, partition.request, now_ms=now_ms)
+                for wanted in partition.ranges
+            )
+            with logged_requests("a task of kafka-log"):
+                yield from decoded(batches, self._options)
 
     def _look(self, reached: dict[TopicPartition, int]) -> dict[TopicPartition, LogOffsets]:
         """Return the log offsets of each existing partition."""

@@ -1,0 +1,300 @@
+"""``pylog sql``: a query over topics as tables, by DuckDB."""
+
+import json
+import math
+import os
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.cli.error_text import write_line
+from pylog_spark.cli.runner import show
+from pylog_spark.cli.sql_file import check_file, unlike, write_file
+from pylog_spark.cli.sql_tables import system_columns, system_tables
+from pylog_spark.cli.tiers import tell_requests, with_tiers
+from pylog_spark.cli.value_formats import key_format, registry_columns, value_format
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.options.choices import AnswerFormat, BytesFormat, OutputFormat
+from pylog_spark.options.declared import (
+    ALLOW_DATA_LOSS,
+    EXPORT_FORMAT,
+    ISOLATION,
+    LATENESS,
+    MAX_RECORDS,
+    OUT,
+    OUTPUT,
+    ROOTS,
+    WIDE,
+)
+from pylog_spark.options.option import CommandLine
+from pylog_spark.record_text import (
+    NotInFormatError,
+    RegistryFormat,
+    ValueFormat,
+    batch_not_in_format,
+    text_column,
+)
+from pylog_spark.report import size_text
+from pylog_spark.view import NOTHING, Column, OutputLine, Table, TableKind, Verbatim, View
+from storage_core import kafka_log
+from storage_core.errors import ConfigError
+from storage_core.kafka_log import open_logs
+from storage_core.reading.arrow_dataset import LogDataset
+from storage_core.store.open_objects import is_url
+from storage_core.wording import count_text
+
+_ROW: Final = "row"  # the kind of a line for a program
+# So many rows are shown to a person who does not say how many.
+_SHOWN_ROWS: Final = 100
+_SHOWN_CHARACTERS: Final = 60  # of a value, without --wide
+_ROWS_AT_A_TIME: Final = 4096
+# A query reads what it names: neither Python's variables nor extensions from elsewhere.
+_SETTINGS: Final = {
+    "python_enable_replacements": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+# DuckDB's own tree of a query as JSON; it makes none of a statement that changes something.
+_PARSE: Final = """
+    SELECT tree->>'$.error', tree->>'$.error_message', json_array_length(tree->'$.statements'),
+        tree->>'$..table_name'
+    FROM (SELECT json_serialize_sql(?::VARCHAR)::JSON AS tree)
+"""
+_NAMED_TABLES: Final = 10
+
+
+def sql(line: CommandLine) -> int:
+    """Print the rows of a query; return the exit status."""
+    *roots, query = line[ROOTS]
+    if not roots and line.place is not None and not _is_place(query):
+        roots += line.place.values.get(ROOTS.name, ())
+    has_prompt = _is_place(query) and sys.stdin.isatty() and sys.stdout.isatty()
+    if has_prompt:
+        roots.append(query)
+    elif not roots or _is_place(query):
+        raise ConfigError("QUERY", query, 'expected ROOT... "SELECT ..."')
+    if has_prompt and OUT in line:
+        raise ConfigError(OUT.label, line[OUT], "needs a query")
+    line = with_tiers(line.with_written({ROOTS: roots}))
+    to = None
+    if OUT in line:
+        to = check_file(line)
+    elif EXPORT_FORMAT in line:
+        raise ConfigError(
+            EXPORT_FORMAT.label, line.written(EXPORT_FORMAT), f"is for {OUT.label} FILE"
+        )
+    duckdb = _import_duckdb()
+    with duckdb.connect(config=_SETTINGS) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        if has_prompt:
+            from pylog_spark.cli.sql_prompt import run_prompt  # noqa: PLC0415  # for a person alone
+
+            run_prompt(
+                lambda text: _answer(connection, line, text, None),
+                partial(_columns, line),
+                connection.interrupt,
+            )
+            status = int(ExitCode.DONE)
+        else:
+            status = _answer(connection, line, query, to)
+    tell_requests(roots)
+    return status
+
+
+def _is_place(text: str) -> bool:
+    """Whether an argument is a root, not a query."""
+    return is_url(text) or os.path.isdir(text)  # noqa: PTH112  # a query may be no name at all
+
+
+def _columns(line: CommandLine) -> dict[str, list[str]]:
+    """Return the columns of each table there is, by name."""
+    topics = open_logs(*line[ROOTS]).topics()
+    return {topic: list(kafka_log.COLUMNS) for topic in topics} | system_columns()
+
+
+def _answer(connection: Any, line: CommandLine, query: str, to: AnswerFormat | None) -> int:
+    """Show the rows of a query, or write them to a file; return the exit status."""
+    duckdb = _import_duckdb()
+    read: list[LogDataset] = []
+    try:
+        read += _register_tables(connection, line, query)
+        if to is not None:
+            status = show(_view_of_file(line, write_file(connection, query, line, to), to), line)
+        else:
+            status = _show(line, connection.sql(query).to_arrow_reader(_ROWS_AT_A_TIME))
+    except duckdb.Error as error:
+        for dataset in read:
+            if dataset.failure is not None:
+                raise dataset.failure from error
+        reason = " ".join(str(error).split())
+        if isinstance(error, duckdb.CatalogException):
+            # DuckDB's guess knows only tables that are made.
+            logs = open_logs(*line[ROOTS])
+            tables = [*logs.topics(), *system_tables(line, logs)][:_NAMED_TABLES]
+            reason = f"{reason.partition(' Did you mean')[0]} There are {', '.join(tables)}, ..."
+        raise ConfigError("QUERY", query, reason) from error
+    _tell_read(read)
+    return status
+
+
+def _tell_read(read: Sequence[LogDataset]) -> None:
+    """Write to standard error how much of the topics a query has read."""
+    if not read:
+        return
+    total, whole = (
+        sum(getattr(each, name) for each in read) for name in ("read_bytes", "size_bytes")
+    )
+    text = f"read {size_text(total)} from segments of {size_text(whole)}"
+    if any(each.is_open for each in read):
+        text += f"; {LATENESS.label} TIME lets a latest timestamp end the reading"
+    write_line(text)
+
+
+def _view_of_file(line: CommandLine, count: int, to: AnswerFormat) -> View:
+    out = Path(line[OUT])
+    size = out.stat().st_size
+    row = {"out": str(out), "format": to.value, "records": count, "size_bytes": size}
+    sentence = f"{count_text(count, 'row')} in {out}: {size_text(size)}, {to}"
+    return View(
+        lines=[OutputLine("file", row)],
+        csv=("file", row),
+        blocks=[Verbatim(sentence)],
+        status=ExitCode.DONE,
+    )
+
+
+def _import_duckdb() -> Any:
+    try:
+        import duckdb  # noqa: PLC0415  # an extra
+    except ModuleNotFoundError as error:
+        reason = "duckdb is not installed: pip install 'pylog-spark[sql]'"
+        raise ConfigError("sql", None, reason) from error
+    return duckdb
+
+
+def _register_tables(connection: Any, line: CommandLine, query: str) -> Iterator[LogDataset]:
+    """Make tables of what a query names; yield those of topics."""
+    logs = open_logs(*line[ROOTS])
+    topics = logs.topics()
+    how = {"isolation": line[ISOLATION].value, "fail_on_data_loss": not line[ALLOW_DATA_LOSS]}
+    most_ms = line[LATENESS]
+    lateness = None if most_ms is None else timedelta(milliseconds=most_ms)
+    formats = {"key": key_format(line), "value": value_format(line)}
+    texts: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
+        name: partial(_as_text, name=name, how=written or BytesFormat.TEXT)
+        for name, written in formats.items()
+        if written is not BytesFormat.RAW and not isinstance(written, RegistryFormat)
+    }
+    tables = system_tables(line, logs)
+    for name in _table_names(connection, query):
+        if name in topics:
+            typed = registry_columns(line, [name], formats).get(name)
+            dataset = LogDataset(logs, name, how, texts, typed=typed, lateness=lateness)
+            connection.register(name, dataset)
+            yield dataset
+        elif name in tables:
+            connection.register(name, tables[name]())
+
+
+def _as_text(batch: pa.RecordBatch, *, name: str, how: ValueFormat) -> pa.Array:
+    try:
+        return text_column(batch.column(name), how)
+    except NotInFormatError as error:
+        raise batch_not_in_format(batch, error) from error
+
+
+def _table_names(connection: Any, query: str) -> list[str]:
+    """Return the tables that a query names, and its own names among them.
+
+    Raises:
+        ConfigError: It is not one query: malformed, several, or a statement that changes something.
+    """
+    ((is_refused, reason, count, names),) = connection.execute(_PARSE, [query]).fetchall()
+    if is_refused == "true":
+        raise ConfigError("QUERY", query, reason)
+    if count != 1:
+        raise ConfigError("QUERY", query, f"expected one query, found {count}")
+    return list(dict.fromkeys(names))
+
+
+def _show(line: CommandLine, reader: pa.RecordBatchReader) -> int:
+    """Print the rows of a result."""
+    names = unlike(reader.schema.names, taken=["type"])  # a line's kind has that name
+    most = line[MAX_RECORDS]
+    values = (
+        row
+        for batch in reader
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    if line[OUTPUT] is OutputFormat.TABLE:
+        shown = list(islice(values, most or _SHOWN_ROWS))
+        columns = tuple(
+            _column(field, name, is_wide=line[WIDE])
+            for field, name in zip(reader.schema, names, strict=True)
+        )
+        notes = [] if shown else ["no rows"]
+        if most is None and next(values, None) is not None:
+            notes = [f"these are the first {_SHOWN_ROWS} rows: --max N, or --output json, has more"]
+        rows = [dict(zip(names, row, strict=True)) for row in shown]
+        table = Table(kind=TableKind(columns=columns), rows=rows)
+        view = View(lines=(), blocks=[table], notes=notes, status=ExitCode.DONE)
+        return show(view, line)
+    lines = (
+        OutputLine(_ROW, {}, data=dict(zip(names, map(_json_text, row), strict=True)))
+        for row in islice(values, most)
+    )
+    return show(View(lines=lines, csv=(_ROW, names), blocks=(), status=ExitCode.DONE), line)
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: times in ISO 8601, bytes in Base64."""
+    match value:
+        case None | bool() | int() | str():
+            plain: Any = value
+        case datetime():
+            plain = value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case bytes():
+            plain = b64encode(value).decode()
+        case Decimal() if value == value.to_integral_value():
+            plain = int(value)
+        case float() if math.isfinite(value):
+            plain = value
+        case list():
+            plain = [_plain(each) for each in value]
+        case dict():
+            plain = {str(name): _plain(each) for name, each in value.items()}
+        case _:
+            plain = str(value)
+    return plain
+
+
+def _column(field: pa.Field, name: str, *, is_wide: bool) -> Column:
+    kind = field.type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return Column(
+        heading=name,
+        cell=partial(_cell, name=name, limit=None if is_wide else _SHOWN_CHARACTERS),
+        is_number=is_number,
+        folds=not is_number,
+    )
+
+
+def _cell(row: Mapping[str, Any], *, name: str, limit: int | None) -> str:
+    value = row[name]
+    if value is None:
+        return NOTHING
+    plain = _plain(value)
+    text = plain if isinstance(plain, str) else _json_text(value)
+    return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,0 +1,65 @@
+"""The tables of ``pylog sql`` beside the topics: what lies in the roots, and the runs of a ledger.
+
+The rows are those of the commands and views that show the same things.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from pylog_spark.cli.runner import load_options
+from pylog_spark.options.declared import ROOTS
+from pylog_spark.options.option import CommandLine
+from storage_core.clock import SystemClock
+from storage_core.kafka_log import Logs
+
+_PREFIX: Final = "pylog_"
+# Views of the Spark source that are made of whole roots.
+_VIEWS: Final = ("groups", "consumer_offsets", "transactions", "open_transactions")
+
+
+def system_tables(line: CommandLine, logs: Logs) -> Mapping[str, Callable[[], pa.Table]]:
+    """Return what makes each table, by name."""
+    makers: dict[str, Callable[[], pa.Table]] = {
+        "partitions": logs.partitions,
+        "segments": logs.segments,
+        **{name: partial(_view, line, name) for name in _VIEWS},
+        "runs": partial(_runs, line),
+    }
+    return {f"{_PREFIX}{name}": make for name, make in makers.items()}
+
+
+def system_columns() -> dict[str, list[str]]:
+    """Return the columns of each table, by name."""
+    from pylog_spark.operations.past_runs import PastRun  # noqa: PLC0415  # deltalake
+    from pylog_spark.tasks.views import VIEWS  # noqa: PLC0415  # takes its time
+
+    views = ("partitions", "segments", *_VIEWS)
+    columns = {name: VIEWS[name].schema.names for name in views}
+    columns["runs"] = [each.name for each in fields(PastRun)]
+    return {f"{_PREFIX}{name}": names for name, names in columns.items()}
+
+
+def _view(line: CommandLine, name: str) -> pa.Table:
+    from pylog_spark.tasks.views import VIEWS, FileView, ViewPart  # noqa: PLC0415  # takes its time
+
+    view = VIEWS[name]
+    assert isinstance(view, FileView)  # noqa: S101  # as all that are of roots
+    part = ViewPart(
+        roots=tuple(line[ROOTS]), partitions=(), topics=None, now_ms=SystemClock().now_ms()
+    )
+    return pa.Table.from_batches(view.show(part), view.schema)
+
+
+def _runs(line: CommandLine) -> pa.Table:
+    """Return all runs of the ledger and the trash that a command line names."""
+    from pylog_spark.operations.past_runs import PastRun, list_past_runs  # noqa: PLC0415  # deltalake
+    from pylog_spark.rows import table_of  # noqa: PLC0415  # with it
+
+    options = load_options(line)
+    runs = list_past_runs(options.ledger, options.trash, last=sys.maxsize)
+    return table_of(PastRun, runs)
