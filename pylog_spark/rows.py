@@ -67,6 +67,12 @@ _SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
     pa.float64(): "DOUBLE",
     pa.bool_(): "BOOLEAN",
     pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.float32(): "FLOAT",
+    pa.date32(): "DATE",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+    pa.duration("us"): "INTERVAL DAY TO SECOND",
 }
 _ROWS_IN_A_BATCH: Final = 256
 # Fewer rows, where their bytes are as many: a task holds no more of what it hands on.
@@ -115,8 +121,13 @@ def row_reader(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
 
 
 def _make_writer(kind: Any) -> Callable[[Any], dict[str, Any]]:
-    places = {path.rpartition(".")[2]: attrgetter(path) for path in _paths(kind)}
-    return lambda value: {name: place(value) for name, place in places.items()}
+    paths = _paths(kind)
+    names = [path.rpartition(".")[2] for path in paths]
+    if len(paths) == 1:
+        (name,), value_of = names, attrgetter(*paths)
+        return lambda value: {name: value_of(value)}
+    values_of = attrgetter(*paths)
+    return lambda value: dict(zip(names, values_of(value), strict=True))
 
 
 def _make_reader(kind: Any) -> Callable[[Mapping[str, Any]], Any]:
@@ -197,7 +208,7 @@ def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Re
     """Return rows as one record batch; missing columns are null. Texts that are no UTF-8, such
     as foreign file names, are escaped."""
     listed = list(rows)
-    unknown = {name for row in listed for name in row} - set(schema.names)
+    unknown = set().union(*listed) - set(schema.names)
     if unknown:
         raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
     try:
@@ -213,9 +224,11 @@ def rows_to_batches(
     cost Spark more than the row."""
     chunk: list[Mapping[str, Any]] = []
     size = 0
+    large = [field.name for field in schema if pa.types.is_binary(field.type)]
     for row in rows:
         chunk.append(row)
-        size += sum(len(cell) for cell in row.values() if isinstance(cell, bytes | memoryview))
+        for name in large:
+            size += len(row.get(name) or b"")
         if len(chunk) == _ROWS_IN_A_BATCH or size >= _BATCH_BYTES:
             yield rows_to_batch(schema, chunk)
             chunk, size = [], 0
@@ -241,15 +254,23 @@ def spark_ddl(schema: pa.Schema, *, comments: bool = False) -> str:
 def _ddl_column(field: pa.Field, *, comments: bool) -> str:
     comment = (field.metadata or {}).get(b"comment", b"").decode()
     tail = f" COMMENT '{comment.replace(chr(39), chr(92) + chr(39))}'" if comments else ""
-    return f"`{field.name}` {_spark_type(field.type)}{tail}"
+    return f"{_quoted(field.name)} {_spark_type(field.type)}{tail}"
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _spark_type(arrow_type: pa.DataType) -> str:
     if pa.types.is_list(arrow_type):
         return f"ARRAY<{_spark_type(arrow_type.value_type)}>"
     if pa.types.is_struct(arrow_type):
-        inside = ", ".join(f"`{field.name}`: {_spark_type(field.type)}" for field in arrow_type)
+        inside = ", ".join(f"{_quoted(each.name)}: {_spark_type(each.type)}" for each in arrow_type)
         return f"STRUCT<{inside}>"
+    if pa.types.is_map(arrow_type):
+        return f"MAP<{_spark_type(arrow_type.key_type)}, {_spark_type(arrow_type.item_type)}>"
+    if pa.types.is_decimal128(arrow_type):
+        return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
     if arrow_type not in _SPARK_TYPES:
         raise TypeError(f"no Spark type for {arrow_type}")
     return _SPARK_TYPES[arrow_type]

@@ -1,7 +1,8 @@
 """Choose where a run's tasks go: Spark's executors, or this machine."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pylog_spark.engines.engine import AnyEngine
@@ -10,6 +11,8 @@ from storage_core.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# By path of a partition directory the base offsets of its logs, ascending, and their lengths.
+ListedLogs: TypeAlias = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 _LOCAL_MASTER: Final = re.compile(r"local(\[(?P<count>[1-9][0-9]{0,3}|\*)\])?")
 
 
@@ -19,6 +22,8 @@ class Local:
 
     # How many tasks run at the same time; None for the processors that there are.
     slots: int | None = None
+    # What was listed when this machine was chosen, as far as it was kept.
+    listed: ListedLogs = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of_master(cls, master: str | None) -> "Local":

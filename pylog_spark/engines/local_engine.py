@@ -25,7 +25,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import PriorityQueue
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import IO, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 import cloudpickle
 import numpy.ma  # noqa: F401  # Arrow imports it at its first array, which may be a lane's
@@ -38,6 +38,7 @@ from pylog_spark.engines.local_worker import (
     Piece,
     Sink,
     Stage,
+    be_template,
     by_keys,
     by_unit,
     evenly,
@@ -47,7 +48,14 @@ from pylog_spark.engines.local_worker import (
     to_driver,
 )
 from pylog_spark.structured_logs import TaskLogs
-from storage_core.interruption import ending_in_order, remove_scratch, removed_at_end
+from storage_core.interruption import (
+    SIGNAL_THREAD,
+    ending_in_order,
+    is_watched,
+    remove_scratch,
+    removed_at_end,
+)
+from storage_core.store.requests import REQUESTS
 from storage_core.threads import count_processors
 
 # How a stage fails that this machine runs.
@@ -63,6 +71,10 @@ from storage_core.threads import count_processors
 _ATTEMPTS: Final = 4
 _PATIENCE_SECONDS: Final = 60.0
 _PRELOADED: Final = ("pylog_spark.tasks", "storage_core")
+# Threads that do nothing while nothing happens.
+_WAITING: Final = (threading.main_thread().name, SIGNAL_THREAD)
+# Native threads whose library takes care of forks: the allocator's, which gives memory back.
+_FORKED_WITH_CARE: Final = frozenset({"jemalloc_bg_thd"})
 
 
 class RunningStage:
@@ -215,6 +227,59 @@ class _OwnHand(Hand):
         """Nothing is held."""
 
 
+class Template(Protocol):
+    """The process that has imported what tasks need, and forks the workers."""
+
+    pid: int  # it leads a group of its own
+    stdin: IO[bytes] | None  # where it waits for names of modules; None where it has them
+
+    def wait(self) -> object:
+        """Return when it has ended."""
+        ...
+
+
+class ForkedTemplate:
+    """A template that is a fork of this process: it has what this one has imported.
+
+    Args:
+        control: Socket whose other end asks for forks.
+        asking: That other end.
+    """
+
+    stdin: IO[bytes] | None = None
+
+    def __init__(self, control: socket.socket, asking: socket.socket) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            asking.close()
+            be_template(control.fileno())
+        # In both processes: whoever kills the group next finds it.
+        with suppress(PermissionError, ProcessLookupError):
+            os.setpgid(self.pid, self.pid)
+
+    def wait(self) -> None:
+        """Return when it has ended."""
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def may_fork() -> bool:
+    """Whether a fork of this process can do tasks: it is our program, and no thread is at work that
+    the fork would miss."""
+    if not is_watched() or threading.current_thread() is not threading.main_thread():
+        return False
+    waiting = {thread.native_id for thread in threading.enumerate() if thread.name in _WAITING}
+    try:
+        others = [
+            Path("/proc/self/task", number, "comm").read_text().strip()
+            for number in os.listdir("/proc/self/task")  # noqa: PTH208  # as numbers
+            if int(number) not in waiting
+        ]
+    except OSError:
+        return False
+    return set(others) <= _FORKED_WITH_CARE
+
+
 def start_template(control: int) -> subprocess.Popen[bytes]:
     """Start the process that imports what tasks need, and forks the workers.
 
@@ -251,7 +316,7 @@ class ProcessLanes(Lanes):
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
-        self._template: subprocess.Popen[bytes] | None = None
+        self._template: Template | None = None
         self._control: socket.socket | None = None
         self._forking = threading.Lock()
 
@@ -272,6 +337,14 @@ class ProcessLanes(Lanes):
                     ours.close()
                     raise ProcessDiedError from error
             return Connection(ours.detach())
+
+    def fork_early(self) -> None:
+        """Have the process that forks be a fork of this one, where that can be. It costs some
+        milliseconds, and inherits what is open: so it is the first that a run does."""
+        if may_fork():
+            self._control, theirs = socket.socketpair()
+            with theirs:
+                self._template = ForkedTemplate(theirs, self._control)
 
     def prepare(self) -> None:
         """Start the process that forks, unless it has started."""
@@ -309,14 +382,16 @@ class _ProcessHand(Hand):
         self._worker: Connection | None = None
 
     def do(self, running: RunningStage, task: int) -> None:
-        content = cloudpickle.dumps(running.inputs[task])
+        # A value, not a function of somebody's: the plain pickler is the fast one.
+        content = pickle.dumps(running.inputs[task])
         try:
             if self._worker is None:
                 self._worker = self._lanes.fork()
             self._worker.send_bytes(pickle.dumps((str(running.file), content, task)))
-            pieces, failure = pickle.loads(self._worker.recv_bytes())  # noqa: S301  # our own fork's
+            pieces, failure, asked = pickle.loads(self._worker.recv_bytes())  # noqa: S301  # our own fork's
         except (EOFError, OSError) as error:
             raise ProcessDiedError from error
+        REQUESTS.add(asked)
         if failure is None:
             running.done(task, pieces)
         else:
@@ -423,6 +498,7 @@ class LocalEngine(Engine[LocalRows]):
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
+        self._processes.fork_early()
         return self
 
     def __exit__(self, *_error: object) -> None:

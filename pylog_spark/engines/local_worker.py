@@ -24,7 +24,7 @@ from importlib import import_module
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Never
 
 import cloudpickle
 import numpy as np
@@ -35,6 +35,7 @@ from pylog_spark.engines.engine import UNIT, ArrowWork
 from pylog_spark.structured_logs import TaskLogs
 from pylog_spark.without_pandas import hide_pandas
 from storage_core.checkpoint.lock import kept_shares
+from storage_core.store.requests import REQUESTS
 
 # A task of the local engine: rows in, its work, rows out.
 #
@@ -261,19 +262,47 @@ def serve_forks(descriptor: int) -> None:
         descriptor: Socket to the driver, which sends a descriptor a fork. Standard input has the
             names of modules to import.
     """
-    # Ctrl-C reaches the driver, and so does what ends a service: it decides what becomes of tasks.
+    _ignore_signals()
+    hide_pandas()
+    modules: list[str] = pickle.load(sys.stdin.buffer)  # noqa: S301  # the driver's own
+    for name in modules:
+        with suppress(ImportError):
+            import_module(name)
+    gc.collect()
+    _fork_workers(descriptor)
+
+
+def be_template(descriptor: int) -> Never:
+    """Do in a fork of the driver what ``serve_forks`` does, without an import.
+
+    Args:
+        descriptor: As there.
+    """
+    try:
+        os.setpgid(0, 0)
+        _ignore_signals()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+        _fork_workers(descriptor)
+    finally:
+        # Nothing of the driver's may be ended here: neither its blocks nor what runs at its exit.
+        os._exit(1)
+
+
+def _ignore_signals() -> None:
+    """Leave it to the driver what becomes of tasks: Ctrl-C, and what ends a service, reach it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    hide_pandas()
-    modules: list[str] = pickle.load(sys.stdin.buffer)  # noqa: S301  # the driver's own
+
+
+def _fork_workers(descriptor: int) -> None:
+    """Fork a worker per connection from the driver; end with the driver."""
+    gc.freeze()
+    template = os.getpid()
     with socket.socket(fileno=descriptor) as driver:
-        for name in modules:
-            with suppress(ImportError):
-                import_module(name)
-        gc.collect()
-        gc.freeze()
-        template = os.getpid()
         while True:
             _, descriptors, _, _ = socket.recv_fds(driver, 1, 1)
             if not descriptors:
@@ -308,12 +337,14 @@ def _work(descriptor: int) -> None:
 
 
 def _answer(message: bytes) -> bytes:
-    """Do a task; return what it made, or how it failed."""
+    """Do a task; return what it made, or how it failed, and what it asked of S3."""
+    before = REQUESTS.copy()
+    result: Any = None
+    failure = None
     try:
         file, source, task = pickle.loads(message)  # noqa: S301  # the driver's own
         with kept_shares():
-            result: Any = load(file).run(cloudpickle.loads(source), task)
-        return pickle.dumps((result, None))
+            result = load(file).run(pickle.loads(source), task)  # noqa: S301  # as above
     except Exception as error:  # noqa: BLE001  # the driver raises it
-        text = f"{type(error).__name__}: {error}"
-        return pickle.dumps((None, (text, traceback.format_exc())))
+        failure = (f"{type(error).__name__}: {error}", traceback.format_exc())
+    return pickle.dumps((result, failure, REQUESTS.since(before)))

@@ -39,8 +39,9 @@ from pylog_spark.engines.session_facts import (
 )
 from pylog_spark.rows import spark_ddl
 from pylog_spark.structured_logs import TaskLogs
-from pylog_spark.tasks.worker import freeze_modules
+from pylog_spark.tasks.worker import ASKED, freeze_modules, read_asked, with_asked
 from storage_core.checkpoint.lock import kept_shares
+from storage_core.store.requests import REQUESTS
 
 # So many rows are made a batch of where the driver reads them one by one.
 _STREAMED_ROWS: Final = 1000
@@ -50,12 +51,13 @@ _INTERRUPT_SECONDS: Final = 0.1
 _NEWEST_JOBS: Final = 20
 _log: Final = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
+_NUMBERS: Final = pa.schema([("id", pa.int64())])
 
 T = TypeVar("T")
 
 
 def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: pa.Schema) -> DataFrame:
-    """Return the rows that work makes of those of a DataFrame.
+    """Return the rows that work makes of those of a DataFrame, and what was asked of S3 for them.
 
     Args:
         work: Runs in a task; captures values only.
@@ -66,49 +68,54 @@ def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: pa.Schema) -> DataFr
         freeze_modules()
         logs.begin()
         with kept_shares():
-            yield from work(batches)
+            yield from with_asked(work, batches)
 
-    return frame.mapInArrow(run, spark_ddl(schema))
+    return frame.mapInArrow(run, spark_ddl(schema.append(ASKED)))
 
 
 @dataclass(frozen=True, slots=True)
 class SparkRows:
     """Rows as a DataFrame has them; see ``Rows``."""
 
-    frame: DataFrame
+    whole: DataFrame  # with the engine's column
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows."""
+        return self.whole.drop(ASKED.name)
 
     def map(self, work: ArrowWork, schema: pa.Schema) -> "SparkRows":
         """Return the rows that work makes of those of each task."""
-        return SparkRows(map_in_arrow(self.frame, work, schema))
+        return SparkRows(map_in_arrow(self.whole, work, schema))
 
     def union(self, other: "SparkRows") -> "SparkRows":
         """Return these rows and others; the tasks stay as they are."""
-        return SparkRows(self.frame.unionByName(other.frame))
+        return SparkRows(self.whole.unionByName(other.whole))
 
     def deal_out(self, tasks: int) -> "SparkRows":
         """Return the rows spread evenly over so many tasks."""
-        return SparkRows(self.frame.repartition(tasks))
+        return SparkRows(self.whole.repartition(tasks))
 
     def deal_by(
         self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
     ) -> "SparkRows":
         """Return the rows dealt out to tasks by keys; equal values meet."""
         if not lanes:
-            return SparkRows(self.frame.repartition(tasks, *keys))
+            return SparkRows(self.whole.repartition(tasks, *keys))
         first = max(lane.stop for lane in lanes.values())
         unit = F.lit(first) + F.pmod(F.hash(*keys), F.lit(tasks - first))
         for root, lane in lanes.items():
             share = F.lit(lane.start) + F.pmod(F.hash(*keys), F.lit(len(lane)))
             unit = F.when(F.col("root") == root, share).otherwise(unit)
-        return SparkRows(_to_units(self.frame.withColumn(UNIT, unit), tasks).drop(UNIT))
+        return SparkRows(_to_units(self.whole.withColumn(UNIT, unit), tasks).drop(UNIT))
 
     def to_units(self, units: int) -> "SparkRows":
         """Return the rows dealt out by their column ``UNIT``."""
-        return SparkRows(_to_units(self.frame, units))
+        return SparkRows(_to_units(self.whole, units))
 
     def sort_within(self, *names: str) -> "SparkRows":
         """Return the rows of each task sorted by some columns."""
-        return SparkRows(self.frame.sortWithinPartitions(*names))
+        return SparkRows(self.whole.sortWithinPartitions(*names))
 
 
 def _to_units(frame: DataFrame, units: int) -> DataFrame:
@@ -130,7 +137,9 @@ class SparkEngine(Engine[SparkRows]):
         self._spark = spark
         self._tag = tag
         self._broadcasts: list[Any] = []
+        self._counted: set[bytes] = set()  # tasks whose requests to S3 were counted, by id
         self._kept: list[DataFrame] = []
+        self._is_prepared = False
         self.can_broadcast = not is_connect(spark)
 
     def __enter__(self) -> Self:
@@ -193,6 +202,18 @@ class SparkEngine(Engine[SparkRows]):
     def _active_tasks(self, stage_id: int) -> int:
         stage = self._spark.sparkContext.statusTracker().getStageInfo(stage_id)
         return 0 if stage is None else int(stage.numActiveTasks)
+
+    def prepare(self) -> None:
+        """Begin to start the Python workers of this machine, and what Spark needs for a stage."""
+        if not self._is_prepared and is_local(self._spark):
+            self._is_prepared = True
+            self.alongside(self._start_workers)
+
+    def _start_workers(self) -> None:
+        """Run a task a slot that does nothing."""
+        self.describe("start workers")
+        numbers = self._spark.range(0, self.slots, 1, self.slots)
+        map_in_arrow(numbers, _no_rows, _NUMBERS).toArrow()
 
     @cached_property
     def slots(self) -> int:
@@ -257,7 +278,13 @@ class SparkEngine(Engine[SparkRows]):
 
     def _compute(self, rows: SparkRows, *, is_look: bool) -> pa.Table:
         del is_look  # tasks run where the executors are
-        return rows.frame.toArrow()
+        table: pa.Table = rows.whole.toArrow()
+        for asked in table[ASKED.name].drop_null().to_pylist():
+            for task, requests in read_asked(asked):
+                if task not in self._counted:
+                    self._counted.add(task)
+                    REQUESTS.add(requests)
+        return table.drop_columns([ASKED.name])
 
     def stream(
         self, rows: SparkRows, schema: pa.Schema, description: str
@@ -272,7 +299,7 @@ class SparkEngine(Engine[SparkRows]):
         """Return the same rows, which are computed once, until ``release``."""
         del is_look
         # Not in memory, which tasks need.
-        frame = rows.frame.persist(StorageLevel.DISK_ONLY)
+        frame = rows.whole.persist(StorageLevel.DISK_ONLY)
         self._kept.append(frame)
         return SparkRows(frame)
 
@@ -303,6 +330,10 @@ class SparkEngine(Engine[SparkRows]):
             if stage is not None and stage.numTasks == tasks:
                 return int(stage.numCompletedTasks)
         return 0
+
+
+def _no_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (batch.slice(0, 0) for batch in batches)
 
 
 def _free(frames: Iterable[DataFrame], broadcasts: Iterable[Any]) -> None:

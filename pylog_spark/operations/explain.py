@@ -31,12 +31,14 @@ from storage_core.maintenance.explain import (
     Statement,
     explain_after_recovery,
     explain_partition,
+    explain_tiered,
     held_until_recovery,
     unknowable,
 )
 from storage_core.reading.inspection import RootView, inspect_root
 from storage_core.roots.open_root import LogRoot, root_checkpoints
 from storage_core.roots.partition_facts import manifest_timestamps, partition_checkpoints
+from storage_core.roots.remote_logs import RemoteLogs
 from storage_core.store import open_store
 from storage_core.store.open_objects import name_root
 from storage_core.wording import span_text
@@ -70,9 +72,13 @@ def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
     catalogs = build_catalogs(log_roots, options)
     unclean = unclean_roots(tuple(log_roots))
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
-    for root in log_roots:
-        view = inspect_root(name_root(root.location, has_manifests=root.role.facts.has_manifests))
-        explainer = _Explainer(view, catalogs[root.location], options)
+    views = [
+        inspect_root(name_root(root.location, has_manifests=root.role.facts.has_manifests))
+        for root in log_roots
+    ]
+    remote = RemoteLogs(view.files for view in views)
+    for root, view in zip(log_roots, views, strict=True):
+        explainer = _Explainer(replace(view, remote=remote), catalogs[root.location], options)
         for entry in view.entries:
             partition = entry.topic_partition
             if entry.kind is DirectoryKind.CACHE or not topics.admits(
@@ -146,6 +152,8 @@ class _Explainer:
             until = "--config, --topic-dump or --assume-defaults says it, or the cluster's metadata"
             return unknowable(Reason.CONFIG_UNKNOWN, text, until)
         store = open_store(entry.path)
+        if config.remote_storage_enable:
+            return explain_tiered(store, self._view.remote.uploads(store, partition))
         checkpoints = partition_checkpoints(store, partition, lambda: self._view.checkpoints)
         if self._options.high_watermark is HighWatermarkSource.LOG_END:
             checkpoints = replace(checkpoints, high_watermark=None)
@@ -181,9 +189,8 @@ class _Explainer:
                 recovery_point=points.of(partition).recovery_point or 0,
             )
             explanation = after if explanation is None else _with_recovery(explanation, after)
-        if checkpoints.high_watermark is None:
-            return explanation
-        return _with_age(explanation, self._checkpoint_ms)
+        has_mark = checkpoints.high_watermark is not None
+        return _with_age(explanation, self._checkpoint_ms) if has_mark else explanation
 
 
 def _with_recovery(explanation: Explanation, after: Explanation) -> Explanation:

@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
+from pylog_spark.operations.export_out import require_claim
 from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.record_text import (
     NotInFormatError,
@@ -20,13 +22,17 @@ from pylog_spark.record_text import (
     batch_not_in_format,
     format_of_headers,
     header_pairs,
+    headers_beside,
     json_lines,
     text_column,
 )
-from pylog_spark.rows import Number, Text, column
+from pylog_spark.rows import Number, Text, Texts, column
 from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.kafka_log import Records
+from storage_core.store import open_object_store
+from storage_core.store.lease import LeaseProof
 from storage_core.store.local import storage_errors
+from storage_core.values.registry_columns import Misfits
 
 _SUFFIXES: Final = {
     ExportFormat.PARQUET: ".parquet",
@@ -44,11 +50,12 @@ _Write = Callable[[pa.RecordBatch], None]
 class ExportRequest:
     """How records are exported; a value that pickles."""
 
-    folder: str
+    folder: str  # a path, or the URL of a bucket's prefix
     to: ExportFormat
     columns: tuple[str, ...]  # in their order
     keys: ValueFormat  # how keys are written; raw keeps them binary
     values: ValueFormat  # how values are written, and headers in texts; likewise
+    lease: LeaseProof | None = None  # what lets a task write to a bucket; None for a folder
 
     @property
     def is_compiled(self) -> bool:
@@ -69,22 +76,32 @@ class ExportRequest:
 class ExportPart(TaskMessage):
     """One task's part of an export; the ordinal is its number."""
 
+    folder: Text = column("name of the folder in the export; empty for none")
     file: Text = column("name of its file; null where it had no record")
     records: Number = column("how many records it has")
     size_bytes: Number = column("length of its file")
+    misfits: Number = column("how many values did not fit their schemas, and are null")
+    first_misfits: Texts = column("the first of them, for a person")
+
+    @property
+    def path(self) -> str:
+        """Where its file is in the export."""
+        return f"{self.folder}/{self.file}" if self.folder else str(self.file)
 
 
 def export_parts(
-    items: Iterable[tuple[int, Records]], request: ExportRequest
+    items: Iterable[tuple[int, str, Records]], request: ExportRequest
 ) -> Iterator[ExportPart]:
-    """Write parts, one after the other."""
-    for ordinal, records in items:
-        yield attempt(ExportPart(ordinal=ordinal), partial(_export, records, request))
+    """Write parts, one after the other: each with its number and the name of its folder."""
+    for ordinal, folder, records in items:
+        head = ExportPart(ordinal=ordinal, folder=folder)
+        yield attempt(head, partial(_export, records, request))
 
 
-def write_empty(request: ExportRequest, records: pa.Schema) -> ExportPart:
+def write_empty(request: ExportRequest, records: pa.Schema, folder: str) -> ExportPart:
     """Write a part without records. The part tells the schema."""
-    return _export(Records((), records), request, ExportPart(ordinal=0), is_kept_empty=True)
+    head = ExportPart(ordinal=0, folder=folder)
+    return _export(Records((), records), request, head, is_kept_empty=True)
 
 
 def _export(
@@ -92,11 +109,30 @@ def _export(
 ) -> ExportPart:
     # A task may run twice, at the same time; the driver takes the file of one of them.
     name = f"part-{head.ordinal:05d}-{secrets.token_hex(8)}{_SUFFIXES[request.to]}"
-    path = Path(request.folder, name)
-    count = 0
+    part = replace(head, file=name)
+    if request.lease is None:
+        return _write(Path(request.folder, part.path), records, request, part, is_kept_empty)
+    with TemporaryDirectory(prefix="pylog-export-") as folder:
+        path = Path(folder, name)
+        written = _write(path, records, request, part, is_kept_empty)
+        if written.file is not None:
+            require_claim(request.folder, request.lease)
+            open_object_store(request.folder).put_file(part.path, str(path))
+    return written
+
+
+def _write(
+    path: Path,
+    records: Records,
+    request: ExportRequest,
+    part: ExportPart,
+    is_kept_empty: bool,  # noqa: FBT001  # private, and named where it is said
+) -> ExportPart:
+    """Write a part's file, unless it has no record."""
+    count, misfits = 0, Misfits()
     with storage_errors(path):
         with _WRITERS[request.to](path, request, records.schema) as write:
-            for batch in records:
+            for batch in records.batches(misfits):
                 try:
                     write(batch)
                 except NotInFormatError as error:
@@ -104,13 +140,19 @@ def _export(
                 count += batch.num_rows
         if not count and not is_kept_empty:
             path.unlink()
-            return replace(head, records=0, size_bytes=0)
+            return replace(part, file=None, records=0, size_bytes=0)
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        return replace(head, file=name, records=count, size_bytes=path.stat().st_size)
+        return replace(
+            part,
+            records=count,
+            size_bytes=path.stat().st_size,
+            misfits=misfits.count,
+            first_misfits=tuple(misfits.first),
+        )
 
 
 @contextmanager
@@ -161,7 +203,7 @@ def _columns(batch: pa.RecordBatch, request: ExportRequest, schema: pa.Schema) -
         column = batch.column(field.name)
         if field.name in {"key", "value"} and field.type == pa.string():
             how = request.keys if field.name == "key" else request.values
-            column = text_column(column, how).cast(pa.string())
+            column = text_column(column, how, headers_beside(batch, how)).cast(pa.string())
         elif field.name == "headers" and field.type == pa.string():
             column = _header_column(column, format_of_headers(request.values))
         arrays.append(column)

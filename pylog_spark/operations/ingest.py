@@ -27,13 +27,15 @@ from pylog_spark.operations.ingest_task import (
     without_files,
 )
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
-from pylog_spark.options import JobOptions
+from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import INGEST, Action, Status
+from pylog_spark.tasks.observe import REMOTE_KEY
 from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
@@ -46,6 +48,7 @@ from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.bucket_settings import inspect_bucket
 from storage_core.store.generations import create_root, find_root, record_adopted
 from storage_core.store.lease import LeaseProof
+from storage_core.store.tier_archive import names_archive, parse_archive
 
 _log: Final = logging.getLogger(__name__)
 
@@ -71,6 +74,11 @@ def ingest(
     """
     rules = rules or IngestRules()
     source, target = check_places(mirror, managed, rules, dry_run=options.dry_run)
+    high_watermark = options.high_watermark
+    if names_archive(source.location) and not parse_archive(source.location).with_local:
+        # Brokers upload closed segments below the last stable offset, and change none later.
+        rules = replace(rules, sync_has_stopped=True, settle_ms=0)
+        high_watermark = HighWatermarkSource.LOG_END
     job = new_job(
         Action.INGEST.value, (source, target), options, clock=clock, outputs=(target.location,)
     )
@@ -84,7 +92,7 @@ def ingest(
             mirror=source.location,
             root=target.location,
             rules=rules,
-            high_watermark=options.high_watermark,
+            high_watermark=high_watermark,
             lease=lease,
         )
         details = _take(run, source, context)
@@ -100,7 +108,10 @@ def check_places(
 ) -> tuple[LogRoot, LogRoot]:
     """Check the places of an ingest; return mirror and managed root. It asks the managed root's
     store what is there."""
-    (source,) = resolve_roots([mirror], role=Role.MIRROR)
+    (source,) = resolve_roots([mirror], role=Role.MIRROR, may_be_tiers=True)
+    is_tier = names_archive(source.location)
+    if is_tier and rules.in_place:
+        raise ConfigError("--in-place", mirror, "is a tier: brokers own its objects")
     path = local_path(managed)
     if path is not None:
         if path.exists() and not path.is_dir():
@@ -111,7 +122,8 @@ def check_places(
         location = root.location
     target = LogRoot(location=location, role=Role.MANAGED, is_said=True)
     objects = open_object_store(location)
-    if find_root(open_object_store(source.location)) is not None and location != source.location:
+    is_managed = not is_tier and find_root(open_object_store(source.location)) is not None
+    if is_managed and location != source.location:
         raise ConfigError("MIRROR", mirror, "is a managed root itself")
     if location == source.location and not rules.in_place:
         raise ConfigError("MANAGED", managed, "is the mirror itself; --in-place adopts one so")
@@ -190,6 +202,8 @@ def _carry(run: Run, source: LogRoot, target: LogRoot, details: pa.Table) -> Ite
             catalog = replace(
                 catalog, topics=topics_of_both, broker={**catalog.broker, **own.broker}
             )
+        if names_archive(source.location):
+            catalog = _without_tiers(catalog)
         run.roots[target.location].begin_writing()
         objects = open_object_store(target.location)
         count, missing = carry_configs(objects, catalog, topics, now_ms=run.job.options.now_ms)
@@ -202,6 +216,16 @@ def _carry(run: Run, source: LogRoot, target: LogRoot, details: pa.Table) -> Ite
             f"{target.location}: carries configs of {count:,} topics; of {missing:,} neither the "
             "mirror nor --config says any, and runs leave them alone (CONFIG_UNKNOWN)"
         )
+
+
+def _without_tiers(catalog: TopicCatalog) -> TopicCatalog:
+    """Return a catalog in which no topic is tiered: a managed root has what was in the tier."""
+    topics = {}
+    for name, entry in catalog.topics.items():
+        overrides = entry.config_overrides
+        is_off = {REMOTE_KEY: "false"} if REMOTE_KEY in overrides else {}
+        topics[name] = replace(entry, config_overrides={**overrides, **is_off})
+    return replace(catalog, topics=topics)
 
 
 def _results(details: pa.Table, job: Job) -> pa.Table:

@@ -24,6 +24,7 @@ from pylog_spark.tasks.listing import (
     REASON_OF_KIND,
     left_alone,
     listed_files,
+    listing_columns,
     open_partition,
     rows_of,
 )
@@ -31,7 +32,12 @@ from pylog_spark.tasks.message import attempt_row, error_of
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.checkpoints import UPKEEP_FILES, Checkpoints, read_checkpoints
+from storage_core.checkpoint.checkpoints import (
+    UPKEEP_FILES,
+    Checkpoints,
+    PartitionCheckpoints,
+    read_checkpoints,
+)
 from storage_core.clock import SystemClock
 from storage_core.errors import GuardRefusedError, InconsistentTopicIdError
 from storage_core.filenames import LOG_SUFFIX, MAX_OFFSET, TopicPartition, kind_of
@@ -40,13 +46,22 @@ from storage_core.maintenance.ingest.partition import (
     IngestRules,
     MirrorPartition,
     PlannedIngest,
+    Source,
+    TierPartition,
     commit_ingest,
     has_candidates,
+    list_store,
     observe_and_plan,
 )
+from storage_core.maintenance.ingest.plan import IngestPlan
+from storage_core.reading.ranges import is_tiered_topic
 from storage_core.roots.open_root import open_root
-from storage_core.store import ManagedStore, open_object_store
+from storage_core.roots.remote_logs import RemoteLogs
+from storage_core.roots.root import Root
+from storage_core.store import ManagedStore, open_object_store, open_store
 from storage_core.store.lease import LeaseProof, require_lease
+from storage_core.store.open_store import open_tier
+from storage_core.store.tier_archive import names_archive
 
 # Objects of one partition that are copied at the same time.
 _COPIES_AT_ONCE: Final = 8
@@ -57,6 +72,7 @@ _REFUSALS: Final = frozenset(
         Reason.OVERLAPPING_SEGMENTS,
         Reason.MIXED_REPLICAS,
         Reason.MISSING_SEGMENTS,
+        Reason.OFFSETS_IN_TIER,
         Reason.UNFINISHED_SWAP,
     }
 )
@@ -114,7 +130,7 @@ def ingest_partitions(
 
     def take(row: Mapping[str, Any]) -> dict[str, Any]:
         with room.take(sum(row["file_bytes"] or ())):
-            return _attempt(row, context, checkpoints)
+            return _attempt(row, context, mirror, checkpoints)
 
     yield from rows_to_batches(INGEST, map_ahead(take, rows_of(batches)))
 
@@ -133,6 +149,8 @@ def _compare(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
 
 
 def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
+    if row["topic"] is not None and names_archive(row["directory"]):
+        row = {**row, **listing_columns(list_store(open_store(row["directory"])))}
     failed = error_of(row)
     if failed is not None:
         return failed
@@ -150,7 +168,9 @@ def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
     return size | {"status": Status.PLANNED} | _files_of(row)
 
 
-def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -> dict[str, Any]:
+def _attempt(
+    row: Mapping[str, Any], context: IngestContext, root: Root, checkpoints: Any
+) -> dict[str, Any]:
     columns = {
         name: row[name]
         for name in (
@@ -163,7 +183,7 @@ def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -
             "segments_before",
         )
     }
-    attempt = attempt_row(columns, lambda: _ingest(row, context, checkpoints()), _refusal_of)
+    attempt = attempt_row(columns, lambda: _ingest(row, context, root, checkpoints()), _refusal_of)
     return attempt | {"duration_ms": attempt["duration_ms"] + row["duration_ms"]}
 
 
@@ -176,18 +196,20 @@ def _refusal_of(error: Exception) -> str | None:
 
 
 def _ingest(
-    row: Mapping[str, Any], context: IngestContext, checkpoints: Checkpoints
+    row: Mapping[str, Any], context: IngestContext, root: Root, checkpoints: Checkpoints
 ) -> dict[str, Any]:
     target = _target(row, context)
     if _is_own(target, context):
         done: dict[str, Any] = dict(target.manifest.result[_ROW])
         return done
     _wait_until_settled(row["listed_ms"], context.rules.settle_ms)
-    mirror = _mirror(row, context)
+    mirror = _mirror(row, context, root)
     attested = checkpoints.of(target.partition)
     if context.high_watermark is HighWatermarkSource.LOG_END:
         attested = replace(attested, high_watermark=MAX_OFFSET)
     planned = observe_and_plan(mirror, target, context.rules, attested)
+    if planned.is_new and not context.rules.allows_data_loss:
+        _refuse_tier(planned.plan, target.partition, RemoteLogs([root]), attested)
     result = _describe(planned)
     if not planned.has_work:
         return result | {"status": Status.SKIPPED.value, "reason": Reason.NOTHING_TO_INGEST.value}
@@ -211,6 +233,28 @@ def _ingest(
     return result
 
 
+def _refuse_tier(
+    plan: IngestPlan,
+    partition: TopicPartition,
+    remote: RemoteLogs,
+    attested: PartitionCheckpoints,
+) -> None:
+    """Refuse a log that surely begins in a tier. A mirror's checkpoint may be older than its
+    segments."""
+    base = plan.segments[0].segment.base_offset if plan.segments else 0
+    start = attested.start_in_tier(base)
+    if start is None:
+        return
+    is_tiered = is_tiered_topic(plan.location, partition.topic)
+    uploads = remote.uploads(open_store(plan.location), partition)
+    if is_tiered or (is_tiered is None and uploads.ranges):
+        raise GuardRefusedError(
+            Reason.OFFSETS_IN_TIER,
+            f"{plan.location}: offsets {start} to {base - 1} are in no segment here: they lie in "
+            f"the topic's tier (remote storage){uploads.tell(start, base)}",
+        )
+
+
 def _describe(planned: PlannedIngest) -> dict[str, Any]:
     plan = planned.plan
     skip_reasons = sorted(plan.skip_reasons.items())
@@ -230,13 +274,16 @@ def _target(row: Mapping[str, Any], context: IngestContext) -> ManagedStore:
     return ManagedStore(open_object_store(context.root), partition, is_new=True)
 
 
-def _mirror(row: Mapping[str, Any], context: IngestContext) -> MirrorPartition:
+def _mirror(row: Mapping[str, Any], context: IngestContext, root: Root) -> Source:
+    first = tuple(listed_files(row) or ())
+    if names_archive(context.mirror):
+        return TierPartition(files=open_tier(root.locate(row["directory"])), first=first)
     location = f"{context.mirror.rstrip('/')}/{row['directory']}"
     return MirrorPartition(
         objects=open_object_store(context.mirror),
         directory=row["directory"],
         files=open_partition({**row, "directory": location}),
-        first=tuple(listed_files(row) or ()),
+        first=first,
     )
 
 

@@ -11,11 +11,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.operations.observation_task import ObservationContext, decode_steps, observe_steps
+from pylog_spark.operations.observation_task import (
+    ObservationContext,
+    decode_rest,
+    decode_steps,
+    observe_rest,
+    observe_steps,
+)
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.catalogs import problem_notes
 from pylog_spark.run.job import brokers_of
 from pylog_spark.run.plan_table import refuse_duplicates
+from pylog_spark.run.planning import LEAST_TO_SPREAD
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import NOT_OF_THIS_STEP
 from pylog_spark.schemas import OBSERVED, PARTITION
@@ -120,13 +127,24 @@ class Observation:
             run=self.context,
             steps=frozenset(steps),
             excluded=excluded,
+            leaves_rest=self._run.looks_alone(partitions),
         )
 
         def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return observe_steps(batches, context)
 
+        def look_closer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return observe_rest(batches, context)
+
         with log_fields(step=_OBSERVE):
-            return self._run.look(look, OBSERVED, what, partitions=partitions)
+            seen = self._run.look(look, OBSERVED, what, partitions=partitions)
+            rest = decode_rest(seen)
+            if rest is None:
+                return seen
+            # Milliseconds each, where a listing takes tenths of one.
+            is_look = rest.num_rows < LEAST_TO_SPREAD
+            closer = self._run.look(look_closer, OBSERVED, what, partitions=rest, is_look=is_look)
+            return pa.concat_tables([seen, closer])
 
 
 def _locations(table: pa.Table) -> pa.ChunkedArray:

@@ -68,6 +68,8 @@ _ROWS_AT_ONCE: Final = 512
 _ROWS_A_CELL: Final = 64
 # Of a row that is looked at alone: which steps ask for it.
 _STEPS: Final = "steps"
+# In place of a step: rows that are left for another look.
+_REST: Final = "rest"
 _LOOKED_AT: Final = ("root", "topic", "partition", "role", "directory", "kind", "error_class")
 _NAMES: Final = ("root", "topic", "partition", "directory")
 # In which single files wait for their end.
@@ -93,6 +95,8 @@ class ObservationContext:
     steps: frozenset[Step]
     # As in `RetentionContext`, for the sweep of what is compacted.
     excluded: frozenset[str] = frozenset()
+    # Whether what listings do not settle is left for ``observe_rest``.
+    leaves_rest: bool = False
 
     def sweep(self, step: Step) -> RetentionContext:
         """Return what a sweep is told."""
@@ -110,28 +114,49 @@ def observe_steps(
     observer = _Observer(context)
     for batch in batches:
         for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-            for step, rows in observer.observe(batch.slice(first, _ROWS_AT_ONCE)):
-                yield pa.RecordBatch.from_pylist([encode_rows(step, rows)], schema=OBSERVED)
+            yield from _encoded(observer.observe(batch.slice(first, _ROWS_AT_ONCE)))
+
+
+def observe_rest(
+    batches: Iterator[pa.RecordBatch], context: ObservationContext
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows that ``observe_steps`` has left into rows of ``schemas.OBSERVED``."""
+    observer = _Observer(context)
+    for batch in batches:
+        yield from _encoded(observer.look_alone(batch, batch.column(_STEPS).to_pylist()))
 
 
 def decode_steps(observed: pa.Table, step: Step) -> pa.Table:
     """Return one step's rows, decoded from rows of ``schemas.OBSERVED``. They are of the step's
     own schema."""
-    cells = zip(observed["step"].to_pylist(), observed["rows"], strict=True)
-    parts = [
-        pa.ipc.open_stream(cell.as_buffer()).read_all() for name, cell in cells if name == step
-    ]
+    parts = _decoded(observed, step)
     return pa.concat_tables(parts) if parts else SCHEMAS[step].empty_table()
 
 
-def encode_rows(step: Step, rows: pa.RecordBatch) -> dict[str, Any]:
+def decode_rest(observed: pa.Table) -> pa.RecordBatch | None:
+    """Return the rows that are left for ``observe_rest``; None for none."""
+    parts = _decoded(observed, _REST)
+    return pa.concat_tables(parts).combine_chunks().to_batches()[0] if parts else None
+
+
+def _decoded(observed: pa.Table, name: str) -> list[pa.Table]:
+    cells = zip(observed["step"].to_pylist(), observed["rows"], strict=True)
+    return [pa.ipc.open_stream(cell.as_buffer()).read_all() for of, cell in cells if of == name]
+
+
+def _encoded(seen: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    for name, rows in seen:
+        yield pa.RecordBatch.from_pylist([encode_rows(name, rows)], schema=OBSERVED)
+
+
+def encode_rows(step: str, rows: pa.RecordBatch) -> dict[str, Any]:
     """Encode a batch of one step as a single compressed value. Columns of nulls, of which there
     are most, take no room so."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
         writer.write_batch(rows)
-    return {"step": step.value, "rows": sink.getvalue().to_pybytes()}
+    return {"step": str(step), "rows": sink.getvalue().to_pybytes()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +192,8 @@ class _Observer:
         self._checkpoints_of = cache(root_checkpoints)
         self._topic_of = cache(self._read_topic)
 
-    def observe(self, batch: pa.RecordBatch) -> Iterator[tuple[Step, pa.RecordBatch]]:
-        """Yield for each step rows of its schema."""
+    def observe(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield for each step rows of its schema, and maybe what is left."""
         rows = batch.select(list(_LOOKED_AT)).to_pylist()
         is_listed = batch.column("file_names").is_valid().to_pylist()
         seen = {
@@ -193,7 +218,15 @@ class _Observer:
                 if len(told):
                     names = batch.select(list(_NAMES)).take(pa.array(told))
                     yield step, _fill(SCHEMAS[step], names, _pick(columns, is_told))
-        yield from self._look_alone(batch, is_alone)
+        (left,) = np.nonzero(sum(is_alone.values(), np.zeros(len(rows), np.bool_)))
+        if not len(left):
+            return
+        rest = batch.take(pa.array(left))
+        steps = [[step for step in self._plans if is_alone[step][number]] for number in left]
+        if self._context.leaves_rest:
+            yield _REST, rest.append_column(_STEPS, pa.array(steps, pa.list_(pa.string())))
+        else:
+            yield from self.look_alone(rest, steps)
 
     def _look(self, number: int, row: Row) -> tuple[DirectoryLook | None, _Partition | None]:
         """Look at a local directory where a step wants to know what is in it. Return what is
@@ -333,18 +366,17 @@ class _Observer:
             log_start_checkpoint=np.array([each.marks.log_start_offset or 0 for each in plain]),
         ) | {"reason": np.array(VERDICTS, object)[ranges.verdicts]}
 
-    def _look_alone(
-        self, batch: pa.RecordBatch, is_alone: Mapping[Step, Mask]
+    def look_alone(
+        self, batch: pa.RecordBatch, steps: Sequence[Sequence[str]]
     ) -> Iterator[tuple[Step, pa.RecordBatch]]:
-        """Yield the rows of the remaining partitions, looked at alone. They are for the steps that
-        ask for them. Each is opened once: the manifest of a managed one is read once for all steps.
+        """Yield the rows of partitions, each looked at alone, for the steps that ask for it. Each
+        is opened once: the manifest of a managed one is read once for all steps.
         """
-        (numbers,) = np.nonzero(sum(is_alone.values(), np.zeros(batch.num_rows, np.bool_)))
-        for first in range(0, len(numbers), _ROWS_A_CELL):
+        for first in range(0, batch.num_rows, _ROWS_A_CELL):
+            places = range(first, min(first + _ROWS_A_CELL, batch.num_rows))
             asked = (
-                batch.slice(number, 1).to_pylist()[0]
-                | {_STEPS: [step for step in self._plans if is_alone[step][number]]}
-                for number in numbers[first : first + _ROWS_A_CELL].tolist()
+                batch.slice(place, 1).to_pylist()[0] | {_STEPS: [*map(Step, steps[place])]}
+                for place in places
             )
             answered = list(map_partitions(self._answer_alone, asked))
             for step in self._plans:

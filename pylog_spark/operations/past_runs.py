@@ -5,15 +5,22 @@ itself. No file that is kept is read.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from pylog_spark.ledger.local_ledger import read_runs
 from pylog_spark.schemas import RunEvent
 from storage_core.commit.purge import find_runs
 from storage_core.commit.trash import BEGUN, DONE, list_commits, read_commit, read_run
 from storage_core.errors import ConfigError, PylogError
+from storage_core.wording import count_text
+
+# Stands for the newest run.
+LATEST: Final = "latest"
+# So many runs with the same beginning are named.
+_MOST_NAMED: Final = 3
 
 
 class Undo(enum.StrEnum):
@@ -49,12 +56,38 @@ class PastRun:
     kept_bytes: int | None = None
 
 
-def list_past_runs(ledger: str | None, trash: str | None, *, last: int) -> list[PastRun]:
+def choose_run(name: str, names: Collection[str]) -> str | None:
+    """Return the run that a user means by its name, the name's beginning, or ``latest``.
+
+    Args:
+        names: The runs there are.
+
+    Returns:
+        None if there is no such run.
+
+    Raises:
+        ConfigError: Several runs begin so.
+    """
+    if name in names or not name:
+        return name or None
+    if name == LATEST:
+        return max(names, default=None)
+    meant = sorted(each for each in names if each.startswith(name))
+    if len(meant) > 1:
+        shown = ", ".join(meant[:_MOST_NAMED]) + (", ..." if len(meant) > _MOST_NAMED else "")
+        raise ConfigError("RUN", name, f"{len(meant)} runs begin so: {shown}")
+    return meant[0] if meant else None
+
+
+def list_past_runs(
+    ledger: str | None, trash: str | None, *, last: int, only: str | None = None
+) -> list[PastRun]:
     """Return the last runs of a ledger and a trash, newest first.
 
     Args:
         ledger: Path or URL of a ledger; None for none.
         trash: The folder in which runs kept what they took away; None for none.
+        only: The one run that is asked for, as ``choose_run`` takes it; None for all.
     """
     if ledger is None and trash is None:
         raise ConfigError("--ledger", None, "say where runs are written down: --ledger or --trash")
@@ -64,7 +97,15 @@ def list_past_runs(ledger: str | None, trash: str | None, *, last: int) -> list[
         if not Path(trash).is_dir():
             raise ConfigError("--trash", trash, "there is no such folder")
         folders = {folder.name: folder for folder in find_runs(Path(trash))}
-    names = sorted({*runs, *folders}, reverse=True)[:last]
+    names = sorted({*runs, *folders}, reverse=True)
+    if only is not None:
+        run = choose_run(only, names)
+        if run is None:
+            raise ConfigError(
+                "RUN", only, f"no such run; {count_text(len(names), 'run')} are there"
+            )
+        names = [run]
+    names = names[:last]
     return [_with_trash(name, runs.get(name), trash, folders.get(name)) for name in names]
 
 

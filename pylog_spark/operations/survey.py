@@ -52,19 +52,17 @@ def survey(
 
     with Run(place, job) as run:
         # The tasks that list survey, too: the files of a partition never travel.
+        count = count_directories(log_roots)
         partitions = discover_partitions(
-            run.engine,
-            log_roots,
-            job.topics,
-            file_list=options.file_list,
-            with_files=True,
-            opener=opener,
+            run.engine, log_roots, job.topics, file_list=options.file_list, opener=opener
         )
+        if count is not None and options.file_list is None:
+            partitions = run.disks.deal_out(run.engine, partitions, count=count)
         table = run.engine.collect(
             partitions.map(work, SURVEY),
             SURVEY,
             f"{job.title}: look at {job.places}",
-            is_look=are_looked_at_here(count_directories(log_roots)),
+            is_look=are_looked_at_here(count),
         )
     details = sort_details(table, "due_bytes")
     results = transfer_results(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import SURVEY, Reason, Status
-from pylog_spark.tasks.ahead import AT_ONCE, map_ahead
+from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.listing import (
     REASON_OF_KIND,
     left_alone,
@@ -27,13 +27,14 @@ from pylog_spark.tasks.listing import (
 from pylog_spark.tasks.message import attempt_directory, needs_recovery
 from pylog_spark.tasks.observe import manifest_state
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.roles import Role
+from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
 from storage_core.log.log_loader import find_clean_end
-from storage_core.log.settled_store import settle, settled_files
+from storage_core.log.settled_store import is_unfinished_name, settle, settled_files
 from storage_core.maintenance.compaction.plan import CleanRequest
+from storage_core.maintenance.listings import look_at
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.partition import refuse_repairs, with_recovered_end
 from storage_core.maintenance.survey import Survey, survey_partition
@@ -51,14 +52,11 @@ def survey_partitions(
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.SURVEY``."""
     checkpoints_of = cache(read_checkpoints)
+    survey = partial(_survey_row, context=context, checkpoints_of=checkpoints_of)
     # Manifests are asked for ahead; a row that has its files costs nothing but its numbers.
     for has_files, rows in groupby(rows_of(batches), key=lambda row: row["file_names"] is not None):
-        surveyed = map_ahead(
-            lambda row: _survey_row(row, context, checkpoints_of),
-            rows,
-            at_once=1 if has_files else AT_ONCE,
-        )
-        yield from rows_to_batches(SURVEY, surveyed)
+        map_each = map if has_files else map_partitions
+        yield from rows_to_batches(SURVEY, map_each(survey, rows))
 
 
 def _survey_row(
@@ -107,17 +105,23 @@ def _listed_state(
     store: LogStore, row: Mapping[str, Any], checkpoints: PartitionCheckpoints
 ) -> PartitionState:
     """Return a partition's state by its listing. The row's listing is used, if it has one."""
-    listed = listed_files(row)
-    files = (
-        store.list_files()
-        if listed is None
-        else [FileInfo(file.name, file.size_bytes, file.modified_ms) for file in listed]
-    )
     return PartitionState.of_listing(
-        store.location,
-        settled_files(store, files),
-        checkpoints=checkpoints,
+        store.location, _settled_logs(store, row), checkpoints=checkpoints
     )
+
+
+def _settled_logs(store: LogStore, row: Mapping[str, Any]) -> list[FileInfo]:
+    """Return the files a load would leave; of a local directory perhaps only those in ``.log``."""
+    listed = listed_files(row)
+    if listed is not None:
+        files = [FileInfo(file.name, file.size_bytes, file.modified_ms) for file in listed]
+        return settled_files(store, files)
+    path = local_path(row["directory"])
+    # Of a usual directory the facts of other files are asked by nobody.
+    look = path and look_at(path, needs_age=False, needs_topic_id=False)
+    if look and look.are_files and not any(map(is_unfinished_name, look.others)):
+        return [FileInfo(name, *facts) for name, facts in look.logs.items()]
+    return settled_files(store, store.list_files())
 
 
 def _describe(state: PartitionState, survey: Survey, config: LogConfig) -> dict[str, Any]:

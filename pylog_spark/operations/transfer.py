@@ -1,4 +1,4 @@
-"""What ingest, materialize, survey and transplant share: their report, and its rows."""
+"""What ingest, materialize, survey, transplant and attach share: their report, and its rows."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferReport(Report):
-    """The report of an ingest, a materialization, a survey or a transplant."""
+    """The report of an ingest, a materialization, a survey, a transplant or an attachment."""
 
-    # Rows of ``schemas.INGEST``, ``schemas.MATERIALIZED``, ``schemas.SURVEY`` or
-    # ``schemas.TRANSPLANT``.
+    # Rows of ``schemas.INGEST``, ``schemas.MATERIALIZED``, ``schemas.SURVEY``,
+    # ``schemas.TRANSPLANT`` or ``schemas.ATTACH``.
     details: pa.Table
 
     def frame(self, spark: "SparkSession") -> "DataFrame":

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pylog_spark.discovery import resolve_managed
 from pylog_spark.engines.choice import Local, Place
+from pylog_spark.operations.past_runs import LATEST, choose_run
 from pylog_spark.operations.undo_task import undo_partitions
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_ledger
@@ -27,7 +28,7 @@ from pylog_spark.tasks.message import DirectoryResult
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.clock import Clock
 from storage_core.commit.purge import find_runs
-from storage_core.commit.trash import RUN_FILE, hold_run
+from storage_core.commit.trash import RUN_FILE, hold_run, list_commits
 from storage_core.errors import ConfigError, StorageError
 from storage_core.roots.open_root import LogRoot, kept_roots
 from storage_core.roots.root import HeldRoot, RootUndo, UndoT, UndoWork
@@ -47,12 +48,13 @@ def undo(
     """Undo a run in local log directories or managed roots.
 
     Args:
-        run_id: The run, as its report and the ledger name it.
+        run_id: The run, as ``find_run_id`` takes it.
         options: The trash it was given, which topics, the ledger, and whether this is a dry run.
         roots: Managed roots that it worked on; local log directories stand in the trash.
         place: Where its tasks run: a Spark session, or this machine, which None stands for.
         clock: For the name of this run, and the times in the ledger.
     """
+    run_id = find_run_id(run_id, options.trash)
     touched = check_undo(run_id, options, roots)
     request = {"undoes": run_id}
     job = new_job(Action.UNDO.value, touched, options, clock=clock, request=request)
@@ -197,6 +199,28 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
         touched += kept_roots(_run_folder(run_id, options.trash))
     check_ledger(touched, options.ledger)
     return tuple(touched)
+
+
+def find_run_id(name: str, trash: str | None) -> str:
+    """Return the name of the run to undo, before anything is touched. An unknown name is returned
+    as it is; ``check_undo`` refuses it.
+
+    Args:
+        name: Its name or, of a run with a trash, the beginning of the name or ``latest``: the
+            newest run that kept something. If that is undone, no older one is taken in its place.
+    """
+    if trash is not None:
+        folders = find_runs(Path(trash))
+        names = [each.name for each in folders if name != LATEST or any(list_commits(each))]
+        return choose_run(name, names) or name
+    if name == LATEST:
+        raise ConfigError(
+            "--trash",
+            None,
+            "`latest` is looked up in a trash; name the run to undo in a managed "
+            "root, as `pylog runs --ledger DIR` lists it",
+        )
+    return name
 
 
 def _run_folder(run_id: str, trash: str | None) -> Path:

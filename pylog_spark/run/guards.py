@@ -39,7 +39,7 @@ from storage_core.filenames import (
 from storage_core.local_files import entry_names
 from storage_core.maintenance.compaction.key_sidecar import check_sidecar_folder
 from storage_core.maintenance.verification.prescription import recover_command
-from storage_core.redaction import has_password
+from storage_core.redaction import has_password, plain_places
 from storage_core.roots.guards import check_local_directory, check_off_object
 from storage_core.roots.open_root import LogRoot, open_root
 from storage_core.store.local import plain_path
@@ -380,7 +380,9 @@ def check_outside(
     if place is None:
         return
     directories = {
-        path.resolve() for root in roots if (path := local_path(root.location)) is not None
+        path.resolve()
+        for root in roots
+        if (path := local_path(plain_places(root.location))) is not None
     }
     directories |= {path.resolve() for path in log_directories}
     for path in dict.fromkeys((plain_path(Path(place)), Path(os.path.realpath(place)))):

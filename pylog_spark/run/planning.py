@@ -48,6 +48,8 @@ MOST_LOOKS_HERE: Final = 2000
 LEAST_TO_PREPARE_FOR: Final = 100
 # The same of bytes that are read and checked.
 MOST_READ_HERE: Final = 128 * 1024 * 1024
+# So many partitions that a listing does not settle are worth processes.
+LEAST_TO_SPREAD: Final = 64
 # A map that is published lies on the heap several times while it is.
 _LEAST_HEAP_PER_MAP: Final = 32
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.discovery import count_directories, discover_partitions
-from pylog_spark.engines.choice import Place, open_engine, open_look_engine
+from pylog_spark.engines.choice import Local, Place, open_engine, open_look_engine
 from pylog_spark.engines.engine import AnyEngine, run_apart
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.house import addition_for
@@ -39,7 +39,7 @@ from pylog_spark.run.planning import (
 )
 from pylog_spark.run.recording import Recorder, ledger_problem_notes
 from pylog_spark.run.run_report import Report, RunSummary, summarise
-from pylog_spark.schemas import PARTITION, Action, Reason, Status
+from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core import interruption
@@ -145,6 +145,7 @@ _TRANSFERS: Final = frozenset(
         Reason.OVERLAPPING_SEGMENTS,
         Reason.MIXED_REPLICAS,
         Reason.MISSING_SEGMENTS,
+        Reason.OFFSETS_IN_TIER,
         Reason.UNFINISHED_SWAP,
         Reason.INCONSISTENT_TOPIC_ID,
         Reason.TARGET_NOT_EMPTY,
@@ -353,17 +354,20 @@ class Run:
         roots: Sequence[LogRoot] | None = None,
         *,
         partitions: pa.RecordBatch | None = None,
+        is_look: bool | None = None,
     ) -> pa.Table:
         """Return what tasks make of the partitions of the run.
 
         Args:
             look: As `observe`, and so are the next three.
-            partitions: Rows of ``schemas.PARTITION``: only these; None for what discovery lists.
+            partitions: Rows of ``schemas.PARTITION``, maybe with more columns: only these; None for
+                what discovery lists.
+            is_look: Whether they are looked at in this process; None leaves it to their number.
         """
         job = self.job
         listed_roots = job.roots if roots is None else tuple(roots)
         count = count_directories(listed_roots) if partitions is None else partitions.num_rows
-        is_look = are_looked_at_here(count)
+        is_look = are_looked_at_here(count) if is_look is None else is_look
         if not job.options.dry_run and (count is None or count >= LEAST_TO_PREPARE_FOR):
             self.engine.prepare()
         engine = self._look_engine if is_look else self.engine
@@ -372,10 +376,19 @@ class Run:
             file_list = job.options.file_list if listed_roots == job.roots else None
             listed = discover_partitions(engine, listed_roots, job.topics, file_list=file_list)
         else:
-            listed = engine.each([partitions], lambda batch: iter([batch]), PARTITION)
+            listed = engine.each([partitions], lambda batch: iter([batch]), partitions.schema)
         spread = self.disks.deal_out(engine, listed, count=count)
         rows = engine.map_rows(spread, look, schema)
         return engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
+
+    def looks_alone(self, partitions: pa.RecordBatch | None = None) -> bool:
+        """Whether ``look`` looks in this process, and other processes of this machine could help.
+
+        Args:
+            partitions: As `look`.
+        """
+        count = count_directories(self.job.roots) if partitions is None else partitions.num_rows
+        return isinstance(self.place, Local) and are_looked_at_here(count)
 
     @cached_property
     def _look_engine(self) -> AnyEngine:

@@ -65,6 +65,8 @@ _NOT_DECIDED: Final = frozenset(
         "duration_ms",
         "error_class",
         "error",
+        "loaded_files",
+        "log_end",
         # They decided, but what came of it is what counts.
         "retention_ms",
         "retention_bytes",

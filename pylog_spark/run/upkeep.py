@@ -102,12 +102,14 @@ def cost_of_round(segment_bytes: Sequence[int], dirty_bytes: int, groups: int) -
     """
     segments, source_bytes = len(segment_bytes), sum(segment_bytes)
     reads = _blocks(dirty_bytes) + sum(_blocks(size) for size in segment_bytes)
-    # Once for the plan and once for the commit: of each segment its small files, as one object,
-    # and its first batch; and what the partition as a whole has.
-    small = 2 * (2 * segments + 2)
-    # Each task opens the generation; each group and each commit asks for the lease.
-    opened = segments + groups + 3
-    leases = groups + 2
+    # Once for the plan and once for the commit: of each segment its first batch, and what the
+    # partition as a whole has. Only a minimum lag asks for time indexes, too.
+    small = 2 * (segments + 2)
+    # Each task opens the generation and asks for the lease, and so does the commit. What is small
+    # is the work of one.
+    tasks = segments + groups if source_bytes > BLOCK_BYTES else 1
+    opened = tasks + 2
+    leases = tasks + 1
     parts = _blocks(source_bytes) + 2 * groups if source_bytes > BLOCK_BYTES else groups
     return StoreCost(
         partitions=1,

@@ -10,6 +10,7 @@ becomes of later ones.
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from pylog_spark.run.plan_table import Outcome
@@ -37,6 +38,11 @@ class Due(Protocol):
     @property
     def ref(self) -> PartitionRef:
         """Which one it is."""
+        ...
+
+    @property
+    def loaded_files(self) -> str | None:
+        """What ``digest_files`` said of it in this run; None where nobody asked."""
         ...
 
 
@@ -85,7 +91,8 @@ def run_waves(
         What became of the partitions of each wave, once their roots are settled.
     """
     for root in _roots_of(run, due):
-        root.begin_writing()
+        digests = {Path(each.ref.directory).name: each.loaded_files for each in _members(root, due)}
+        root.begin_writing({name: digest for name, digest in digests.items() if digest})
     ended = _failed(run, due)
     if ended:
         yield ended

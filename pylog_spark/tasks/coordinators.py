@@ -422,7 +422,13 @@ class _ObservedLogs:
                 now_ms=self._settings.now_ms,
                 max_transaction_timeout_ms=self._settings.broker.transaction_max_timeout_ms,
                 checkpoints=checkpoints,
-                may_be_tiered=view.may_be_tiered(place.topic),
+                tier_start=lambda local: view.remote.tier_start(
+                    store,
+                    place,
+                    checkpoints,
+                    local,
+                    is_tiered=lambda: view.is_tiered(place.topic),
+                ),
             )
             self.holders[place] = view
         except PylogError as error:

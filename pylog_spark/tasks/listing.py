@@ -29,6 +29,7 @@ from storage_core.filenames import (
 )
 from storage_core.local_files import folder_names
 from storage_core.log.settled_store import settled_files
+from storage_core.roots.open_root import LogRoot
 from storage_core.store import FileInfo, LogStore, ObjectDirectory, ObjectInfo
 from storage_core.store.listing import (
     ListedFile,
@@ -169,6 +170,15 @@ def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str,
         return [{"root": root, "role": role, "directory": root, **describe_failure(error)}]
     rows = (directory_row(root, role, name) for name in names)
     return [row for row in rows if row is not None and topics.admits(row["topic"])]
+
+
+def list_tier_partitions(root: LogRoot, topics: TopicFilter) -> Iterator[dict[str, Any]]:
+    """Yield one row of ``schemas.PARTITION``, without files, for each partition of a tier."""
+    opened = root.open()
+    for name in opened.directories():
+        row = directory_row(root.location, root.role.value, name)
+        if row is not None and topics.admits(row["topic"]):
+            yield row | {"directory": opened.locate(name)}
 
 
 def list_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

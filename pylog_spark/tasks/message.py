@@ -11,7 +11,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -391,7 +391,8 @@ def attempt(
         is_logged = before.failure and message.failure == before.failure
         return {} if is_logged else row_writer(type(head))(message)
 
-    with log_fields(**({} if of is None else asdict(of))):
+    name = {} if of is None else {"root": of.root, "topic": of.topic, "partition": of.partition}
+    with log_fields(**name):
         message, duration_ms = run_and_log(partial(work, head), failed, row_of)
     ended: MessageT = replace(message, duration_ms=duration_ms)
     return ended

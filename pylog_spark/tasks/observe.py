@@ -6,11 +6,13 @@ record is read.
 """
 
 import enum
+import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -31,10 +33,12 @@ from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicConfigSource
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
+from storage_core.commit.plan import digest_files
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import HEADER_BYTES, HEADER_UP_TO_MAGIC_BYTES, MAGIC_AT, MAGIC_V2
-from storage_core.json_values import from_json, to_json
+from storage_core.index.segment_indexes import AbortedTxn
+from storage_core.json_values import read_value, to_plain
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
 from storage_core.kernels.legacy_scan import MAX_RECORD_OVERHEAD_BYTES, MIN_ENTRY_BYTES
 from storage_core.log.loaded_log import SegmentState
@@ -61,7 +65,8 @@ from storage_core.roots.partition_facts import (
     manifest_timestamps,
     partition_checkpoints,
 )
-from storage_core.store import LogStore
+from storage_core.store import LogStore, one_look
+from storage_core.store.base import held
 
 
 def manifest_state(store: LogStore, checkpoints: PartitionCheckpoints) -> PartitionState | None:
@@ -82,7 +87,7 @@ def manifest_state(store: LogStore, checkpoints: PartitionCheckpoints) -> Partit
 # The questions are asked in the order of what they cost: the directory's name, its root, its
 # topic's config, the partition's own small files, and the checkpoints.
 
-_REMOTE_KEY: Final = "remote.storage.enable"
+REMOTE_KEY: Final = "remote.storage.enable"
 
 
 class Step(enum.StrEnum):
@@ -132,7 +137,7 @@ def admit_topic(step: Step, root: str, topic: str, run: RunContext) -> LogConfig
         root in run.remote_roots
         and entry is not None
         and entry.source is not TopicConfigSource.CLUSTER_METADATA
-        and _REMOTE_KEY not in entry.config_overrides
+        and REMOTE_KEY not in entry.config_overrides
     )
     return Reason.REMOTE_STORAGE if may_be_tiered else config
 
@@ -217,6 +222,11 @@ def _admit(
     return Admitted(store=store, config=config, checkpoints=checkpoints, checkpointed_mark=mark)
 
 
+_SEGMENTS: Final = "segments"
+_ABORTED: Final = "aborted"
+_SEGMENT_NAMES: Final = tuple(field.name for field in fields(SegmentState))
+_SEGMENT_VALUES: Final = attrgetter(*_SEGMENT_NAMES)
+_AbortedColumn = tuple[tuple[AbortedTxn, ...], ...]
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
 _LEAST_RECORD_BYTES: Final = 7
 _OLD_MESSAGE_GROWTH_BYTES: Final = HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES - MIN_ENTRY_BYTES
@@ -240,7 +250,8 @@ def observe_partition(
 def _observe(context: RunContext, admitted: Admitted) -> dict[str, Any]:
     store, config = admitted.store, admitted.config
     request = CleanRequest(now_ms=context.options.now_ms, checkpoints=admitted.checkpoints)
-    return _rule_out(store, config, request) or _plan(store, config, context, request)
+    with held(store):
+        return _rule_out(store, config, request) or _plan(store, config, context, request)
 
 
 def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict[str, Any] | None:
@@ -269,7 +280,9 @@ def _skipped(reason: Reason) -> dict[str, Any]:
 def _plan(
     store: LogStore, config: LogConfig, context: RunContext, request: CleanRequest
 ) -> dict[str, Any]:
-    log = load_for_round(store, config, context.options.cleaner, request)
+    with one_look(store):
+        log = load_for_round(store, config, context.options.cleaner, request)
+        loaded_files = None if log.operations else digest_files(store)
     state = PartitionState.of_log(log)
     cleanable = choose_range(state, config, request)
     observed = range_columns(
@@ -292,6 +305,7 @@ def _plan(
     refuse_negative_timestamps(store, plan)
     if manifest_checkpoints(store) is not None:
         observed["checkpoint_reset"] = False  # the round's own commit says where the next begins
+    observed["loaded_files"] = loaded_files
     return observed | _describe_plan(store, plan, log.size_bytes)
 
 
@@ -351,8 +365,15 @@ def _begins_with_old_format(store: LogStore, segments: Sequence[SegmentState]) -
 
 
 def encode_plan(plan: CompactionPlan) -> bytes:
-    """Return a plan as compressed JSON, to travel in a row. That is ten times smaller."""
-    return zlib.compress(to_json(plan).encode())
+    """Return a plan as compressed JSON, to travel in a row. That is ten times smaller.
+
+    Its segments are columns: a plan may have thousands, and so no object is made for each.
+    """
+    values = zip(*map(_SEGMENT_VALUES, plan.segments), strict=True)
+    columns = dict(zip(_SEGMENT_NAMES, values, strict=True))
+    columns[_ABORTED] = to_plain(columns[_ABORTED])
+    plain = {**to_plain(replace(plan, segments=())), _SEGMENTS: columns}
+    return zlib.compress(json.dumps(plain).encode())
 
 
 @lru_cache(maxsize=1)
@@ -361,4 +382,10 @@ def decode_plan(content: bytes) -> CompactionPlan:
 
     The last one is kept: a task asks for it once a segment, and a plan has all segments in it.
     """
-    return from_json(CompactionPlan, zlib.decompress(content).decode())
+    plain = json.loads(zlib.decompress(content))
+    columns = plain[_SEGMENTS]
+    columns[_ABORTED] = read_value(_AbortedColumn, columns[_ABORTED], _ABORTED)
+    rows = zip(*columns.values(), strict=True)
+    segments = tuple(SegmentState(**dict(zip(columns, row, strict=True))) for row in rows)
+    plan: CompactionPlan = read_value(CompactionPlan, plain | {_SEGMENTS: []}, "plan")
+    return replace(plan, segments=segments)

@@ -163,6 +163,7 @@ class DueCompaction:
 
     ref: PartitionRef
     plans: pa.Table = field(repr=False, compare=False)
+    loaded_files: str | None  # as ``changes_since_plan`` takes it
     size_bytes: int
     segment_bytes: tuple[int, ...]  # the size of each of them; none where one task cleans all
     extra_bytes: int  # upper bound of the disk space that it needs meanwhile
@@ -179,6 +180,7 @@ class DueCompaction:
             ref=self.ref,
             log_start_checkpoint=self.plans["log_start_checkpoint"][self.ref.ordinal].as_py(),
             plan=self.plans["plan"][self.ref.ordinal].as_py(),
+            loaded_files=self.loaded_files,
         )
 
 
@@ -192,6 +194,7 @@ class _PlannedRound:
     cleanable_bytes: int
     peak_extra_bytes: int
     segment_bytes: tuple[int, ...]
+    loaded_files: str | None
 
 
 def find_due_compactions(plans: pa.Table, limits: CompactionLimits) -> list[DueCompaction]:
@@ -240,6 +243,7 @@ def _due_compaction(
     return DueCompaction(
         ref=planned.ref,
         plans=plans,
+        loaded_files=planned.loaded_files,
         size_bytes=size_bytes,
         segment_bytes=() if strategy is Strategy.WHOLE else planned.segment_bytes,
         extra_bytes=planned.peak_extra_bytes,

@@ -26,10 +26,15 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import CommitPlan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.errors import BadBytesError, OffsetOverflowError, describe_failure
-from storage_core.log.loaded_log import LoadedLog
-from storage_core.log.log_loader import load_log
+from storage_core.log.loaded_log import LoadChanges
+from storage_core.log.log_loader import load_changes
 from storage_core.log.open_transactions import TransactionTracker
-from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
+from storage_core.maintenance.compaction.commit import (
+    changes_since_plan,
+    plan_commit,
+    plan_split,
+    verify_inputs,
+)
 from storage_core.maintenance.compaction.partition import (
     CleanedPartition,
     CleanerStats,
@@ -42,7 +47,7 @@ from storage_core.maintenance.compaction.rewrite import RewriteStats, measure_gr
 from storage_core.records.payload import count_records_in
 from storage_core.records.reader import Tail, read_whole, scan_headers
 from storage_core.roots.root import Prepared, RootAccess
-from storage_core.store import LogStore, open_store
+from storage_core.store import LogStore, one_look, open_store
 from storage_core.store.generations import current_location
 
 # Measure the exact result of a compaction round on partitions. Both passes run, without output.
@@ -125,6 +130,7 @@ class CompactionWork:
     ref: PartitionRef
     log_start_checkpoint: int  # its entry in the log-start checkpoint, 0 without one
     plan: bytes  # the round, as ``encode_plan`` wrote it
+    loaded_files: str | None  # as ``changes_since_plan`` takes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,9 +221,12 @@ def _commit(
                 keyless=cleaned.stats.invalid_messages_read,
                 records=cleaned.stats.messages_read,
             )
-        verify_inputs(store, plan)
-        log = _load(store, work, plan, context)
-        steps = plan_commit(log, plan, cleaned.groups)
+        with one_look(store):
+            changes = changes_since_plan(store, work.loaded_files)
+            if changes is None:
+                verify_inputs(store, plan)
+                changes = _load(store, work, context)
+            steps = plan_commit(changes, plan, cleaned.groups)
         done.append(cleaned)
         return Prepared(
             plan=steps,
@@ -242,23 +251,20 @@ def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) ->
     return Prepared(plan=steps, result=result)
 
 
-def _load(
-    store: LogStore, work: CompactionWork, plan: CompactionPlan, context: WriteContext
-) -> LoadedLog:
+def _load(store: LogStore, work: CompactionWork, context: WriteContext) -> LoadChanges:
     """Load the log again, for repairs due before the first swap."""
     run = context.run
     config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
     if config is None:
         raise KeyError(f"{work.ref.partition}: the catalogue had a config when the plan was made")
-    log = load_log(
+    changes = load_changes(
         store,
         config=config,
         cleaner=run.options.cleaner,
         now_ms=run.options.now_ms,
         log_start_checkpoint=work.log_start_checkpoint,
-        high_watermark=plan.high_watermark,
     )
-    return replace(log, operations=keep_scratch(log.operations, run.run_id))
+    return replace(changes, operations=keep_scratch(changes.operations, run.run_id))
 
 
 def _describe(

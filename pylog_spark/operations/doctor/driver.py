@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,15 +45,27 @@ from pylog_spark.run.run import Run
 from pylog_spark.schemas import Action
 from pylog_spark.view import Block
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
-from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.catalog.log_directories import (
+    DirectoryKind,
+    SubDirectory,
+    classify_directory,
+)
+from storage_core.catalog.metadata_image import decoded_once
 from storage_core.catalog.release_features import FEATURE_LEVELS
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.checkpoint.lock import LockState, query_lock
+from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, PylogError, StorageError
-from storage_core.filenames import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition
+from storage_core.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    LOG_SUFFIX,
+    TopicPartition,
+    offset_of,
+    sorted_logs,
+)
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.maintenance.verification.finding_kinds import (
     KINDS,
@@ -80,13 +92,19 @@ from storage_core.maintenance.verification.verdict import (
     forecast_start,
     measure_pace,
 )
-from storage_core.roots.open_root import LogRoot, root_checkpoints
+from storage_core.roots.open_root import LogRoot, open_root, root_checkpoints
+from storage_core.roots.remote_logs import RemoteLogs
+from storage_core.store import open_store
+from storage_core.wording import count_text
 
 # Join findings and forecasts into a diagnosis of log directories. It says what is wrong and what
 # to do.
 
 # A small file that cannot be read is an I/O error to Kafka, and takes its log directory offline.
 _SMALL_FILE_ERRORS: Final = frozenset({"CheckpointError", "StorageError"})
+
+# Of what hinders to know what is in a tier.
+_SHOWN_PROBLEMS: Final = 3
 
 Row = dict[str, Any]
 
@@ -135,6 +153,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     is_only_broker: bool,
     hindrance: str,
     needs: Sequence[str],
+    tier: Sequence[str],
 ) -> Diagnosis:
     """Return the diagnosis.
 
@@ -146,6 +165,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
         is_only_broker: Whether the node is known to be no controller.
         hindrance: Why no recovery of the broker's directories would begin; empty where one would.
         needs: What a start needs besides, a sentence each.
+        tier: What of the logs lies in their tier, a sentence each.
     """
     ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
     read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
@@ -193,6 +213,7 @@ def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
                 is_only_broker=is_only_broker,
                 hindrance=hindrance,
                 needs=needs,
+                tier=tier,
             )
         ),
         roots=states,
@@ -224,7 +245,7 @@ def _with_fates(
     promoted = {
         (row["topic"], row["partition"]): row["log_end_offset"] or 0
         for row in forecasts
-        if DirectoryKind.FUTURE is classify_directory(Path(row["directory"]).name)[0]
+        if DirectoryKind.FUTURE is classify_directory(row["directory"].rpartition("/")[2])[0]
         and row["directory"] not in fates
     }
     rows = []
@@ -441,6 +462,7 @@ _TITLE: Final = "pylog doctor"
 _BOTH_ENTRIES: Final = OFFSET_INDEX_ENTRY.itemsize * TIME_INDEX_ENTRY.itemsize
 
 
+@decoded_once()
 def diagnose(
     place: Place,
     roots: Sequence[str | Path],
@@ -449,6 +471,7 @@ def diagnose(
     *,
     broker_threads: int,
     needs: Sequence[str] | None = None,
+    beside: Iterable[str] = (),
     on_findings: OnFindings | None = None,
 ) -> Diagnosis:
     """Verify log directories and advise on them; write nothing to them.
@@ -458,6 +481,7 @@ def diagnose(
         broker_threads: ``num.recovery.threads.per.data.dir``.
         needs: What ``find_absent_voters`` says of these and other nodes' log directories; None to
             look at these.
+        beside: Log directories of other brokers, which may have listed segments of a tier.
         on_findings: Takes all findings, some at a time, however many there are.
     """
     log_roots = resolve_roots(roots, role=options.role)
@@ -468,8 +492,13 @@ def diagnose(
     request = replace(request, shown=max(request.shown, ORDERED_FINDINGS))
     with Run(place, job) as run:
         observed = observe_targets(run, request)
-        _check_readable(observed.targets)
+        _check_folders(observed.targets)
         verification = verify_step(run, request, observed)
+        _check_files(
+            target
+            for target in observed.targets
+            if target.ordinal not in verification.active_indexes
+        )
         catalogs = _catalogs(log_roots, options)
         forecasts = _foretell(run, observed, verification, catalogs)
         if on_findings is not None:
@@ -489,7 +518,61 @@ def diagnose(
         is_only_broker=broker_config(options).process_roles == ("broker",),
         hindrance=_hindrance(log_roots, options, catalogs),
         needs=needs,
+        tier=_tell_tier(observed, beside),
     )
+
+
+def _tell_tier(observed: VerifiedRoots, beside: Iterable[str]) -> list[str]:
+    """Return which offsets lie in a tier, a sentence each; none where all logs are whole."""
+    own = [root.location for root in observed.observed]
+    remote = RemoteLogs(map(open_root, dict.fromkeys([*own, *beside])))
+    chosen = {target.directory for target in observed.targets}
+    away: list[str] = []
+    problems: Counter[str] = Counter()
+    for root in observed.observed:
+        for entry in root.entries:
+            if entry.path in chosen and entry.kind is DirectoryKind.PARTITION:
+                with suppress(PylogError):  # the verification has reported it
+                    found = _look_at_tier(root, entry, remote)
+                    if found is not None:
+                        away.append(found[0])
+                        problems[found[1]] += 1
+    del problems[""]
+    if not away:
+        return []
+    first = away[0] if len(away) == 1 else f"such as {away[0]}"
+    return [
+        (
+            f"{count_text(len(away), 'log begins', 'logs begin')} in the tier (remote storage): "
+            f"{first}. A broker reads them there; `pylog cat TIER --with-local ROOT` needs none"
+        ),
+        *(
+            f"{problem} ({count_text(count, 'log')})"
+            for problem, count in problems.most_common(_SHOWN_PROBLEMS)
+        ),
+    ]
+
+
+def _look_at_tier(
+    root: ObservedRoot, entry: SubDirectory, remote: RemoteLogs
+) -> tuple[str, str] | None:
+    """Return the offsets of a log that lie in its tier, and why they may not; None without any."""
+    partition = entry.topic_partition
+    if partition is None:
+        return None
+    is_tiered = partition.topic in root.tiered_topics if root.has_metadata else None
+    own = root.checkpoints_of(partition)
+    # Mostly a log is whole: nothing is listed again.
+    if is_tiered is False or (own.log_start_offset is None and not remote.has_tier):
+        return None
+    store = open_store(entry.path)
+    logs = sorted_logs(file.name for file in store.list_files())
+    base = (offset_of(logs[0]) or 0) if logs else 0
+    start = remote.tier_start(store, partition, own, base, is_tiered=lambda: is_tiered)
+    if start is None:
+        return None
+    problem = remote.uploads(store, partition).problem(start, base)
+    return f"offsets {start} to {base - 1} of {partition}", problem
 
 
 def release_to_start(version: str) -> str:
@@ -572,11 +655,17 @@ def _of_a_broker(roots: Sequence[LogRoot]) -> list[LogRoot]:
     return [replace(root, role=Role.BROKER) if is_broker else root for root in roots]
 
 
-def _check_readable(targets: Sequence[Target]) -> None:
-    """Refuse to judge files closed to this process. A broker, as another user, may be able to
-    read them."""
+def _check_folders(targets: Iterable[Target]) -> None:
+    """Refuse to judge directories closed to this process. A broker, as another user, may be able
+    to read them."""
     for target in targets:
         _require_access(target.directory)
+
+
+def _check_files(targets: Iterable[Target]) -> None:
+    """Refuse to judge files closed to this process. Of partitions that were verified together all
+    were read."""
+    for target in targets:
         with suppress(FileNotFoundError), os.scandir(target.directory) as entries:
             for entry in entries:
                 _require_access(entry.path)
@@ -611,11 +700,16 @@ def _foretell(
         for target in targets
         if (target.root, target.partition.topic, target.partition.partition) in cut
     )
+    config = cache(partial(config_of, catalogs=catalogs))
     opened = {
         target.ordinal
         for target in targets
         if target.directory not in damaged
-        and _is_opened(target, verification.active_indexes.get(target.ordinal), catalogs)
+        and target.ordinal in verification.active_indexes
+        and _fits(
+            verification.active_indexes[target.ordinal],
+            config(target.root, target.partition.topic),
+        )
     }
     rows = [
         open_at_once(target, verified[target.ordinal]["log_end_offset"])
@@ -640,12 +734,7 @@ def _foretell(
     return sorted(rows, key=lambda row: numbers[row["directory"]])
 
 
-def _is_opened(
-    target: Target, active_index_bytes: int | None, catalogs: Mapping[str, TopicCatalog]
-) -> bool:
-    """Whether a start opens a log and leaves it as it is: it is sound, and its indexes are not too
-    large for its config."""
-    if active_index_bytes is None:
-        return False
-    most = config_of(target, catalogs).segment_index_bytes
-    return active_index_bytes <= most // _BOTH_ENTRIES * _BOTH_ENTRIES
+def _fits(active_index_bytes: int, config: LogConfig) -> bool:
+    """Whether a start opens a sound log and leaves it as it is: its indexes are not too large for
+    its config."""
+    return active_index_bytes <= config.segment_index_bytes // _BOTH_ENTRIES * _BOTH_ENTRIES

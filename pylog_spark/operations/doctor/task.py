@@ -64,7 +64,8 @@ def forecast_partitions(
     """
     for each in targets:
         is_damaged = each.directory in damaged
-        yield forecast_partition(each, now_ms, config_of(each, catalogs), is_damaged=is_damaged)
+        config = config_of(each.root, each.partition.topic, catalogs)
+        yield forecast_partition(each, now_ms, config, is_damaged=is_damaged)
 
 
 # The forecast of a log that a start opens and leaves as it is, but for its name and end.
@@ -94,16 +95,16 @@ def open_at_once(target: Target, log_end_offset: int) -> dict[str, Any]:
     }
 
 
-def config_of(target: Target, catalogs: Mapping[str, TopicCatalog]) -> LogConfig:
-    """Return the config with which a recovery would load a log.
+def config_of(root: str, topic: str, catalogs: Mapping[str, TopicCatalog]) -> LogConfig:
+    """Return the config with which a recovery would load a topic's logs.
 
     A broker, too, loads a log of a topic that no source knows with its own defaults.
     """
-    catalog = catalogs.get(target.root)
+    catalog = catalogs.get(root)
     if catalog is None:
         return LogConfig()
     try:
-        return catalog.config_or_defaults(target.partition.topic)
+        return catalog.config_or_defaults(topic)
     except ConfigError:
         return LogConfig()
 

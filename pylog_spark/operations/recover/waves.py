@@ -57,6 +57,11 @@ class DueRecovery:
         return self.work.ref
 
     @property
+    def loaded_files(self) -> str | None:
+        """None: it was not loaded yet."""
+        return None
+
+    @property
     def size_bytes(self) -> int:
         """Bytes that are to be read."""
         return sum(self.scan_bytes)

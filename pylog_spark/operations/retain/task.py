@@ -7,7 +7,7 @@ at again by the task that commits it: what goes then is what was planned, or not
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from pylog_spark.tasks.observe import Admitted, Step, observe_alone
 from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
+from storage_core.commit.plan import digest_files
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
 from storage_core.maintenance.retention.partition import (
@@ -40,7 +41,7 @@ from storage_core.maintenance.retention.partition import (
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.partition_facts import manifest_timestamps
 from storage_core.roots.root import Prepared
-from storage_core.store import LogStore
+from storage_core.store import LogStore, one_look
 from storage_core.store.open_objects import names_manifest
 
 
@@ -62,6 +63,8 @@ class SweepWork:
     log_start_checkpoint: int | None  # its entry in the log-start checkpoint, None without one
     high_watermark: int | None  # nothing at or above it goes; None for the log's end
     removed: tuple[int, ...]
+    loaded_files: str | None  # digest of the files of which all of this was found
+    log_end: int | None  # offset of the next record
     log_start_offset: int
     first_base_offset: int
     is_replicated: bool  # whether all that goes lies below the checkpointed high watermark
@@ -104,7 +107,9 @@ def _observe(
         always_loads=facts.is_owned_by_broker,
     )
     unlink = _unlinks(run, row["directory"])
-    sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
+    with one_look(store):
+        sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
+        loaded_files = digest_files(store) if sweep.is_due else None
     state, decision, block = sweep.state, sweep.decision, sweep.decision.blocked_by
     start, checkpointed = decision.log_start_offset, admitted.checkpointed_mark
     columns = kept_columns(
@@ -126,7 +131,10 @@ def _observe(
     )
     if run.options.dry_run:
         columns["operations"] = json.dumps(list(sweep.steps.describe()))
-    return columns | _removals(store, sweep) if sweep.is_due else columns
+    if not sweep.is_due:
+        return columns
+    found = {"loaded_files": loaded_files, "log_end": state.log_end}
+    return columns | found | _removals(store, sweep)
 
 
 def kept_columns(seen: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,7 +246,10 @@ def _commit(
             max_timestamps=manifest_timestamps(store),
         )
         unlink = _unlinks(run, work.ref.directory)
-        sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
+        with one_look(store):
+            if work.loaded_files is not None and digest_files(store) == work.loaded_files:
+                request = replace(request, verified_end=work.log_end)
+            sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
         _verify(store, work, sweep)
         return Prepared(
             plan=sweep.steps,

@@ -5,6 +5,7 @@ stay where tasks are; the driver gets their counts, the worst of them, and a row
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.engines.choice import Place
+from pylog_spark.engines.choice import Local, Place
 from pylog_spark.engines.engine import HandedOver
 from pylog_spark.operations.verify.task import (
     FINDING_ROW,
@@ -47,6 +48,7 @@ from pylog_spark.run.planning import (
     count_look_tasks,
     pack_units,
 )
+from pylog_spark.run.progress import OnProgress, ProgressMeter
 from pylog_spark.run.run import Run, is_as_bad
 from pylog_spark.run.run_report import Report
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, Action, Status
@@ -315,11 +317,17 @@ def _of_kind(batches: Iterable[pa.RecordBatch], kind: str) -> Iterator[pa.Record
 # in the second stage.
 
 
-def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Any:
+def verify_targets(
+    run: Run,
+    request: VerifyRequest,
+    roots: VerifiedRoots,
+    watch: Callable[[Sequence[int]], object] | None = None,
+) -> Any:
     """Return a verification's rows in pieces, for several readings.
 
     Args:
         request: How deep to look.
+        watch: Told how many bytes each task will read, before they run; None for nobody.
     """
     job, engine = run.job, run.engine
     of_roots = engine.spread([roots.rows], iter, VerifiedRow)
@@ -338,6 +346,8 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
     title = f"{job.title} {job.places}: verify"
     verified = engine.spread([unit.values for unit in units], work, VerifiedRow)
     is_look = are_read_here(items)
+    if watch is not None:
+        watch([0, *(unit.size_bytes for unit in units)])
     rows = engine.keep(of_roots.union(verified), title, is_look=is_look)
     is_cut = {item.value.target.ordinal for item in items if not item.value.is_whole}
     if not is_cut:
@@ -363,34 +373,45 @@ def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> An
 def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
     """Return the stretches of partitions to verify. A small partition is one whole stretch, a
     big one several."""
-    job, engine = run.job, run.engine
-    items = [
-        WorkItem(value=target, size_bytes=0, disk=run.disks.of(target.root)) for target in targets
-    ]
-    tasks = count_look_tasks(len(targets), slots=engine.slots)
-    looks = -(-len(targets) // tasks)
-    units = pack_units(items, unit_bytes=looks * ITEM_OVERHEAD_BYTES, per_disk=run.disks.per_disk)
+    # Of what was listed when this machine was chosen, each partition is known.
+    listed = run.place.listed if isinstance(run.place, Local) else {}
     sizes = {
-        each.ordinal: each
-        for each in engine.ask(
-            [unit.values for unit in units],
-            measure_segments,
-            SegmentSizes,
-            f"{job.title} {job.places}: list segments",
-            is_look=are_looked_at_here(len(targets)),
-        )
+        target.ordinal: SegmentSizes.of(target, listed[target.directory])
+        for target in targets
+        if target.directory in listed
     }
+    unlisted = [target for target in targets if target.ordinal not in sizes]
+    if unlisted:
+        sizes |= {each.ordinal: each for each in _ask_for_sizes(run, unlisted)}
     unit_bytes = run.unit_bytes(sum(sum(each.sizes) for each in sizes.values()))
     return [
         WorkItem(value=stretch, size_bytes=size, disk=run.disks.of(target.root))
         for target in targets
         for stretch, size in cut_partition(
-            replace(target, directory=sizes[target.ordinal].directory),
+            target
+            if target.directory == sizes[target.ordinal].directory
+            else replace(target, directory=sizes[target.ordinal].directory),
             sizes[target.ordinal].offsets,
             sizes[target.ordinal].sizes,
             unit_bytes=unit_bytes,
         )
     ]
+
+
+def _ask_for_sizes(run: Run, targets: Sequence[Target]) -> Iterable[SegmentSizes]:
+    job, engine = run.job, run.engine
+    items = [
+        WorkItem(value=target, size_bytes=0, disk=run.disks.of(target.root)) for target in targets
+    ]
+    looks = -(-len(targets) // count_look_tasks(len(targets), slots=engine.slots))
+    units = pack_units(items, unit_bytes=looks * ITEM_OVERHEAD_BYTES, per_disk=run.disks.per_disk)
+    return engine.ask(
+        [unit.values for unit in units],
+        measure_segments,
+        SegmentSizes,
+        f"{job.title} {job.places}: list segments",
+        is_look=are_looked_at_here(len(targets)),
+    )
 
 
 def cut_partition(
@@ -442,6 +463,7 @@ def verify(
     *,
     clock: Clock | None = None,
     on_findings: OnFindings | None = None,
+    on_progress: OnProgress | None = None,
 ) -> VerifyReport:
     """Verify all partitions of log directories; record and report the findings.
 
@@ -451,8 +473,9 @@ def verify(
         request: How deep to look, and what makes the run fail.
         clock: For the times in the ledger.
         on_findings: Takes all findings, some at a time, however many there are.
+        on_progress: Told how far the tasks have come.
     """
-    log_roots = resolve_roots(roots, role=options.role)
+    log_roots = resolve_roots(roots, role=options.role, may_be_tiers=True)
     check_ledger(log_roots, options.ledger)
     check_outside(METRICS_FILE.label, options.metrics_file, log_roots)
     request = request or VerifyRequest()
@@ -461,29 +484,9 @@ def verify(
     )
     with Run(place, job) as run:
         observed = observe_targets(run, request)
-        verification = verify_step(run, request, observed)
-        results = _results(job, verification.partitions)
-        run.recorder.results(results)
-        recorded = verification.rows.map(
-            partial(recorded_findings, run_id=job.run_id), RECORDED_FINDING
-        )
-        run.recorder.findings(run.engine, recorded)
-        if on_findings is not None:
-            tell = partial(_tell_recorded, job, on_findings)
-            tell_findings(run, verification, tell)
-        worst = Severity(verification.counts[0].severity) if verification.counts else None
-        return run.report(
-            VerifyReport,
-            results,
-            has_findings=is_as_bad(worst, request.fail_on),
-            verified=verification.partitions,
-            counts=verification.counts,
-            gauges=verification.gauges,
-            findings=tuple(_recorded(job, row) for row in verification.worst),
-            roots=observed,
-            read_bytes=sum(row["read_bytes"] or 0 for row in verification.partitions),
-            read_ms=sum(row["read_ms"] or 0 for row in verification.partitions),
-            _findings=run.engine.hand_over(recorded),
+        verification = verify_step(run, request, observed, on_progress)
+        return report_verification(
+            run, verification, observed, fail_on=request.fail_on, on_findings=on_findings
         )
 
 
@@ -503,6 +506,41 @@ class Verification:
     worst: tuple[dict[str, Any], ...]
 
 
+def report_verification(
+    run: Run,
+    verification: "Verification",
+    roots: VerifiedRoots,
+    *,
+    fail_on: Severity | None,
+    on_findings: OnFindings | None,
+) -> VerifyReport:
+    """Record what an open run has found, and return its report."""
+    job = run.job
+    results = _results(job, verification.partitions)
+    run.recorder.results(results)
+    recorded = verification.rows.map(
+        partial(recorded_findings, run_id=job.run_id), RECORDED_FINDING
+    )
+    run.recorder.findings(run.engine, recorded)
+    if on_findings is not None:
+        tell = partial(_tell_recorded, job, on_findings)
+        tell_findings(run, verification, tell)
+    worst = Severity(verification.counts[0].severity) if verification.counts else None
+    return run.report(
+        VerifyReport,
+        results,
+        has_findings=is_as_bad(worst, fail_on),
+        verified=verification.partitions,
+        counts=verification.counts,
+        gauges=verification.gauges,
+        findings=tuple(_recorded(job, row) for row in verification.worst),
+        roots=roots,
+        read_bytes=sum(row["read_bytes"] or 0 for row in verification.partitions),
+        read_ms=sum(row["read_ms"] or 0 for row in verification.partitions),
+        _findings=run.engine.hand_over(recorded),
+    )
+
+
 def observe_targets(run: Run, request: VerifyRequest) -> VerifiedRoots:
     """Return a run's log directories and the partitions to verify."""
     roots = [(root.location, root.role) for root in run.job.roots]
@@ -510,19 +548,54 @@ def observe_targets(run: Run, request: VerifyRequest) -> VerifiedRoots:
 
 
 @log_fields(step=Action.VERIFY.value)
-def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verification:
+def verify_step(
+    run: Run,
+    request: VerifyRequest,
+    roots: VerifiedRoots,
+    on_progress: OnProgress | None = None,
+) -> Verification:
     """Verify every partition of the roots of a run that is open.
 
     Args:
         request: How deep to look.
         roots: Of ``observe_targets``.
+        on_progress: Told how far the tasks have come.
+    """
+    with ExitStack() as stack:
+        watch = watching(run, stack, on_progress)
+        return gather(run, verify_targets(run, request, roots, watch), shown=request.shown)
+
+
+def watching(
+    run: Run, stack: ExitStack, on_progress: OnProgress | None
+) -> Callable[[Sequence[int]], object] | None:
+    """Return what begins to watch a stage by the bytes that each of its tasks reads.
+
+    Rows that are kept are computed at once, or when they are read first: the watch ends with the
+    stack.
+    """
+    if on_progress is None:
+        return None
+
+    def watch(sizes: Sequence[int]) -> None:
+        meter = ProgressMeter(run.engine, total_bytes=sum(sizes), report=on_progress)
+        stack.enter_context(meter.stage([(size, 0) for size in sizes]))
+
+    return watch
+
+
+def gather(run: Run, rows: Any, *, shown: int) -> Verification:
+    """Return what rows of findings and partitions say, for the driver.
+
+    Args:
+        rows: Of ``VerifiedRow``, in pieces, for several readings.
+        shown: How many findings it holds.
     """
     title = f"{run.job.title} {run.job.places}"
-    rows = verify_targets(run, request, roots)
     partitions = run.engine.collect(
         rows.map(verified_partitions, VERIFIED_PARTITION),
         VERIFIED_PARTITION,
-        f"{title}: verify",
+        f"{title}: collect partitions",
         is_look=True,
     )
     counts = run.engine.collect(
@@ -532,7 +605,7 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
         is_look=True,
     )
     # Each task chooses among its own findings, and one among these.
-    first = partial(first_rows, most=request.shown)
+    first = partial(first_rows, most=shown)
     ranked = rows.map(rank_findings, RANKED_FINDING)
     worst_rows = ranked.sort_within(*WORST_FIRST).map(first, RANKED_FINDING)
     worst_rows = worst_rows.deal_out(1).sort_within(*WORST_FIRST).map(first, RANKED_FINDING)
@@ -610,7 +683,7 @@ def _results(job: Job, verified: Sequence[Mapping[str, Any]]) -> pa.Table:
             "root": row["root"],
             "topic": row["topic"],
             "partition": row["partition"],
-            "action": Action.VERIFY.value,
+            "action": job.action,
             "status": (Status.DONE if row["error"] is None else Status.FAILED).value,
             "bytes_before": row["bytes"],
             "bytes_after": row["bytes"],

@@ -23,8 +23,8 @@ from pylog_spark.tasks.message import attempt
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, PartitionCheckpoints
 from storage_core.errors import PartitionNotFoundError
-from storage_core.filenames import TopicPartition, log_file, offset_of
-from storage_core.maintenance.listings import look_at
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.listings import look_at, sizes_by_offset
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
 from storage_core.maintenance.verification.finding_kinds import describe_fix, severity_of
 from storage_core.maintenance.verification.findings import (
@@ -91,6 +91,12 @@ class SegmentSizes:
     offsets: tuple[int, ...] = column("base offsets, rising")
     sizes: tuple[int, ...] = column("their lengths")
 
+    @classmethod
+    def of(cls, target: "Target", logs: tuple[tuple[int, ...], tuple[int, ...]]) -> "SegmentSizes":
+        """Return those of a plain directory, by ``sizes_by_offset``."""
+        offsets, sizes = logs
+        return cls(ordinal=target.ordinal, directory=target.directory, offsets=offsets, sizes=sizes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -108,7 +114,8 @@ class Target:
     @property
     def name(self) -> PartitionName:
         """Its name in log lines."""
-        return PartitionName(root=self.root, **asdict(self.partition))
+        name = self.partition
+        return PartitionName(root=self.root, topic=name.topic, partition=name.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +150,7 @@ def _measure(target: Target) -> SegmentSizes:
     is_local = directory.startswith("/")
     look = look_at(Path(directory), needs_age=False, needs_topic_id=False) if is_local else None
     if look is not None and look.are_files:
-        sizes = {
-            base: size
-            for name, (size, _) in look.logs.items()
-            if (base := offset_of(name)) is not None and name == log_file(base)
-        }
-        bases = tuple(sorted(sizes))
-        return SegmentSizes(
-            ordinal=target.ordinal,
-            directory=directory,
-            offsets=bases,
-            sizes=tuple(map(sizes.__getitem__, bases)),
-        )
+        return SegmentSizes.of(target, sizes_by_offset({n: s for n, (s, _) in look.logs.items()}))
     try:
         store = open_store(directory)
         segments = sort_files(store.list_files()).segments
@@ -202,9 +198,7 @@ def _tell(
     target: Target, plain: PlainPartition, findings: list[VerifiedRow], head: VerifiedRow
 ) -> VerifiedRow:
     findings += finding_rows(target, plain.findings)
-    return replace(
-        _with_facts(head, plain.facts), largest_active_index=max(plain.active_index_bytes)
-    )
+    return _with_facts(head, plain.facts, max(plain.active_index_bytes))
 
 
 def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[VerifiedRow]:
@@ -327,7 +321,8 @@ def place_finding(  # noqa: PLR0913  # the place of a finding
     file = join_location(home, finding.file) if finding.file else home
     topic = None if partition is None else partition.topic
     fix = describe_fix(
-        replace(finding, file=file),
+        finding,
+        file=file,
         root=root,
         directory=directory or (file if partition is not None else ""),
         topic=topic,
@@ -379,7 +374,9 @@ def _fold(
     return _with_facts(head, whole)
 
 
-def _with_facts(head: VerifiedRow, whole: PartitionFacts) -> VerifiedRow:
+def _with_facts(
+    head: VerifiedRow, whole: PartitionFacts, largest_active_index: int | None = None
+) -> VerifiedRow:
     return replace(
         head,
         segments=whole.segments,
@@ -389,6 +386,7 @@ def _with_facts(head: VerifiedRow, whole: PartitionFacts) -> VerifiedRow:
         log_end_offset=whole.log_end_offset,
         read_bytes=whole.read_bytes,
         read_ms=round(whole.read_seconds * 1000),
+        largest_active_index=largest_active_index,
     )
 
 
