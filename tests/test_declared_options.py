@@ -29,15 +29,19 @@ READ_BY_LOAD = {
 READ_BY_COMMANDS = {
     *("deep", "directory", "fail_on", "in_place", "live", "managed", "mirror", "origin"),
     *("output", "path", "plan", "report", "roots", "run", "segments", "settle", "show"),
-    *("isolation", "sync_stopped", "by", "last", "per_topic", "wide"),
+    *("isolation", "only_run", "sync_stopped", "by", "last", "per_topic", "wide"),
     # Of the commands that show records.
     *("allow_data_loss", "columns", "end", "format", "full", "key_format", "keys", "max_records"),
-    *("need", "null", "out", "partitions", "start", "to", "topic", "value_format"),
-    *("key_schema", "value_schema"),
+    *("need", "null", "out", "partitions", "sample", "start", "to", "topic", "value_format"),
+    "lateness",
+    *("key_schema", "value_schema", "schemas", "with_local", "decryption_key", "topic_id"),
+    *("reader_schema", "reader_message", "on_error"),
     *("all_commands", "as_records", "folder", "quiet", "root_of_topic", "state", "up"),
     *("targets", "new_names", "keep_producers", "allow_abort", "offsets_out"),
+    *("archive", "metadata_partitions", "newest", "topics_out"),
     *("copy", "copy_prefix", "offset_map", "donors", "quorum"),
     *("controller_listener", "initial_controllers", "older_copy", "release_version"),
+    *("archive", "grace", "recheck"),
     *("attest", "election_out", "into", "leader", "leader_epoch", "level", "lost_keys", "timeline"),
 }
 
@@ -175,7 +179,8 @@ def test_every_command_with_a_table_has_csv_and_no_other():
 
     with_csv = {one.name for one in commands() if output_of(one) is OutputFormat}
     tested = {name.partition(" ")[0] for name in COMMANDS_WITH_CSV} - {"config"}
-    others = {"explain", "doctor", "show", "promote", "adopt", "rebuild", "heal", "transplant"}
+    others = {"explain", "doctor", "show", "promote", "adopt", "rebuild", "heal"}
+    others |= {"transplant", "attach"}
     assert with_csv == tested | others
     assert {one.name for one in commands() if output_of(one) is RecordOutput} == {
         *("dump", "cat", "export", "replay")

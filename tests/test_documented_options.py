@@ -15,9 +15,9 @@ DOCUMENTS = Path(__file__).parents[1]
 # A command at the start of a line of a listing, or in backquotes, up to the end of either.
 COMMAND = re.compile(r"(?:^(?:\$ |    )|`)pylog ((?:--debug )?[a-z]+)([^`\n#|]*)", re.MULTILINE)
 COMMANDS = {
-    *("run", "compact", "recover", "retain", "verify", "doctor", "metadata"),
-    *("heal", "transplant"),
-    *("cat", "export", "find", "free"),
+    *("run", "compact", "recover", "retain", "verify", "scrub", "doctor", "metadata"),
+    *("heal", "transplant", "attach"),
+    *("cat", "export", "find", "sql", "free"),
     *("inspect", "dump", "groups", "transactions", "partition", "config", "warmup"),
     "salvage",
     *("audit", "differences", "copies", "timeline"),

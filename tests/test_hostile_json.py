@@ -49,6 +49,7 @@ from storage_core.store.generations import (
 )
 from storage_core.store.lease import LEASE_FILE, read_lease
 from storage_core.store.managed_store import UPLOADED_PREFIX, parse_location
+from storage_core.values.avro_columns import avro_decoder
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
 
 PARTITION = TopicPartition("t", 0)
@@ -181,6 +182,7 @@ READERS: dict[str, Reader] = {
     "a record's value that is to be JSON": lambda content, _: json_of(
         content.encode(), BytesFormat.JSON
     ),
+    "a schema of Avro": lambda content, _: avro_decoder([content]),
     "lines of an inventory": _file(
         "files.jsonl", lambda at: list(read_tables(InventoryPart(location=str(at / "files.jsonl"))))
     ),
@@ -215,7 +217,8 @@ def test_json_of_any_depth_or_width_is_refused_in_a_thread_with_a_small_stack(
 def test_every_reader_is_named_above():
     """A new use of Python's parser stands here, or reads what this program alone has written."""
     ours = {
-        "pylog_spark/record_text.py",  # a schema, written anew after it was checked
+        "storage_core/values/avro_values.py",  # a schema, written anew after it was checked
+        "storage_core/values/avro_program.py",  # likewise
         "pylog_spark/cli/doctor.py",  # findings of this run, from a file of its own
         "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/cli/runner.py",  # a text that was just written
@@ -233,6 +236,10 @@ def test_every_reader_is_named_above():
         "storage_core/json_values.py",
         "storage_core/maintenance/compaction/partition.py",
         "storage_core/records/packing.py",
+        "pylog_spark/tasks/observe.py",  # from driver to task
+        "storage_core/store/tier_archive.py",  # from driver to task
+        "storage_core/reading/polars_source.py",  # what Polars makes of a predicate
+        "pylog_spark/record_text.py",  # what Protobuf's library makes of a value
     }
     root = Path(__file__).parents[1]
     found = {

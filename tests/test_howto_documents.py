@@ -14,6 +14,8 @@ import pytest
 from pylog_spark.run.upkeep import cost_of_round
 from tests.kit.cluster_truth import Cluster
 from tests.kit.golden_broker import unpack_broker
+from tests.kit.source_disk import write_properties
+from tests.kit.tier_archives import unpack_tier
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "howto"
 PAGES: Final = sorted(path.stem for path in FOLDER.glob("*.md"))
@@ -99,7 +101,7 @@ def archivist(reader: Reader, tmp_path: Path) -> Reader:
 def test_every_page_is_followed_here():
     text = Path(__file__).read_text()
     assert [page for page in PAGES if f'"{page}"' not in text] == []
-    assert len(PAGES) == 8
+    assert len(PAGES) == 10
 
 
 @pytest.mark.thorough
@@ -178,6 +180,20 @@ def test_the_disks_that_are_gone(reader: Reader, tmp_path: Path):
     assert orders == [[1, 2], [1, 2, 3]]
 
 
+def test_the_tier_that_is_left(reader: Reader, tmp_path: Path):
+    tier = unpack_tier("plain", tmp_path / "lost")
+    reader.places["/mnt/tier"] = str(tier.archive)
+    (tmp_path / "data" / "b1").mkdir()
+    write_properties(tmp_path / "data" / "b1", 1)
+    (tmp_path / "data" / "controller").mkdir()
+    reader.follow("only-the-tier-is-left")
+    assert [status for status, _ in reader.ended.values()] == [0] * 4, reader.ended
+    _, planned, attached, rebuilt = [text for _, text in reader.ended.values()]
+    assert "1,241" in planned
+    assert "start the controllers first" not in attached
+    assert "52 partitions on 1 broker" in rebuilt
+
+
 @pytest.mark.thorough
 def test_the_disk_that_is_full(reader: Reader):
     reader.follow("free-disk-now")
@@ -227,6 +243,21 @@ def test_only_the_records(reader: Reader, capsys, tmp_path: Path):
     code = code.replace("/var/lib/kafka", reader.places["/var/lib/kafka"])
     exec(compile(code, "only-the-records", "exec"), {})  # noqa: S102  # the example is ours
     assert re.search(r"\d+ records, \d+ keys", capsys.readouterr().out)
+
+
+@pytest.mark.thorough
+def test_a_tier_that_may_not_be_whole(reader: Reader, tmp_path: Path):
+    tier = unpack_tier("copied_killed", tmp_path / "tier")
+    reader.places = {
+        "s3://bucket/tier": str(tier.archive),
+        "/var/lib/kafka": str(tier.folder / "local" / "b1"),
+    }
+    reader.follow("is-our-tier-whole")
+    (listed, listing), (compared, records), (read, whole) = reader.ended.values()
+    assert (listed, compared, read) == (0, 0, 1)  # the last one asks for warnings, too
+    assert "TIER_SEGMENT_TWIN" in listing
+    assert "TIER_UPLOAD_STOPPED" in records
+    assert "TIER_UPLOAD_STOPPED" in whole
 
 
 @pytest.mark.thorough

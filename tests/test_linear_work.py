@@ -1,5 +1,7 @@
-"""Four times as many segments are four times the work, not sixteen: counted, not timed."""
+"""Four times as many segments are four times the work, not sixteen, and batches are no work of
+Python's: counted, not timed."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,15 +10,20 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.cli.dump_lines import JsonLines
+from pylog_spark.cli.dump_segment import dump_segment
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import TopicPartition, log_file, segment_file
+from storage_core.kafka_log import open_logs
+from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.retention.partition import plan_retain
 from storage_core.reading.inspection import _describe_files
 from storage_core.store.local import LocalStore
 from storage_core.store.managed_store import ManagedStore
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
+from tests.kit.one_partition import clean_partition
 
 FEW, MANY = 60, 240
 PARTITION = TopicPartition("t", 0)
@@ -131,3 +138,62 @@ WORK = {
 def test_work_grows_with_the_segments_not_with_their_square(tmp_path, name):
     few, many = (lines_of(WORK[name](tmp_path, count)) for count in (FEW, MANY))
     assert many < few * (MANY / FEW) * 1.3
+
+
+def batches_of_one_record(tmp_path: Path, count: int) -> Path:
+    directory = tmp_path / f"{count}" / "t-0"
+    return write_partition(directory, [plain_segment(0, count), plain_segment(count, 1)])
+
+
+def compaction_of_batches(tmp_path: Path, count: int) -> Work:
+    source = batches_of_one_record(tmp_path, count)
+    config = LogConfig.from_topic_overrides({"cleanup.policy": "compact"})
+    request = CleanRequest(now_ms=10**13, first_dirty_offset=0)
+
+    def work() -> None:
+        copy = tmp_path / "copy" / "t-0"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(source, copy)
+        clean_partition(copy, config=config, cleaner=CleanerConfig(), request=request, threads=1)
+
+    return work
+
+
+def recovery_of_batches(tmp_path: Path, count: int) -> Work:
+    store = LocalStore(batches_of_one_record(tmp_path, count))
+    return lambda: plan_recovery(store, **LOAD)
+
+
+def arrow_of_batches(tmp_path: Path, count: int) -> Work:
+    directory = batches_of_one_record(tmp_path, count)
+    return lambda: sum(batch.num_rows for batch in open_logs(directory).read())
+
+
+def dump_of_batches(tmp_path: Path, count: int) -> Work:
+    directory = batches_of_one_record(tmp_path, count)
+    name = segment_file(0, ".log")
+
+    def work() -> None:
+        lines = JsonLines(name)
+        text = "".join(
+            line
+            for content in dump_segment(LocalStore(directory), name, None)
+            for line in lines.lines(content)
+        )
+        assert text.count("\n") == 2 * count
+
+    return work
+
+
+OF_BATCHES = {
+    "a compaction": compaction_of_batches,
+    "a recovery": recovery_of_batches,
+    "a read": arrow_of_batches,
+    "a dump": dump_of_batches,
+}
+
+
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_no_line_of_python_is_run_for_a_batch(tmp_path, name):
+    few, many = (lines_of(OF_BATCHES[name](tmp_path, count)) for count in (100, 1100))
+    assert many < few + 100

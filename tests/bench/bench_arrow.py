@@ -20,6 +20,7 @@ from tests.bench.generated_partition import Size, generated_partition
 from tests.bench.shared import CACHE, processor_rates, run_with_options
 
 COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp")
+OURS: Final = "ours"
 AIOKAFKA: Final = "aiokafka"
 KAFKA_PYTHON: Final = "kafka-python"
 _FEW_RECORDS: Final = 60_000
@@ -28,21 +29,30 @@ _FEW_RECORDS: Final = 60_000
 def measure(*, records: int = Size().records, rounds: int = 8) -> Figure:
     """Decode a generated partition by all, in turns."""
     directory = generated_partition(CACHE, Size(records=records))
-    data = max(directory.glob("*.log"), key=lambda path: path.stat().st_size).read_bytes()
-    ways: dict[str, Callable[[], int]] = {
-        "ours": lambda: _to_arrow(directory),
-        AIOKAFKA: lambda: _decode("aiokafka", data, None),
-        KAFKA_PYTHON: lambda: _decode("kafka", data, _FEW_RECORDS),
-    }
-    warm = processor_rates({name: (way() / 1e6, way) for name, way in ways.items()}, rounds=rounds)
+    warm = rates(directory, rounds=rounds)
     return Figure(
         work="records to Arrow, uncompressed, a core",
         unit="M records/s",
-        ours=warm.pop("ours"),
+        ours=warm.pop(OURS),
         theirs=warm,
         targets={AIOKAFKA: 3, KAFKA_PYTHON: 30},
         least=12,
     )
+
+
+def rates(directory: Path, *, rounds: int) -> dict[str, list[float]]:
+    """Decode a partition by all, in turns; return millions of records a second, by name.
+
+    Args:
+        rounds: At least 2; the first one warms up and does not count.
+    """
+    data = max(directory.glob("*.log"), key=lambda path: path.stat().st_size).read_bytes()
+    ways: dict[str, Callable[[], int]] = {
+        OURS: lambda: _to_arrow(directory),
+        AIOKAFKA: lambda: _decode("aiokafka", data, None),
+        KAFKA_PYTHON: lambda: _decode("kafka", data, _FEW_RECORDS),
+    }
+    return processor_rates({name: (way() / 1e6, way) for name, way in ways.items()}, rounds=rounds)
 
 
 def _to_arrow(directory: Path) -> int:

@@ -5,6 +5,7 @@ three have to be named, whatever their segments are.
 """
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -53,7 +54,9 @@ def _batches(count: int) -> NDArray[np.uint8]:
     return batches
 
 
-def write_replicas(folder: Path, size_bytes: int) -> list[Path]:
+def write_replicas(
+    folder: Path, size_bytes: int, places: Mapping[str, int] = DIFFERENCES
+) -> list[Path]:
     """Write two log directories with a partition each that differ in three places."""
     one = _batches(1)
     count = size_bytes // one.size
@@ -64,9 +67,9 @@ def write_replicas(folder: Path, size_bytes: int) -> list[Path]:
         directory.mkdir(parents=True)
         batches = _batches(count)
         if broker == 2:  # the one that differs
-            batches[DIFFERENCES["bytes"], 5000] ^= 1
-            batches[DIFFERENCES["epoch"], 12:16] = (0, 0, 0, 1)
-            batches = np.delete(batches, DIFFERENCES["missing"], axis=0)
+            batches[places["bytes"], 5000] ^= 1
+            batches[places["epoch"], 12:16] = (0, 0, 0, 1)
+            batches = np.delete(batches, places["missing"], axis=0)
         bounds = np.linspace(0, len(batches), segments + 1).astype(int)
         for start, end in pairwise(bounds):
             base = int.from_bytes(batches[start, :8].tobytes(), "big")

@@ -42,7 +42,7 @@ from storage_core.store import ManagedStore, open_objects, syncing
 from storage_core.store.generations import create_root
 from storage_core.store.managed_store import upload_file
 from tests.bench.figures import table_row
-from tests.bench.shared import CACHE, run_with_options
+from tests.bench.shared import CACHE, run_with_options, show
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.memory_objects import MemoryObjectStore, forget_memory
@@ -89,6 +89,28 @@ class Timing:
             f"{self.together:.2f}",
             f"{self.ratio:.1f}",
             asked,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSyncs:
+    """What the disk itself takes to make small new files durable."""
+
+    files: int
+    one_by_one: float  # seconds: each is written and synced before the next one
+    together: float  # seconds: all are written, then their filesystem is synced
+    fdatasyncs: float  # a second, of a file that has grown by a block
+    syncfs: float  # a second, with one such file
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        return table_row(
+            f"{self.files} new files of 4 KiB, nothing else",
+            DISK,
+            f"{self.one_by_one:.2f}",
+            f"{self.together:.2f}",
+            f"{self.one_by_one / self.together:.1f}",
+            f"fdatasync {self.fdatasyncs:,.0f} a second, syncfs {self.syncfs:,.0f} a second",
         )
 
 
@@ -155,6 +177,32 @@ def measure(*, partitions: int = 100) -> Iterator[Timing]:
                 together=seconds[1],
                 requests={name: round(n / partitions, 2) for name, n in sorted(asked.items())},
             )
+
+
+def measure_disk(*, files: int = 300) -> DiskSyncs:
+    """Return how fast the disk of the measurements syncs by itself."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="syncs-", dir=CACHE.resolve()) as folder:
+
+        def write(name: str, sync: Callable[[int], Any] | None, blocks: int = 1) -> float:
+            begin = time.perf_counter()
+            with Path(folder, name).open("wb", buffering=0) as file:
+                for _ in range(blocks):
+                    file.write(bytes(4096))
+                    if sync is not None:
+                        sync(file.fileno())
+            return time.perf_counter() - begin
+
+        one_by_one = sum(write(f"one-{number}", os.fdatasync) for number in range(files))
+        together = sum(write(f"all-{number}", None) for number in range(files))
+        together += write("last", syncing.sync_filesystem)
+        return DiskSyncs(
+            files=files,
+            one_by_one=one_by_one,
+            together=together,
+            fdatasyncs=files / write("grown", os.fdatasync, files),
+            syncfs=files / write("grown by all", syncing.sync_filesystem, files),
+        )
 
 
 def _sweep(run: "_Run", write: WriteContext, *, in_one: bool) -> float:
@@ -308,4 +356,5 @@ def _upload(objects: Any, partition: TopicPartition, source: Path) -> None:
 
 
 if __name__ == "__main__":
+    show(measure_disk())
     run_with_options(measure)

@@ -40,7 +40,6 @@ from tests.bench.figures import Figure
 from tests.bench.generated_partition import (
     CONFIG,
     NOW_MS,
-    RECORDS_PER_BATCH,
     Size,
     generated_partition,
 )
@@ -143,8 +142,8 @@ def measure(
     """
     size = Size(records=records, keys=keys, codec=codec)
     source = generated_partition(CACHE, size)
-    tiny = generated_partition(CACHE, replace(size, records=RECORDS_PER_BATCH))
-    scratch = CACHE / "scratch"
+    tiny = generated_partition(CACHE, replace(size, records=size.batch_records))
+    scratch = CACHE / "scratch" / "compaction"
     kind = Codec[codec.upper()]
     seconds: dict[str, list[float]] = {}
     with kafka_process() as kafka:
@@ -153,7 +152,7 @@ def measure(
             start = _clean_by_command(fresh_copy(tiny, scratch))
             process = _clean_by_command(fresh_copy(source, scratch))
             copy = fresh_copy(source, scratch)
-            ours, answer = _clean_here(copy)
+            ours, answer = clean_here(copy)
             for name in COMPARED_SNAPPY if kind is Codec.SNAPPY else COMPARED:
                 assert answer[name] == theirs["answer"][name], (name, answer, theirs)
             taken = {
@@ -275,8 +274,11 @@ def kafka_process() -> Iterator[Callable[..., dict[str, Any]]]:
         )
 
 
-def _clean_here(directory: Path) -> tuple[float, dict[str, int]]:
-    begin = time.perf_counter()
+def clean_here(
+    directory: Path, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, dict[str, int]]:
+    """Clean a partition in this process with one thread; return seconds, and what was COMPARED."""
+    begin = clock()
     result = clean_partition(
         directory,
         config=LogConfig.from_topic_overrides({key: str(value) for key, value in CONFIG.items()}),
@@ -284,7 +286,7 @@ def _clean_here(directory: Path) -> tuple[float, dict[str, int]]:
         request=CleanRequest(now_ms=NOW_MS, first_dirty_offset=0),
         threads=1,
     )
-    seconds = time.perf_counter() - begin
+    seconds = clock() - begin
     return seconds, {name: getattr(result, name) for name in COMPARED}
 
 

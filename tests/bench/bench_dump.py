@@ -21,6 +21,7 @@ from tests.bench.generated_partition import Size, generated_partition
 from tests.bench.shared import CACHE, ROOT, run_with_options
 from tests.oracle.jars import jars_of
 
+OURS: Final = "ours"
 KAFKA: Final = "Kafka"
 # Of later versions the tools' own interfaces are not published.
 VERSION: Final = "4.1.1"
@@ -30,25 +31,7 @@ _TOOLS_API: Final = Library(group="org.apache.kafka", artifact="kafka-tools-api"
 def measure(*, records: int = Size().records, rounds: int = 5) -> list[Figure]:
     """Dump the segments of a generated partition by both, in turns."""
     directory = generated_partition(CACHE, Size(records=records))
-    logs = sorted(path for path in directory.glob("*.log") if path.stat().st_size)
-    scratch = CACHE / "dumped"
-    jars = [*jars_of(VERSION), *fetch_jars([_TOOLS_API], CACHE / f"kafka-tools-api-{VERSION}")]
-    classes = ":".join(map(str, jars))
-    dump_log = [
-        str(find_java().home / "bin" / "java"),
-        "-Xmx256M",
-        "-cp",
-        classes,
-        "kafka.tools.DumpLogSegments",
-    ]
-    dump_log += ["--print-data-log", "--files", ",".join(map(str, logs))]
-    ours = [sys.executable, "-m", "pylog_spark", "dump", str(directory), "--output", "json"]
-    sides = {"ours": ours, KAFKA: dump_log}
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, command in sides.items():
-            seconds[name].append(_run(command, scratch))
-    scratch.unlink()
+    seconds = dump_by_both(directory, rounds=rounds)
 
     def rates(side: str, number: int) -> list[float]:
         return [records / 1e3 / each[number] for each in seconds[side]]
@@ -57,12 +40,31 @@ def measure(*, records: int = Size().records, rounds: int = 5) -> list[Figure]:
         Figure(
             work=f"dump with records, the whole program, by {what}",
             unit="thousand records/s",
-            ours=rates("ours", number),
+            ours=rates(OURS, number),
             theirs={KAFKA: rates(KAFKA, number)},
             targets={KAFKA: 3},
         )
         for number, what in enumerate(("the clock", "processor seconds"))
     ]
+
+
+def dump_by_both(directory: Path, *, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Dump a partition in turns; return seconds by the clock and of processors, by side."""
+    logs = sorted(path for path in directory.glob("*.log") if path.stat().st_size)
+    jars = [*jars_of(VERSION), *fetch_jars([_TOOLS_API], CACHE / f"kafka-tools-api-{VERSION}")]
+    java = [str(find_java().home / "bin" / "java"), "-Xmx256M", "-cp", ":".join(map(str, jars))]
+    files = ["--print-data-log", "--files", ",".join(map(str, logs))]
+    sides = {
+        OURS: [sys.executable, "-m", "pylog_spark", "dump", str(directory), "--output", "json"],
+        KAFKA: [*java, "kafka.tools.DumpLogSegments", *files],
+    }
+    scratch = CACHE / "dumped"
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, command in sides.items():
+            seconds[name].append(_run(command, scratch))
+    scratch.unlink()
+    return seconds
 
 
 def _run(command: Sequence[str], output: Path) -> tuple[float, float]:

@@ -51,19 +51,20 @@ class Round:
     """One export."""
 
     name: str  # of what, by what
+    records: int
     seconds: float  # from its start to its end
     cpu_seconds: float  # of all processes
 
     def line(self) -> str:
         """Return it as text."""
-        rate = RECORDS / self.seconds / 1e6
+        rate = self.records / self.seconds / 1e6
         return (
             f"{self.name:<24} {self.seconds:6.2f} s  {rate:5.2f} M records/s  "
             f"{self.cpu_seconds:6.2f} s of processors"
         )
 
 
-def measure(*, rounds: int = 3, spark: bool = False) -> Iterator[Round]:
+def measure(*, rounds: int = 3, spark: bool = False, records: int = RECORDS) -> Iterator[Round]:
     """Yield the rounds, codec by codec; in each folder are all records.
 
     Args:
@@ -75,23 +76,27 @@ def measure(*, rounds: int = 3, spark: bool = False) -> Iterator[Round]:
     shutil.rmtree(out, ignore_errors=True)  # of measurements that were ended
     for codec in CODECS:
         topic = f"orders-{codec}"
-        root = generated_root(CACHE, [_topic(topic, codec)])
+        root = generated_root(CACHE, [_topic(topic, codec, records)])
         command = [sys.executable, "-m", "pylog_spark", "export", topic, str(out)]
         for _ in range(rounds):
-            yield _run(f"pylog export, {codec}", [*command, "--root", str(root), "--to", "parquet"])
-            _check(out)
+            yield _run(
+                f"pylog export, {codec}",
+                [*command, "--root", str(root), "--to", "parquet"],
+                records,
+            )
+            _check(out, records)
         if spark:
             program = [sys.executable, "-c", _SPARK, str(root), topic, str(out)]
-            yield _run(f"Spark, {codec}", program)
-            _check(out)
+            yield _run(f"Spark, {codec}", program, records)
+            _check(out, records)
 
 
-def _topic(name: str, codec: str) -> Topic:
+def _topic(name: str, codec: str, records: int) -> Topic:
     return Topic(
         name=name,
         partitions=1,
-        records=RECORDS,
-        keys=RECORDS,
+        records=records,
+        keys=records,
         value_bytes=TEXT_BYTES,
         segment_bytes=_GIB,
         compression=codec,
@@ -99,7 +104,7 @@ def _topic(name: str, codec: str) -> Topic:
     )
 
 
-def _run(name: str, command: Sequence[str]) -> Round:
+def _run(name: str, command: Sequence[str], records: int) -> Round:
     """Run a program; where it prints a JSON number, that is its time."""
     already = _children()
     before = os.times()
@@ -115,7 +120,7 @@ def _run(name: str, command: Sequence[str]) -> Round:
     used -= before.children_user + before.children_system
     said = done.stdout.strip().splitlines()[-1]
     timed = json.loads(said) if said.replace(".", "").isdigit() else seconds
-    return Round(name=name, seconds=timed, cpu_seconds=used)
+    return Round(name=name, records=records, seconds=timed, cpu_seconds=used)
 
 
 def _children() -> set[int]:
@@ -124,10 +129,10 @@ def _children() -> set[int]:
     return {int(number) for each in lists for number in each.read_text().split()}
 
 
-def _check(out: Path) -> None:
+def _check(out: Path, records: int) -> None:
     """Count the records of a folder, and remove it."""
     count = sum(pq.read_metadata(path).num_rows for path in out.glob("*.parquet"))
-    if count != RECORDS:
+    if count != records:
         raise AssertionError(f"{out} has {count} records")
     shutil.rmtree(out)
 

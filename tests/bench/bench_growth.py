@@ -90,18 +90,25 @@ def _slope(pairs: Sequence[tuple[float, float]]) -> float:
     return above / sum((x - middle_x) ** 2 for x in xs)
 
 
-def measure(*, gigabytes: tuple[float, ...] = GIGABYTES) -> Iterator[Growth]:
+def measure(
+    *,
+    gigabytes: tuple[float, ...] = GIGABYTES,
+    segments: tuple[int, ...] = SEGMENTS,
+    partitions: tuple[int, ...] = PARTITIONS,
+) -> Iterator[Growth]:
     """Yield how each kind of work grows.
 
     Args:
-        gigabytes: Sizes of a log in segments of 64 MiB, rising.
+        gigabytes: Sizes of a log in segments of 64 MiB, rising; none leaves these out.
+        segments: Numbers of segments of a log, likewise.
+        partitions: Numbers of partitions, likewise.
     """
     for of, sizes in (
         ("GB in segments of 64 MiB", gigabytes),
-        (f"segments of {FIXED_BYTES // 10**6} MB in all", SEGMENTS),
-        ("partitions of 1 MB in four segments", PARTITIONS),
+        (f"segments of {FIXED_BYTES // 10**6} MB in all", segments),
+        ("partitions of 1 MB in four segments", partitions),
     ):
-        points: dict[str, list[Point]] = {work: [] for work in _WORK}
+        points: dict[str, list[Point]] = {work: [] for work in _WORK if sizes}
         for size in sizes:
             root = _made(of, size)
             for work, found in points.items():

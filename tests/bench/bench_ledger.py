@@ -51,12 +51,12 @@ class Cost:
         )
 
 
-def measure(*, rounds: int = 5) -> list[Cost]:
+def measure(*, rounds: int = 5, engine: str = "spark") -> list[Cost]:
     """Return what each side takes; one round before them is not counted."""
     found: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
     scratch = CACHE / "scratch" / "ledger"
     for number in range(rounds + 1):
-        for side, taken in _round(scratch):
+        for side, taken in _round(scratch, engine):
             if number:
                 found[side].append(taken)
     shutil.rmtree(scratch)
@@ -72,7 +72,7 @@ def measure(*, rounds: int = 5) -> list[Cost]:
     ]
 
 
-def _round(scratch: Path) -> Iterator[tuple[str, tuple[float, float]]]:
+def _round(scratch: Path, engine: str) -> Iterator[tuple[str, tuple[float, float]]]:
     shutil.rmtree(scratch, ignore_errors=True)
     for side in SIDES:
         root = scratch / "log"
@@ -80,12 +80,13 @@ def _round(scratch: Path) -> Iterator[tuple[str, tuple[float, float]]]:
         root.mkdir(parents=True)
         with tarfile.open(GOLDEN) as packed:
             packed.extractall(root, filter="data")
-        yield side, _run(root, [] if side == NONE else ["--ledger", str(scratch / "kept")])
+        ledger = [] if side == NONE else ["--ledger", str(scratch / "kept")]
+        yield side, _run(root, engine, ledger)
 
 
-def _run(root: Path, ledger: Sequence[str]) -> tuple[float, float]:
+def _run(root: Path, engine: str, ledger: Sequence[str]) -> tuple[float, float]:
     command = ["run", str(root), "--role", "broker", *ledger]
-    command += ["--engine", "spark"]
+    command += ["--engine", engine]
     status, seconds, seen = run_program(command)
     assert status == 0, command
     return seconds, seen.cpu_seconds

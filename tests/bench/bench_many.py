@@ -32,7 +32,7 @@ from tests.bench.shared import CACHE, run_with_options
 PARTITIONS: Final = (2_000, 20_000)
 SEGMENTS: Final = 50
 KINDS: Final = {"nothing is due": NOTHING_DUE, "everything is due": ALL_DUE}
-LOOKED_AT: Final = (2_000, 9_999)
+LOOKED_AT: Final = (2_000, 10_000)
 # Those of a broker; this machine looks at up to 10,000 partitions.
 LOOKS: Final = {"inspect": ("inspect",), "doctor": ("doctor", "--role", "broker")}
 _MIB: Final = 1 << 20
@@ -78,7 +78,10 @@ class Many:
 
 
 def measure(
-    *, partitions: tuple[int, ...] = PARTITIONS, segments: int = SEGMENTS
+    *,
+    partitions: tuple[int, ...] = PARTITIONS,
+    segments: int = SEGMENTS,
+    engine: str = "spark",
 ) -> Iterator[Many]:
     """Yield what nights of each kind take.
 
@@ -94,7 +97,7 @@ def measure(
             root = write_linked_root(
                 folder / "log", count, segments=segments, now_ms=now_ms, kinds=kinds
             )
-            nights.append(_night(root, count, "--engine", "spark"))
+            nights.append(_night(root, count, "--engine", engine))
             print(what, nights[-1], flush=True)  # noqa: T201 - how far it is
             shutil.rmtree(folder)
         yield Many(what=what, segments=segments, nights=nights)
@@ -162,8 +165,15 @@ def measure_looks(
     *, partitions: tuple[int, ...] = LOOKED_AT, segments: int = 6, rounds: int = 3
 ) -> Iterator[Looks]:
     """Yield what looks at log directories that were closed cleanly take, beside `find`."""
-    folder = CACHE / "scratch" / "looks"
-    shutil.rmtree(folder, ignore_errors=True)
+    scratch = CACHE / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="looks-", dir=scratch) as folder:
+        yield from _looks_in(Path(folder), partitions, segments, rounds)
+
+
+def _looks_in(
+    folder: Path, partitions: tuple[int, ...], segments: int, rounds: int
+) -> Iterator[Looks]:
     now_ms = SystemClock().now_ms()
     roots = [
         write_linked_root(
@@ -194,7 +204,6 @@ def measure_looks(
             starts=starts,
             finds=finds,
         )
-    shutil.rmtree(folder)
 
 
 def _look(*words: str) -> Spent:

@@ -51,21 +51,26 @@ class Report:
         )
 
 
-def topic_of(keys: int) -> Topic:
+def topic_of(keys: int, segment_bytes: int = SEGMENT_BYTES) -> Topic:
     """Return a topic whose closed segments hold at least so many keys."""
     return Topic(
         name=f"keys{keys}",
         partitions=1,
-        records=keys + 2 * SEGMENT_BYTES // RECORD_BYTES,
+        records=keys + 2 * segment_bytes // RECORD_BYTES,
         keys=1 << 62,
         value_bytes=8,
-        segment_bytes=SEGMENT_BYTES,
+        segment_bytes=segment_bytes,
     )
 
 
-def measure(*, keys: int = 50_000_000, strategy: str = "shuffle") -> Report:
+def measure(
+    *,
+    keys: int = 50_000_000,
+    strategy: str = "shuffle",
+    segment_bytes: int = SEGMENT_BYTES,
+) -> Report:
     """Compact a copy of the partition."""
-    topic = topic_of(keys)
+    topic = topic_of(keys, segment_bytes)
     source = generated_root(CACHE, [topic])
     root = copy_root(source, SCRATCH)
     log_bytes = sum(path.stat().st_size for path in source.glob("*/*.log"))

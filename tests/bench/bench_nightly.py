@@ -113,15 +113,24 @@ def measure(
     partitions: int = Size().partitions,
     rounds: int = 3,
     codec: str = UNCOMPRESSED,
+    cold: bool = False,
 ) -> list[Figure]:
-    """Return what nights take, beside Kafka's cleaner; the sides have to leave the same bytes."""
+    """Return what nights take, beside Kafka's cleaner; the sides have to leave the same bytes.
+
+    Args:
+        cold: Whether to leave out ``pylog warmup`` before.
+    """
+    if not cold:
+        subprocess.check_call(
+            [sys.executable, "-m", "pylog_spark", "warmup"], cwd=ROOT, env=plain_environment()
+        )
     size = Size(gigabytes=gigabytes, partitions=partitions, codec=codec)
     return figures(size, list(measure_nights(size, rounds)))
 
 
-def keep_nights(rows: list[Figure], *, rounds: int = 3, **size: Any) -> None:
+def keep_nights(rows: list[Figure], *, rounds: int = 3, cold: bool = False, **size: Any) -> None:
     """Keep the figures of nights of a size."""
-    del rounds
+    del rounds, cold
     keep(Size(**size).kept_as, rows)
 
 
@@ -129,9 +138,6 @@ def measure_nights(size: Size, rounds: int) -> Iterator[tuple[int, Night]]:
     """Yield the bytes of the logs and the seconds of each round."""
     scratch = CACHE / "scratch" / "nightly"
     threads = count_processors()
-    subprocess.check_call(
-        [sys.executable, "-m", "pylog_spark", "warmup"], cwd=ROOT, env=plain_environment()
-    )
     sources = []
     for some in (size.warm_up, size):
         _say(f"making {some.gigabytes:g} GB in {some.partitions} partitions, {some.codec}")

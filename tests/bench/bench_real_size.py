@@ -70,7 +70,8 @@ class Report:
         )
 
 
-def _closed(*, name: str, text: str, segments: int, partitions: int, size: int, keys: int) -> Case:
+def case_of(*, name: str, text: str, segments: int, partitions: int, size: int, keys: int) -> Case:
+    """Return partitions of closed segments of a size, each with an active one besides."""
     topic = Topic(
         name=name,
         partitions=partitions,
@@ -86,7 +87,7 @@ def _closed(*, name: str, text: str, segments: int, partitions: int, size: int, 
 CASES: Final = {
     case.name: case
     for case in (
-        _closed(
+        case_of(
             name="segment",
             text="one closed segment of 1 GiB, 9 M records, 3.6 M keys",
             segments=1,
@@ -94,7 +95,7 @@ CASES: Final = {
             size=GIB,
             keys=KEYS_OF_SEGMENT,
         ),
-        _closed(
+        case_of(
             name="tiny",
             text="1,000 partitions of 130 KiB",
             segments=4,
@@ -102,7 +103,7 @@ CASES: Final = {
             size=32 * 1024,
             keys=100,
         ),
-        _closed(
+        case_of(
             name="hundred",
             text="100 partitions of 100 MiB",
             segments=1,
@@ -110,7 +111,7 @@ CASES: Final = {
             size=100 * MIB,
             keys=350_000,
         ),
-        _closed(
+        case_of(
             name="gigabytes",
             text="8 closed segments of 1 GiB, 72 M records, 29 M keys",
             segments=8,

@@ -6,13 +6,16 @@ Nothing of the directory is known to be on disk, so every segment is read, its c
 its indexes built. Each side runs on one core and on two, with the page cache warm, and cold: every
 file is dropped from it first. A child process for each side and number of cores stays, so that its
 JIT warms up from round to round; the first round counts as warm-up. ``load`` is the loader itself,
-``whole`` goes on to a clean close or to the end of our commit, both synced. ``pylog recover`` is
-the whole job, the start of Spark included, on two cores. All sides must end at the same offsets.
+``whole`` goes on to a clean close or to the end of our commit, both synced. Beside ours stands what
+it takes to read the same files and check nothing but checksums, and what memory alone gives a core.
+``pylog recover`` is the whole job, the start of Spark included, on two cores. All sides must end at
+the same offsets.
 """
 
 import os
 import shutil
 import statistics
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,13 +27,14 @@ import yaml
 from tests.bench.figures import Figure
 from tests.bench.generated_partition import CONFIG, NOW_MS, Size, generated_partition
 from tests.bench.orders import helper
-from tests.bench.shared import CACHE, run_with_options, time_program
+from tests.bench.shared import CACHE, MEMORY, memory_way, run_with_options, time_program
 
 TOPIC: Final = "bench"
 # Of generated_partition: about this many bytes a record, batch headers included.
 RECORD_BYTES: Final = 136
 CORES: Final = (1, 2)
 SIDES: Final = ("kafka", "ours")
+CHECKSUMS: Final = "checksums alone"
 # Cores, and whether the cache is cold.
 Setting = tuple[int, bool]
 
@@ -42,6 +46,8 @@ class Report:
     log_bytes: int  # of all segments
     # By side, setting and part (``load``, ``whole``), one a round
     seconds: dict[tuple[str, Setting, str], list[float]]
+    checksum_seconds: list[float]  # of checksums alone, one core, warm, one a round
+    memory_rates: list[float]  # MB/s of memory alone, a core, one a round
     job_seconds: list[float]  # of ``pylog recover``, warm
 
     def ratio(self, setting: Setting, part: str) -> float:
@@ -61,8 +67,12 @@ class Report:
             work="recovery: validate, rebuild indexes and producers, a core",
             unit="MB/s",
             ours=ours,
-            theirs={"Kafka": theirs},
-            targets={"Kafka": 5},
+            theirs={
+                "Kafka": theirs,
+                CHECKSUMS: [self.log_bytes / 1e6 / each for each in self.checksum_seconds],
+                MEMORY: self.memory_rates,
+            },
+            targets={"Kafka": 5, CHECKSUMS: 0.9},
         )
 
     def lines(self) -> Iterator[str]:
@@ -81,6 +91,9 @@ class Report:
                     )
                     ratio = self.ratio(setting, part)
                     yield f"{name:26}{part:>7}{theirs:12.0f}{ours:11.0f}{ratio:7.1f}x"
+        checksums = megabytes / statistics.median(self.checksum_seconds)
+        memory = statistics.median(self.memory_rates)
+        yield f"1 core, warm: {CHECKSUMS} {checksums:.0f} MB/s, {MEMORY} {memory:.0f} MB/s"
         job = statistics.median(self.job_seconds)
         yield f"pylog recover, 2 cores, warm, the start of Spark included: {job:.1f} s"
 
@@ -93,7 +106,10 @@ def measure(*, megabytes: int = 1000, partitions: int = 4, rounds: int = 6) -> R
         rounds: At least two.
     """
     seconds: dict[tuple[str, Setting, str], list[float]] = {}
+    checksum_seconds: list[float] = []
+    memory_rates: list[float] = []
     job_seconds: list[float] = []
+    megabytes_of_memory, add_up = memory_way()
     with ExitStack() as stack:
         logs = {side: _log_directory(side, megabytes, partitions) for side in (*SIDES, "job")}
         stack.callback(lambda: [shutil.rmtree(path, ignore_errors=True) for path in logs.values()])
@@ -115,6 +131,12 @@ def measure(*, megabytes: int = 1000, partitions: int = 4, rounds: int = 6) -> R
                             {"directories": [*map(str, places)], "config": CONFIG, "now_ms": NOW_MS}
                         )
                         ends.add(tuple(answer["log_end_offsets"]))
+                        if number and side == "ours" and (cores, is_cold) == (1, False):
+                            checksum_seconds.append(answer["checksum_seconds"])
+                            begin = time.perf_counter()
+                            add_up()
+                            took = time.perf_counter() - begin
+                            memory_rates.append(megabytes_of_memory / took)
                         for part in ("load", "whole") if number else ():
                             key = side, (cores, is_cold), part
                             seconds.setdefault(key, []).append(answer[f"{part}_seconds"])
@@ -124,7 +146,13 @@ def measure(*, megabytes: int = 1000, partitions: int = 4, rounds: int = 6) -> R
             if number:
                 job_seconds.append(took)
         log_bytes = sum(path.stat().st_size for path in logs["ours"].glob("*/*.log"))
-    return Report(log_bytes=log_bytes, seconds=seconds, job_seconds=job_seconds)
+    return Report(
+        log_bytes=log_bytes,
+        seconds=seconds,
+        checksum_seconds=checksum_seconds,
+        memory_rates=memory_rates,
+        job_seconds=job_seconds,
+    )
 
 
 def _log_directory(name: str, megabytes: int, partitions: int) -> Path:

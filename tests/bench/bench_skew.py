@@ -33,6 +33,7 @@ from tests.bench.shared import CACHE, run_with_options
 SLOTS: Final = 2
 SIMULATED_SLOTS: Final = 32
 MIB: Final = 1024 * 1024
+SEGMENT_BYTES: Final = 64 * MIB  # of the large partition
 # A key of 8, a value of 110: about what a record takes.
 VALUE_BYTES: Final = 110
 RECORD_BYTES: Final = 126
@@ -265,7 +266,7 @@ class Report:
         )
 
 
-def topics_of(*, megabytes: int, small: int) -> list[Topic]:
+def topics_of(*, megabytes: int, small: int, segment_bytes: int) -> list[Topic]:
     """Return the topics of a skewed directory."""
     return [
         Topic(
@@ -274,7 +275,7 @@ def topics_of(*, megabytes: int, small: int) -> list[Topic]:
             records=megabytes * 1_000_000 // RECORD_BYTES,
             keys=megabytes * 1000,
             value_bytes=VALUE_BYTES,
-            segment_bytes=64 * MIB,
+            segment_bytes=segment_bytes,
         ),
         Topic(
             name="small",
@@ -288,9 +289,15 @@ def topics_of(*, megabytes: int, small: int) -> list[Topic]:
     ]
 
 
-def measure(*, megabytes: int = 2000, small: int = 500, strategy: str = "auto") -> Report:
+def measure(
+    *,
+    megabytes: int = 2000,
+    small: int = 500,
+    strategy: str = "auto",
+    segment_bytes: int = SEGMENT_BYTES,
+) -> Report:
     """Compact a copy of the directory."""
-    topics = topics_of(megabytes=megabytes, small=small)
+    topics = topics_of(megabytes=megabytes, small=small, segment_bytes=segment_bytes)
     source = generated_root(CACHE, topics)
     scratch = CACHE / "scratch"
     events = scratch / "events"

@@ -2,8 +2,8 @@
 that segments, indexes and snapshots are Kafka's own.
 
 Records have 135 or 136 bytes: a key of 16, a value of 110. A batch has 120 records, 16 KB, as a
-producer sends them. Values are noise where nothing is compressed, else ten of 256 words. A process
-of its own makes the data: who measures has no JVM beside it.
+busy producer sends them, or another number. Values are noise where nothing is compressed, else ten
+of 256 words. A process of its own makes the data: who measures has no JVM beside it.
 """
 
 import json
@@ -64,11 +64,12 @@ class Size:
     seed: int = 1
     codec: str = "none"
     segment_bytes: int = 64 * 1024 * 1024
+    batch_records: int = RECORDS_PER_BATCH
 
     @property
     def name(self) -> str:
         """The folder of such a partition."""
-        counts = f"{self.records}-{self.keys}-{self.seed}"
+        counts = f"{self.records}-{self.batch_records}-{self.keys}-{self.seed}"
         return f"compaction-{counts}-{self.codec}-{self.segment_bytes}"
 
     @property
@@ -79,18 +80,11 @@ class Size:
     def write(self, partition: OpenPartition) -> None:
         """Have Kafka write the partition, in this process."""
         dice = np.random.default_rng(self.seed)
-        for first in range(0, self.records // RECORDS_PER_BATCH, APPEND_BATCHES):
-            count = min(APPEND_BATCHES, self.records // RECORDS_PER_BATCH - first)
-            _append(
-                partition,
-                build_batches(
-                    dice,
-                    first_batch=first,
-                    batches=count,
-                    keys=self.keys,
-                    codec=Codec[self.codec.upper()],
-                ),
-            )
+        batches = self.records // self.batch_records
+        for first in range(0, batches, APPEND_BATCHES):
+            count = min(APPEND_BATCHES, batches - first)
+            names = dice.integers(0, self.keys, (count, self.batch_records))
+            _append(partition, build_batches(dice, first, names, Codec[self.codec.upper()]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +141,7 @@ class IncrementalSize:
             some = names[first : first + APPEND_BATCHES]
             _append(
                 partition,
-                build_batches(
-                    dice,
-                    first_batch=first_batch + first,
-                    batches=len(some),
-                    keys=0,
-                    codec=Codec[self.codec.upper()],
-                    names=some,
-                ),
+                build_batches(dice, first_batch + first, some, Codec[self.codec.upper()]),
             )
 
 
@@ -193,43 +180,38 @@ def _append(partition: OpenPartition, data: bytes) -> None:
 
 
 def build_batches(
-    dice: np.random.Generator,
-    *,
-    first_batch: int,
-    batches: int,
-    keys: int,
-    codec: Codec,
-    names: NDArray[np.int64] | None = None,
+    dice: np.random.Generator, first_batch: int, names: NDArray[np.int64], codec: Codec
 ) -> bytes:
-    """Lay out batches of RECORDS_PER_BATCH records each, end to end.
+    """Lay out batches end to end.
 
-    Numbers of their keys are drawn below keys, unless names, int64[batches, RECORDS_PER_BATCH],
-    has them.
+    Args:
+        names: Numbers of the records' keys, int64[batches, records of each].
     """
     words = None
     if codec is not Codec.NONE:
         words = dice.integers(ord("a"), ord("z") + 1, (WORDS, WORD_BYTES), np.uint8)
-    parts = []
-    for deltas in range(ONE_BYTE_DELTAS), range(ONE_BYTE_DELTAS, RECORDS_PER_BATCH):
-        if names is None:
-            chosen = dice.integers(0, keys, (batches, len(deltas)))
-        else:
-            chosen = names[:, deltas.start : deltas.stop]
-        parts.append(_records(dice, deltas, chosen, words))
-    short, long = parts
-    bodies = [compress(codec, row.tobytes()) for row in np.concatenate([short, long], axis=1)]
+    batches, batch_records = names.shape
+    parts = [
+        _records(dice, deltas, names[:, deltas.start : deltas.stop], words)
+        for deltas in (
+            range(min(ONE_BYTE_DELTAS, batch_records)),
+            range(ONE_BYTE_DELTAS, batch_records),
+        )
+        if deltas
+    ]
+    bodies = [compress(codec, row.tobytes()) for row in np.concatenate(parts, axis=1)]
     numbers = np.arange(first_batch, first_batch + batches)
     header = np.zeros(batches, BATCH_HEADER)
-    header["base_offset"] = numbers * RECORDS_PER_BATCH
+    header["base_offset"] = numbers * batch_records
     header["batch_length"] = [HEADER_BYTES - LENGTH_OVERHEAD + len(body) for body in bodies]
     header["magic"] = MAGIC_V2
     header["attributes"] = codec
-    header["last_offset_delta"] = RECORDS_PER_BATCH - 1
+    header["last_offset_delta"] = batch_records - 1
     header["base_timestamp"] = header["max_timestamp"] = NOW_MS - 10**8 + numbers
     header["producer_id"] = NO_PRODUCER_ID
     header["producer_epoch"] = NO_PRODUCER_EPOCH
     header["base_sequence"] = NO_SEQUENCE
-    header["record_count"] = RECORDS_PER_BATCH
+    header["record_count"] = batch_records
     for row, body in enumerate(bodies):
         rest = header[row : row + 1].tobytes()[CRC_START:] + body
         header["crc"][row] = crc32c.crc32c(rest)

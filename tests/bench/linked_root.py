@@ -30,7 +30,8 @@ from tests.storage_core.catalog import metadata_bytes as md
 
 DAY_MS = 86_400_000
 PARTITIONS_A_TOPIC = 100
-OFFSETS_A_SEGMENT = 1_000_000
+# One segment begins where the one before ends: offsets that are missing would be findings.
+OFFSETS_A_SEGMENT = 1
 # A file has at most 65,000 names on ext4.
 MOST_LINKS = 50_000
 METADATA = "__cluster_metadata-0"

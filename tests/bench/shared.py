@@ -11,10 +11,23 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / "build" / "bench"
 # Work, and how much of it is done by a call.
 Way = tuple[float, Callable[[], object]]
+
+
+MEMORY: Final = "memory alone"
+# More than any cache of a processor has.
+_MEMORY_BYTES: Final = 1 << 28
+
+
+def memory_way() -> Way:
+    """Return the work of taking megabytes from memory and doing next to nothing with them."""
+    words = np.ones(_MEMORY_BYTES // 8, np.uint64)
+    return words.nbytes / 1e6, lambda: np.add.reduce(words)
 
 
 def processor_rates(ways: Mapping[str, Way], *, rounds: int) -> dict[str, list[float]]:

@@ -1,5 +1,6 @@
 """`make bench`: each report, kept, and what must hold on any machine."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,15 @@ from tests.bench import (
     bench_ledger,
     bench_many,
     bench_nightly,
+    bench_protobuf,
     bench_real_size,
     bench_recover,
+    bench_single_records,
+    bench_tier,
+    bench_values,
     bench_verify,
 )
-from tests.bench.figures import Figure, keep
+from tests.bench.figures import DOCS, PAGE, Figure, keep
 from tests.bench.shared import show
 
 # Less than what is measured on a quiet machine: others may be at work on this one.
@@ -38,10 +43,18 @@ MOST_JVM_BYTES = 1600 * bench_real_size.MIB
 @pytest.mark.bench
 @pytest.mark.oracle
 @pytest.mark.timeout(900)
-def test_columns_go_in_at_hundreds_of_megabytes_a_second() -> None:
+def test_append_takes_hundreds_of_megabytes_of_columns_a_second() -> None:
     report = show(bench_append.measure())
     keep("append", report.figures())
     assert report.rate("ours, columns into 1 MB batches") > 200
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(900)
+def test_protobuf_becomes_columns_several_times_as_fast_as_by_the_library() -> None:
+    figure = show(bench_protobuf.measure())
+    keep("protobuf", [figure])
+    assert figure.ratio(bench_protobuf.LIBRARY) > 5
 
 
 @pytest.mark.bench
@@ -49,7 +62,7 @@ def test_columns_go_in_at_hundreds_of_megabytes_a_second() -> None:
 @pytest.mark.timeout(900)
 # kafka-python reads its own schemas that way.
 @pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-def test_records_become_arrow_faster_than_a_client_decodes_them() -> None:
+def test_arrow_is_made_of_records_faster_than_a_client_decodes_them() -> None:
     figure = show(bench_arrow.measure())
     keep("arrow", [figure])
     assert figure.ratio(bench_arrow.AIOKAFKA) > 1.5
@@ -58,7 +71,16 @@ def test_records_become_arrow_faster_than_a_client_decodes_them() -> None:
 
 @pytest.mark.bench
 @pytest.mark.timeout(900)
-def test_three_differences_of_a_gigabyte_are_named_at_the_speed_of_checksums(tmp_path: Path):
+def test_tier_gives_records_nearly_as_fast_as_the_disk() -> None:
+    plain, chunks = show(bench_tier.measure())
+    keep("tier", [plain, chunks])
+    assert plain.ratio(bench_tier.DISK) > 0.7
+    assert chunks.ratio(bench_tier.DECODING) > 0.7
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(900)
+def test_audit_names_three_differences_of_a_gigabyte_at_the_speed_of_checksums(tmp_path: Path):
     roots = bench_audit.write_replicas(tmp_path, 10**9)
     report = bench_audit.compare(roots)
     found = {
@@ -78,7 +100,7 @@ def test_three_differences_of_a_gigabyte_are_named_at_the_speed_of_checksums(tmp
 
 @pytest.mark.bench
 @pytest.mark.timeout(7200)
-def test_offsets_are_compared_in_less_than_two_inspections_and_memory_stays_flat() -> None:
+def test_audit_many_compares_offsets_in_less_than_two_inspections_and_memory_stays_flat() -> None:
     rows = show(bench_audit_many.measure())
     keep("audit_many", rows, table="audits")
     (offsets,) = (row for row in rows if row.way == bench_audit_many.OFFSETS)
@@ -91,9 +113,9 @@ def test_offsets_are_compared_in_less_than_two_inspections_and_memory_stays_flat
 
 @pytest.mark.bench
 @pytest.mark.timeout(900)
-def test_partitions_are_committed_faster_together() -> None:
-    timings = show(bench_commits.measure())
-    keep("commits", timings, table="commits")
+def test_commits_are_faster_together() -> None:
+    disk, timings = show(bench_commits.measure_disk()), show(bench_commits.measure())
+    keep("commits", [disk, *timings], table="commits")
     for timing in timings:
         assert timing.ratio > LEAST_RATIOS[timing.place]
 
@@ -101,7 +123,7 @@ def test_partitions_are_committed_faster_together() -> None:
 @pytest.mark.bench
 @pytest.mark.oracle
 @pytest.mark.timeout(1800)
-def test_a_warm_round_is_faster_than_kafkas() -> None:
+def test_compaction_is_faster_than_kafkas_when_both_are_warm() -> None:
     figures: list[Figure] = []
     for codec in bench_compaction.TARGETS:
         report = show(bench_compaction.measure(codec=codec))
@@ -114,7 +136,7 @@ def test_a_warm_round_is_faster_than_kafkas() -> None:
 @pytest.mark.bench
 @pytest.mark.oracle
 @pytest.mark.timeout(1800)
-def test_one_partition_takes_less_time_with_two_processors():
+def test_cores_one_partition_takes_less_time_with_two():
     segment = show(bench_cores.measure_cleaning(bench_cores.ONE_GIB, rounds=5))
     partition = show(bench_cores.measure_cleaning(bench_cores.TWO_GB, rounds=5, has_kafka=True))
     read = show(bench_cores.measure_reading(bench_cores.ONE_GIB, rounds=21))
@@ -136,7 +158,7 @@ def test_one_partition_takes_less_time_with_two_processors():
 
 @pytest.mark.bench
 @pytest.mark.timeout(900)
-def test_a_count_adds_little_more_than_the_reading_to_what_spark_takes_itself() -> None:
+def test_count_adds_little_more_than_the_reading_to_what_spark_takes_itself() -> None:
     counted = show(bench_count.measure())
     # Rows that nobody reads take Spark 2.3 to 3.4 times the reading: the JVM goes on compiling.
     assert counted.ratio() - counted.ratio("spark-premade") < 1.6
@@ -146,7 +168,7 @@ def test_a_count_adds_little_more_than_the_reading_to_what_spark_takes_itself() 
 @pytest.mark.bench
 @pytest.mark.oracle
 @pytest.mark.timeout(900)
-def test_a_dump_is_faster_than_kafkas_tool() -> None:
+def test_dump_is_faster_than_kafkas_tool() -> None:
     figures = show(bench_dump.measure())
     keep("dump", figures)
     assert all(figure.ratio(bench_dump.KAFKA) > 1 for figure in figures)
@@ -154,7 +176,7 @@ def test_a_dump_is_faster_than_kafkas_tool() -> None:
 
 @pytest.mark.bench
 @pytest.mark.timeout(900)
-def test_two_processors_can_make_parquet_of_two_million_records_a_second() -> None:
+def test_export_can_make_parquet_of_two_million_records_a_second() -> None:
     rounds = show(bench_export.measure(spark=True))
     # Whoever else uses the machine takes wall time, and hardly any of this.
     cpu_seconds = min(
@@ -165,7 +187,7 @@ def test_two_processors_can_make_parquet_of_two_million_records_a_second() -> No
 
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
-def test_twice_the_work_takes_twice_as_long_and_hardly_more_memory() -> None:
+def test_growth_twice_the_work_takes_twice_as_long_and_hardly_more_memory() -> None:
     growths = show(bench_growth.measure())
     bench_growth.keep_growth(growths)
     assert all(growth.time_slope < MOST_TIME_SLOPE for growth in growths)
@@ -174,7 +196,7 @@ def test_twice_the_work_takes_twice_as_long_and_hardly_more_memory() -> None:
 @pytest.mark.bench
 @pytest.mark.oracle
 @pytest.mark.timeout(1800)
-def test_the_next_round_is_faster_with_key_sidecars_than_without() -> None:
+def test_incremental_rounds_are_faster_with_key_sidecars_than_without() -> None:
     figures: list[Figure] = []
     for codec in ("none", "zstd"):
         for keys in ("hot", "any"):
@@ -187,7 +209,7 @@ def test_the_next_round_is_faster_with_key_sidecars_than_without() -> None:
 
 @pytest.mark.bench
 @pytest.mark.timeout(1800)
-def test_a_ledger_makes_a_small_run_hardly_longer() -> None:
+def test_ledger_makes_a_small_run_hardly_longer() -> None:
     costs = show(bench_ledger.measure())
     keep("ledger", costs, table="costs")
     assert all(cost.more <= bench_ledger.TARGET_SECONDS for cost in costs)
@@ -195,7 +217,7 @@ def test_a_ledger_makes_a_small_run_hardly_longer() -> None:
 
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
-def test_a_partition_with_nothing_due_costs_less_than_a_millisecond() -> None:
+def test_many_partitions_with_nothing_due_cost_less_than_a_millisecond_each() -> None:
     rows = show(bench_many.measure())
     keep("many", rows, table="many")
     first, last = rows[0].nights[0], rows[0].nights[-1]
@@ -218,7 +240,7 @@ def test_looks_at_partitions_that_were_closed_take_a_few_times_of_find() -> None
 @pytest.mark.parametrize(
     "size", [{}, {"gigabytes": 2, "partitions": 1, "rounds": 5}], ids=["8 GB", "one partition"]
 )
-def test_a_night_with_a_warm_session_takes_less_time_than_kafkas_cleaner(size) -> None:
+def test_nightly_with_a_warm_session_takes_less_time_than_kafkas_cleaner(size) -> None:
     rows = show(bench_nightly.measure(**size))
     bench_nightly.keep_nights(rows, **size)
     assert rows[-1].ratio("Kafka") > 1
@@ -227,7 +249,7 @@ def test_a_night_with_a_warm_session_takes_less_time_than_kafkas_cleaner(size) -
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", list(bench_real_size.CASES))
-def test_a_night_with_every_default_ends_well_within_sparks_default_heap(name: str) -> None:
+def test_real_size_nights_with_every_default_end_well_within_sparks_default_heap(name: str) -> None:
     case = bench_real_size.CASES[name]
     report = show(bench_real_size.work_a_night(case))
     assert (report.status, report.statuses) == (0, {"done": case.topic.partitions}), report.errors
@@ -236,7 +258,7 @@ def test_a_night_with_every_default_ends_well_within_sparks_default_heap(name: s
 
 @pytest.mark.bench
 @pytest.mark.timeout(3600)
-def test_a_night_by_spark_connect_takes_at_most_twice_as_long() -> None:
+def test_real_size_night_by_spark_connect_takes_at_most_twice_as_long() -> None:
     case = bench_real_size.CASES["tiny"]
     reports = [show(bench_real_size.work_a_night(case, remote)) for remote in ("", "local[*]")]
     for report in reports:
@@ -248,7 +270,7 @@ def test_a_night_by_spark_connect_takes_at_most_twice_as_long() -> None:
 @pytest.mark.bench
 @pytest.mark.oracle
 @pytest.mark.timeout(1800)
-def test_loading_after_a_crash_is_not_slower_than_kafkas() -> None:
+def test_recover_after_a_crash_is_not_slower_than_kafkas_loader() -> None:
     report = show(bench_recover.measure())
     keep("recover", [report.figure()])
     for cores in (1, 2):
@@ -257,8 +279,28 @@ def test_loading_after_a_crash_is_not_slower_than_kafkas() -> None:
 
 @pytest.mark.bench
 @pytest.mark.oracle
+@pytest.mark.timeout(3600)
+# kafka-python reads its own schemas that way.
+@pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
+def test_single_records_in_batches_are_no_slower_than_for_kafka() -> None:
+    figures = show(bench_single_records.measure())
+    keep("single_records", figures)
+    assert all(figure.ratio(bench_single_records.KAFKA) > 1 for figure in figures if figure.targets)
+
+
+@pytest.mark.bench
 @pytest.mark.timeout(900)
-def test_checksums_are_checked_faster_than_a_disk_reads() -> None:
+def test_values_become_columns_ten_times_as_fast_as_in_a_loop() -> None:
+    figure = show(bench_values.measure())
+    keep("values", [figure])
+    assert figure.ratio(bench_values.FASTAVRO) > 10
+    assert figure.ratio(bench_values.POLARS) > 0.5
+
+
+@pytest.mark.bench
+@pytest.mark.oracle
+@pytest.mark.timeout(900)
+def test_verify_checks_checksums_faster_than_a_disk_reads() -> None:
     *rates, figure = show(bench_verify.measure())
     assert rates[0].bytes_per_second > 1e9
     keep("verify", [figure])
@@ -357,3 +399,11 @@ def test_cases_of_real_size_are_as_large_as_they_say() -> None:
     mib = bench_real_size.MIB
     sizes = {name: case.topic.records * 118 for name, case in bench_real_size.CASES.items()}
     assert [sizes[name] // mib for name in ("segment", "hundred", "gigabytes")] == [1126, 109, 8294]
+
+
+def test_the_page_names_each_bench_as_its_test_is_named() -> None:
+    (line,) = (each for each in (DOCS / PAGE).read_text().splitlines() if "-k compaction" in each)
+    names = [f"test_{each}_" for each in re.findall(r"`(\w+)`", line)]
+    tests = [name for name in globals() if name.startswith("test_")]
+    assert len(names) > 15
+    assert [name for name in names if not any(test.startswith(name) for test in tests)] == []

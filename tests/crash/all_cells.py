@@ -1,6 +1,7 @@
 """What the crash matrix stops: a module an operation, with the cases that it is done on."""
 
 from tests.crash.work import (
+    attachment,
     claimed_commit,
     compaction,
     healing,
@@ -42,4 +43,5 @@ CELLS = [
     *ingest.CELLS,
     *materialize.CELLS,
     *transplant.CELLS,
+    *attachment.CELLS,
 ]

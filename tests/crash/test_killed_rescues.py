@@ -297,6 +297,8 @@ class Promoted(WithWayBack):
 
 
 class Rebuilt(WithWayBack):
+    release: ClassVar[str] = "4.4"
+
     def begin(self) -> None:
         empty(self.lab.controller)
         for disk in self.lab.disks:
@@ -305,7 +307,13 @@ class Rebuilt(WithWayBack):
     def words(self) -> list[str]:
         into = f"{CONTROLLER_ID}={self.lab.controller}"
         words = ["metadata", "rebuild", *map(str, self.lab.disks), "--role", "broker"]
-        return [*words, "--into", into, "--release-version", "4.4", "--assume-defaults", "*"]
+        return [*words, "--into", into, "--release-version", self.release, "--assume-defaults", "*"]
+
+
+class RebuiltForEarlier(Rebuilt):
+    """Without a log: the file beside it alone."""
+
+    release = "4.2"
 
 
 class Adopted(Rescue):
@@ -340,7 +348,9 @@ def lab(kafka_jvm, tmp_path_factory) -> Iterator[Lab]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", [Transplanted, Healed, Promoted, Rebuilt, Adopted])
+@pytest.mark.parametrize(
+    "kind", [Transplanted, Healed, Promoted, Rebuilt, RebuiltForEarlier, Adopted]
+)
 def test_a_killed_rescue_is_done_by_a_repeat_and_taken_back_by_an_undo(lab: Lab, kind):
     rescue: Rescue = kind(lab)
     lab.reset()

@@ -10,6 +10,7 @@ from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, NO_TIMESTAMP
 from storage_core.formats.legacy import MAGIC_V0
 from storage_core.log.batch_search import checked_start
 from storage_core.log.committed_view import TimedOffset, find_record_from
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.payload import Limits, decode_records
 from storage_core.records.reader import read_whole, scan_headers
 from tests.kit.log_reader import Isolation, LogReader
@@ -134,8 +135,9 @@ def offsets_before(
 
 def _find_by_time(reader: LogReader, target_ms: int, limits: Limits) -> TimedOffset | None:
     first_offset = reader.log.log_start_offset
-    for segment in reader.log.segments:
-        if segment.largest_timestamp < target_ms:
+    observed = PartitionState.of_log(reader.log).segments
+    for segment, seen in zip(reader.log.segments, observed, strict=True):
+        if seen.largest_timestamp < target_ms:
             continue
         older = reader.indexes.time_index(segment.base_offset).look_up(target_ms)
         offset = max(older.offset, first_offset)
@@ -156,7 +158,7 @@ def _find_by_time(reader: LogReader, target_ms: int, limits: Limits) -> TimedOff
 
 def _find_newest(reader: LogReader, limits: Limits) -> TimedOffset | None:
     """Find the first record with the largest timestamp, by what the time indexes say of it."""
-    segment = max(reader.log.segments, key=lambda each: each.max_timestamp)
+    segment = max(reader.log.segments, key=lambda each: each.max_timestamp or NO_TIMESTAMP)
     newest = reader.indexes.time_index(segment.base_offset).last_entry
     with closing(reader.open_segment(segment)) as file:
         position = reader.indexes.offset_index(segment.base_offset).look_up(newest.offset)

@@ -21,7 +21,7 @@ def test_each_notebook_is_named_in_its_document():
     text = (REPOSITORY / "docs" / "notebooks.md").read_text()
     named = re.findall(r"\(\.\./notebooks/(\w+\.py)\)", text)
     assert named == [path.name for path in NOTEBOOKS]
-    assert len(NOTEBOOKS) == 5
+    assert len(NOTEBOOKS) == 6
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -12,6 +12,7 @@ ended when it is left.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -20,14 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import jpype
 
 from pylog_spark.java import find_java
 from tests.kit.ports import free_ports
 from tests.oracle.broker_clients import has_active_controller, is_ready
-from tests.oracle.jars import kafka_jars
+from tests.oracle.jars import jars_of, kafka_jars
 from tests.oracle.jvm import java, kafka_failures
 
 NODE_ID: Final = 1
@@ -123,6 +124,9 @@ class Broker:
         place: Its place in a cluster, None for a cluster of its own on free ports.
     """
 
+    # What ``format`` gives a cluster, as ``kafka-storage`` takes it; empty for the newest.
+    release_version: ClassVar[str] = ""
+
     def __init__(
         self,
         log_directory: Path,
@@ -175,7 +179,10 @@ class Broker:
         """
         self.log_directory.mkdir(parents=True, exist_ok=True)
         features = java("org.apache.kafka.server.common.Feature").PRODUCTION_FEATURES
-        version = java("org.apache.kafka.server.common.MetadataVersion").latestProduction()
+        versions = java("org.apache.kafka.server.common.MetadataVersion")
+        version = versions.latestProduction()
+        if self.release_version:
+            version = versions.fromVersionString(self.release_version, jpype.JBoolean(False))
         silent = java("java.io.PrintStream")(java("java.io.OutputStream").nullOutputStream())
         with kafka_failures():
             formatter = java("org.apache.kafka.metadata.storage.Formatter")()
@@ -340,6 +347,31 @@ class Broker:
                     f"the broker was not ready in {START_TIMEOUT_S} s", self.last_lines()
                 )
             time.sleep(_POLL_S)
+
+
+class EarlierBroker(Broker):
+    """A node of the release before that of the tests."""
+
+    version: ClassVar[str] = "4.3.1"
+    release_version: ClassVar[str] = "4.3"
+
+    def class_path(self) -> list[Path]:
+        """Return what its Java runs with."""
+        return [*logging_jars(), *jars_of(self.version)]
+
+
+class OldBroker(EarlierBroker):
+    """A node of a release that does not start if the snapshot in the log's folder has records."""
+
+    version = "4.1.1"
+    release_version = "4.1"
+
+    def format(
+        self, *, cluster_id: str = CLUSTER_ID, levels: Mapping[str, int] | None = None
+    ) -> None:
+        """Make an empty log directory; the quorum has fixed voters."""
+        super().format(cluster_id=cluster_id, levels=levels)
+        shutil.rmtree(self.log_directory / f"{METADATA}-0")
 
 
 @contextmanager

@@ -153,6 +153,20 @@ def in_sync_replicas(bootstrap_servers: str, topics: Sequence[str]) -> dict[Part
         }
 
 
+def set_replicas(bootstrap_servers: str, topic: str, nodes: Sequence[int]) -> None:
+    """Have all partitions of a topic get their replicas on some nodes, the first preferred."""
+    named = java("org.apache.kafka.common.TopicPartition")
+    wanted = java("org.apache.kafka.clients.admin.NewPartitionReassignment")
+    partitions = in_sync_replicas(bootstrap_servers, [topic])
+    number = java("java.lang.Integer")
+    with _admin(bootstrap_servers) as admin, kafka_failures():
+        replicas = java("java.util.ArrayList")([number(node) for node in nodes])
+        changes = java_map(
+            (named(*each), java("java.util.Optional").of(wanted(replicas))) for each in partitions
+        )
+        _wait(admin.alterPartitionReassignments(changes).all())
+
+
 def set_topic_config(bootstrap_servers: str, topic: str, config: Mapping[str, str]) -> None:
     """Set settings of a topic that exists."""
     _set_config(bootstrap_servers, "TOPIC", topic, config)

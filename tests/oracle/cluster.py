@@ -67,6 +67,7 @@ class Cluster:
         has_own_controller: Whether the controller is a node beside the three.
         directory_ids: Of the voters, by node id, where the quorum's log has them; else the settings
             of each node name the voters.
+        made_by: What the nodes are: of which release.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Cluster:
         has_own_controller: bool = False,
         directory_ids: Mapping[int, str] | None = None,
         java_options: Sequence[str] = (),
+        made_by: type[Broker] = Broker,
     ) -> None:
         ids = (*NODE_IDS, CONTROLLER_ID) if has_own_controller else NODE_IDS
         ports = free_ports(2 * len(ids))
@@ -92,7 +94,7 @@ class Cluster:
         for node_id, (port, controller_port) in pairs.items():
             scratch = folder / f"node-{node_id}"
             scratch.mkdir(parents=True)
-            self._nodes[node_id] = Broker(
+            self._nodes[node_id] = made_by(
                 scratch / "data",
                 scratch=scratch,
                 settings={**REPLICATED, **(settings or {})},
@@ -104,7 +106,8 @@ class Cluster:
                     roles=_roles(node_id, has_own_controller=has_own_controller),
                     initial_controllers=initial,
                 ),
-                java_options=[*java_options, *quick_start()],
+                # The archive has the classes of the release of the tests.
+                java_options=[*java_options, *(quick_start() if made_by is Broker else ())],
             )
         self._bootstrap = ",".join(f"127.0.0.1:{pairs[node][0]}" for node in NODE_IDS)
 

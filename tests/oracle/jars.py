@@ -31,6 +31,10 @@ _NEEDED_BY_MIRROR: Final = (
     *((f"javax.{each}", "*") for each in ("activation", "xml.bind")),
     ("io.swagger.core.v3", "*"),
 )
+# Tiered storage in a folder, of Kafka's own tests; that of 4.4 is not published.
+TIERED_STORAGE: Final = Library(
+    group=_GROUP, artifact="kafka-storage", version="4.3.1", classifier="test"
+)
 TOOLS: Final = Library(group=_GROUP, artifact="kafka-tools", version=KAFKA.version)
 # Of the tools only those for plugins of Kafka Connect need it, and it brings a web server along.
 _CONNECT: Final = Exclusion(group=_GROUP, artifact="connect-runtime")
@@ -74,9 +78,17 @@ def mirror_jar() -> Path:
     return next(jar for jar in jars if jar.name.startswith(MIRROR.artifact))
 
 
+def tiered_storage_jar() -> Path:
+    """Return the jar with ``LocalTieredStorage`` for a broker of its version."""
+    library = TIERED_STORAGE
+    folder = _CACHE / f"{library.artifact}-{library.version}-{library.classifier}"
+    (jar,) = fetch_jars([library], folder)
+    return jar
+
+
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or [KAFKA.version]:
         sys.stdout.write(f"{len(jars_of(wanted))} jars of Apache Kafka {wanted}\n")
     if not sys.argv[1:]:
         sys.stdout.write(f"{len(tools_jars())} jars of its commands\n")
-        sys.stdout.write(f"{mirror_jar().name}\n")
+        sys.stdout.write(f"{mirror_jar().name}\n{tiered_storage_jar().name}\n")

@@ -117,8 +117,8 @@ def make_golden_broker(into: Path) -> None:
         clock_ms = max(int(p.stat().st_mtime) for p in broker.log_directory.rglob("*")) * 1000
         _check(broker.log_directory, consumed, clock_ms)
         into.mkdir(parents=True, exist_ok=True)
-        (into / ARCHIVE.name).write_bytes(_archive(broker.log_directory))
-        (into / CONSUMED.name).write_bytes(_zip("".join(_consumed_lines(consumed)).encode()))
+        (into / ARCHIVE.name).write_bytes(archive_of(broker.log_directory))
+        (into / CONSUMED.name).write_bytes(zip_bytes("".join(_consumed_lines(consumed)).encode()))
         origin = _origin(broker.settings, topics, consumed, clock_ms)
         (into / ORIGIN.name).write_text(origin)
 
@@ -232,7 +232,7 @@ def _check(
             raise AssertionError(f"{name}: the directory does not hold what a consumer got")
 
 
-def _archive(directory: Path) -> bytes:
+def archive_of(directory: Path) -> bytes:
     """Return a tar of a directory, the same for the same files and times."""
 
     def ours(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -245,10 +245,10 @@ def _archive(directory: Path) -> bytes:
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sorted(directory.rglob("*")):
             archive.add(path, str(path.relative_to(directory)), recursive=False, filter=ours)
-    return _zip(packed.getvalue())
+    return zip_bytes(packed.getvalue())
 
 
-def _zip(data: bytes) -> bytes:
+def zip_bytes(data: bytes) -> bytes:
     return gzip.compress(data, compresslevel=9, mtime=0)
 
 

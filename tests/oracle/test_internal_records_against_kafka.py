@@ -46,7 +46,10 @@ GENERATED = {
     "__transaction_state": COORDINATOR + "transaction.generated.",
     "__share_group_state": COORDINATOR + "share.generated.",
     "__cluster_metadata": "org.apache.kafka.common.metadata.",
+    "__remote_log_metadata": "org.apache.kafka.server.log.remote.metadata.storage.generated.",
 }
+# Their records have a frame, and no key.
+FRAMED = ("__cluster_metadata", "__remote_log_metadata")
 PROTOCOL = "org.apache.kafka.common.message."
 CONTROL_CLASSES = {
     ControlType.LEADER_CHANGE: "LeaderChangeMessage",
@@ -159,7 +162,7 @@ def _kafka_type(type_: Any) -> Shape:
 @pytest.mark.item("REP-16", "REP-18")
 def test_every_type_of_kafkas_is_declared_with_its_newest_version():
     for topic, package in GENERATED.items():
-        kind = "MetadataRecordType" if topic == "__cluster_metadata" else "CoordinatorRecordType"
+        kind = "MetadataRecordType" if topic in FRAMED else "CoordinatorRecordType"
         types = {int(kind.id()): kind for kind in java(package + kind).values()}
         ours = INTERNAL_RECORDS[topic]
         assert {number: str(kind.toString()) for number, kind in types.items()} == {

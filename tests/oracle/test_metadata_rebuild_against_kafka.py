@@ -17,6 +17,7 @@ from storage_core.catalog.release_features import find_release
 from storage_core.records.reader import scan_headers
 from storage_core.store.local import LocalStore
 from tests.kit.flipped_epochs import FLIPPED, flip_epoch
+from tests.oracle.broker import Broker, EarlierBroker, OldBroker
 from tests.oracle.broker_clients import (
     GroupMember,
     Message,
@@ -40,6 +41,7 @@ pytestmark = [
 ]
 VOTER = "3Db5QLSqSZieL3rJBUUegA"
 IN_SYNC = ("kept", "__consumer_offsets", "__transaction_state")
+DYNAMIC_OF_4_3 = ((CONTROLLER_ID,), {CONTROLLER_ID: VOTER}, EarlierBroker, "4.3")
 VALUES = [b"%d" % number for number in range(60)]
 CONFIG = {"cleanup.policy": "compact", "max.message.bytes": "7777", "segment.bytes": "8388608"}
 
@@ -155,19 +157,34 @@ def compare_copies(roots: Iterable[Path], partitions: list[dict[str, Any]]) -> N
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("controllers", "directory_ids"),
+    ("controllers", "directory_ids", "node", "release"),
     [
-        pytest.param((CONTROLLER_ID,), {}, marks=pytest.mark.long, id="fixed"),
-        pytest.param((CONTROLLER_ID,), {CONTROLLER_ID: VOTER}, id="in the log"),
-        pytest.param(NODE_IDS, {}, marks=pytest.mark.long, id="brokers"),
+        pytest.param((CONTROLLER_ID,), {}, Broker, "4.4", marks=pytest.mark.long, id="fixed"),
+        pytest.param((CONTROLLER_ID,), {CONTROLLER_ID: VOTER}, Broker, "4.4", id="in the log"),
+        pytest.param(NODE_IDS, {}, Broker, "4.4", marks=pytest.mark.long, id="brokers"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long, id=name)
+            for name, case in {
+                "fixed of 4.3": ((CONTROLLER_ID,), {}, EarlierBroker, "4.3"),
+                "in the log of 4.3": DYNAMIC_OF_4_3,
+                "brokers of 4.3": (NODE_IDS, {}, EarlierBroker, "4.3"),
+                "fixed of 4.1": ((CONTROLLER_ID,), {}, OldBroker, "4.1"),
+                # Of a release at which the log's snapshot has the voters alone.
+                "in the log of 4.3 at 4.1": (*DYNAMIC_OF_4_3[:3], "4.1"),
+                "in the log of 4.4 at 4.1": (*DYNAMIC_OF_4_3[:2], Broker, "4.1"),
+            }.items()
+        ),
     ],
 )
 def test_a_cluster_without_any_metadata_comes_up_as_it_was(
-    tmp_path: Path, controllers, directory_ids, pylog
+    tmp_path: Path, controllers, directory_ids, node, release, pylog
 ):
     has_own_controller = CONTROLLER_ID in controllers
     with Cluster(
-        tmp_path, has_own_controller=has_own_controller, directory_ids=directory_ids
+        tmp_path,
+        has_own_controller=has_own_controller,
+        directory_ids=directory_ids,
+        made_by=node,
     ) as cluster:
         cluster.format()
         cluster.start()
@@ -179,7 +196,7 @@ def test_a_cluster_without_any_metadata_comes_up_as_it_was(
         config = tmp_path / "topics.yaml"
         config.write_text(json.dumps({"topics": {"kept": CONFIG}}))
         words = [f"--into={node}={target}" for node, target in targets.items()]
-        words += ["--release-version=4.4", f"--config={config}", "--assume-defaults=lean"]
+        words += [f"--release-version={release}", f"--config={config}", "--assume-defaults=lean"]
         if directory_ids:
             place = f"127.0.0.1:{cluster.controller.controller_port}"
             words += ["--initial-controllers", f"{CONTROLLER_ID}@{place}:{VOTER}"]
@@ -201,7 +218,7 @@ def test_a_cluster_without_any_metadata_comes_up_as_it_was(
         assert leader in controllers
         levels = feature_levels(servers)
         assert levels.pop("kraft.version", 0) == len(directory_ids)
-        assert levels == find_release("4.4").feature_levels
+        assert levels == find_release(release).feature_levels
         after = read_topics(servers)
         assert after.keys() == before.topics.keys()
         assert {name: after[name] for name in ("kept", "lean")} == {

@@ -25,8 +25,8 @@ MISTAKES: Final = (
     Mistake(
         "formats",
         "The checksum column calls every batch good.",
-        "table[CRC_OK, row] = 1 if is_good else 0\n        if first_bad < 0 and",
-        "table[CRC_OK, row] = 1\n        if first_bad < 0 and",
+        "table[CRC_OK, row] = 1 if is_good else 0\n    return is_good",
+        "table[CRC_OK, row] = 1\n    return is_good",
         (f"{_KERNELS}/test_batch_scan.py", "storage_core/records/test_reader.py"),
     ),
     Mistake(

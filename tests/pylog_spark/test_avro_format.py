@@ -280,5 +280,7 @@ def test_a_schema_that_is_not_there_and_a_package_that_is_not(tmp_path, monkeypa
     with pytest.raises(ConfigError, match="No such file"):
         read_schema("--key-schema", tmp_path / "nowhere.avsc")
     monkeypatch.setitem(sys.modules, "fastavro.schema", None)
+    file = tmp_path / "schema.avsc"
+    file.write_text('"int"')
     with pytest.raises(ConfigError, match=r"pip install 'pylog-spark\[avro\]'"):
-        read_schema("--key-schema", tmp_path / "nowhere.avsc")
+        read_schema("--key-schema", file)

@@ -6,7 +6,7 @@ import pytest
 from pylog_spark.options.choices import AVRO_FORMATS, BytesFormat
 from pylog_spark.record_text import NotInFormatError, format_column, format_value, text_column
 
-READ_BY_VALUE = (BytesFormat.JSON, *AVRO_FORMATS)
+READ_BY_VALUE = (BytesFormat.JSON, BytesFormat.REGISTRY, *AVRO_FORMATS)
 VALUES = [b"ab", None, b"", b"\xff\n", "h\u00e9".encode(), b'{"a":1}']
 
 

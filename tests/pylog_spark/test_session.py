@@ -3,11 +3,13 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import javaproperties
 import pytest
 from pyspark import SparkContext, java_gateway
+from pyspark.sql import SparkSession
 
 from pylog_spark import session
 from pylog_spark.java import MissingSoftwareError
@@ -17,6 +19,7 @@ from pylog_spark.session import (
     session_conf,
     submit_arguments,
 )
+from pylog_spark.without_pandas import hide_pandas
 from storage_core.errors import ConfigError
 
 JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
@@ -70,6 +73,20 @@ def test_workers_of_a_job_start_no_threads_of_blas(*, is_of_job: bool, said: str
     assert found.get("spark.executorEnv.OPENBLAS_NUM_THREADS") == said
 
 
+def test_a_job_on_this_machine_forks_its_workers_and_compiles_no_plans():
+    found = session_conf("local[2]", {}, delta=False, is_of_job=True)
+    assert find_spec(found["spark.python.daemon.module"]) is not None
+    assert found["spark.sql.codegen.factoryMode"] == "NO_CODEGEN"
+    daemon = {"spark.python.daemon.module": "pyspark.daemon"}
+    assert session_conf("local[2]", daemon, delta=False, is_of_job=True).items() >= daemon.items()
+
+
+@pytest.mark.parametrize(("master", "is_of_job"), [("local[2]", False), ("yarn", True)])
+def test_another_session_keeps_the_workers_and_plans_of_spark(master: str, *, is_of_job: bool):
+    found = session_conf(master, {}, delta=False, is_of_job=is_of_job)
+    assert not [key for key in found if key.startswith(("spark.python.", "spark.sql.codegen."))]
+
+
 def java_options(master: str, said: str, *, is_of_job: bool) -> set[str]:
     conf = {"spark.driver.extraJavaOptions": said} if said else {}
     found = session_conf(master, conf, delta=False, is_of_job=is_of_job)
@@ -112,6 +129,16 @@ def test_without_pyspark_the_error_names_the_extras(monkeypatch):
     with pytest.raises(SparkNotInstalledError, match=r"pylog-spark\[local\].*pylog-spark\[spark\]"):
         build_session()
     assert issubclass(SparkNotInstalledError, MissingSoftwareError)
+
+
+def test_spark_finds_the_pandas_that_a_command_hides(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(SparkSession, "active", object)
+    before = list(sys.meta_path)
+    hide_pandas()
+    assert sys.meta_path != before
+    build_session()
+    assert sys.meta_path == before
 
 
 def test_importing_the_module_does_not_import_pyspark():

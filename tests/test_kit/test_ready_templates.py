@@ -1,6 +1,7 @@
 import os
 import pickle
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,15 +39,14 @@ def test_workers_have_what_those_of_a_template_of_the_drivers_own_have(
     leaders = set()
     for value in ("first", "second"):
         monkeypatch.setenv("OF_A_DRIVER", value)
-        lanes = local_pool.ProcessLanes(1)
-        with lanes.fork() as worker:
+        with closing(local_pool.ProcessLanes(1)) as lanes, lanes.fork() as worker:
             worker.send_bytes(pickle.dumps((str(stage), cloudpickle.dumps(None), 0)))
-            (state, (leader, standard_input)), failure = pickle.loads(worker.recv_bytes())
+            made, failure, _requests = pickle.loads(worker.recv_bytes())
         assert failure is None
+        state, (leader, standard_input) = made
         assert state == (str(tmp_path), value, sys.path)
         assert standard_input.startswith("pipe:")
         assert leader != os.getpgid(0)
-        lanes.close()
         # Killed with its group when the lanes were closed.
         assert not Path(f"/proc/{leader}").exists()
         leaders.add(leader)

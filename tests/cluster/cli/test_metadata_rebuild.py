@@ -16,13 +16,21 @@ from storage_core.catalog.bootstrap_snapshot import BOOTSTRAP_SNAPSHOT
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     ClusterMetadata,
+    MetadataFile,
     read_cluster_metadata,
     read_quorum,
 )
-from storage_core.catalog.metadata_image import RegisterBrokerRecord, encode_record
+from storage_core.catalog.metadata_image import (
+    MetadataRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    decode_metadata_record,
+    encode_record,
+)
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.cluster import metadata_rebuild
 from storage_core.cluster.metadata_rebuild import register_brokers
+from storage_core.filenames import BOOTSTRAP_SNAPSHOT_FILE, LOCK_FILE, META_PROPERTIES_FILE
 from storage_core.maintenance.verification.observed_root import ObservedRoot
 from storage_core.messages.internal_records import encode_metadata_record
 from tests.kit.cluster_truth import Cluster
@@ -117,17 +125,80 @@ def test_topics_replicas_directories_and_configs_are_as_they_lie(lost, pylog):
     assert (shown.exit_code, "nothing here names the voters" in shown.stdout) == (0, True)
 
 
+VOTERS = ("--initial-controllers", f"9@host:9093:{VOTER}")
+
+
+def records_of(snapshot: Path) -> list[MetadataRecord]:
+    """Return the records of a snapshot, without those of control."""
+    return [
+        decode_metadata_record(value, file=str(snapshot), offset=offset)
+        for batch in MetadataFile(snapshot, may_be_torn=False).batches()
+        for offset, value in batch.values
+    ]
+
+
+@pytest.mark.parametrize(
+    ("release", "voters", "has_log", "has_records"),
+    [
+        ("4.4", (), True, True),
+        ("4.3", (), True, True),
+        ("4.3", VOTERS, True, True),
+        ("4.2", (), False, False),
+        ("4.2", VOTERS, True, False),
+    ],
+)
+def test_controllers_of_each_release_find_the_records_and_the_voters(
+    lost, release, voters, has_log, has_records
+):
+    """Before 4.4 the records are not read from the log; before 4.3 they may stop a start."""
+    cluster = lost("clean")
+    words = ("--release-version", release, *voters)
+    (done,) = cluster.rows("metadata_rebuild", *words)
+    log = cluster.target / CLUSTER_METADATA_DIRECTORY
+    names = [BOOTSTRAP_SNAPSHOT_FILE, *([CLUSTER_METADATA_DIRECTORY] if has_log else [])]
+    assert done["bootstrap_entries"] == names
+    written = {path.name for path in cluster.target.iterdir()} - {LOCK_FILE}
+    assert written == {*names, META_PROPERTIES_FILE}
+    records = records_of(cluster.target / BOOTSTRAP_SNAPSHOT_FILE)
+    assert sum(isinstance(record, TopicRecord) for record in records) == 2
+    if has_log:
+        assert records_of(log / BOOTSTRAP_SNAPSHOT) == (records if has_records else [])
+        _, quorum = read_quorum(log)
+        assert len(quorum.voters) == (1 if voters else 0)
+    # What a later call finds, replaces and takes back.
+    (again,) = cluster.rows("metadata_rebuild", *words)
+    assert again["replaced_topics"] == 2
+    said = cluster.rebuild(*words).stdout
+    assert f"have to be of Kafka {release} or later" in " ".join(said.split())
+    (line,) = (line for line in said.splitlines() if line.startswith("rm -r "))
+    assert line.split()[2:] == [
+        str(cluster.target / name) for name in (META_PROPERTIES_FILE, *names)
+    ]
+
+
+def test_a_rebuild_for_an_earlier_release_leaves_no_log_of_a_later_one(lost):
+    """A controller of 4.4 would begin with the records in the log."""
+    cluster = lost("clean")
+    cluster.rebuild()
+    assert (cluster.target / CLUSTER_METADATA_DIRECTORY).exists()
+    (row,) = cluster.rows("metadata_rebuild", "--release-version", "4.1")
+    assert (row["replaced_topics"], row["bootstrap_entries"]) == (2, [BOOTSTRAP_SNAPSHOT_FILE])
+    assert not (cluster.target / CLUSTER_METADATA_DIRECTORY).exists()
+
+
 @pytest.mark.thorough
-def test_a_second_run_says_what_it_replaces(lost):
+@pytest.mark.parametrize("release", ["4.4", "4.1"])
+def test_a_second_run_says_what_it_replaces(lost, release):
     """A bootstrap snapshot is no metadata log yet: a run with other inputs may follow."""
     cluster = lost("clean")
-    assert "earlier snapshot" not in cluster.rebuild().stdout
+    release = ("--release-version", release)
+    assert "earlier snapshot" not in cluster.rebuild(*release).stdout
     text = "an earlier snapshot of 2 topics, which no controller has begun with"
     for words, verb in ((("--dry-run",), "would replace"), ((), "replaced")):
-        again = cluster.rebuild(*words)
+        again = cluster.rebuild(*release, *words)
         assert again.exit_code == ExitCode.DONE
         assert f"{cluster.target}: {verb} {text}" in " ".join(again.stdout.split())
-    (row,) = cluster.rows("metadata_rebuild", "--dry-run")
+    (row,) = cluster.rows("metadata_rebuild", *release, "--dry-run")
     assert row["replaced_topics"] == 2
 
 
@@ -142,7 +213,7 @@ def test_a_killed_run_leaves_no_controller_that_begins_an_empty_cluster(lost, mo
         patch.setattr(metadata_rebuild, "write_identity", die)
         assert cluster.rebuild().exit_code == ExitCode.INTERRUPTED
     names = {path.name for path in cluster.target.iterdir()} - {".lock"}
-    assert names == {CLUSTER_METADATA_DIRECTORY}
+    assert names == {BOOTSTRAP_SNAPSHOT_FILE, CLUSTER_METADATA_DIRECTORY}
     assert cluster.rebuild().exit_code == ExitCode.DONE
     assert (cluster.target / "meta.properties").exists()
 
@@ -155,6 +226,13 @@ def test_a_snapshot_that_cannot_be_read_is_not_replaced(lost):
     refused = cluster.rebuild()
     assert refused.exit_code == ExitCode.USAGE
     assert "its snapshot cannot be read" in " ".join(refused.stderr.split())
+    shutil.rmtree(log)
+    (cluster.target / BOOTSTRAP_SNAPSHOT_FILE).write_bytes(b"x" * 99)
+    refused = cluster.rebuild()
+    assert refused.exit_code == ExitCode.USAGE
+    said = " ".join(refused.stderr.split())
+    assert "its snapshot cannot be read" in said
+    assert f"move {BOOTSTRAP_SNAPSHOT_FILE} away" in said
 
 
 def test_a_controllers_directory_may_be_a_link(lost, tmp_path: Path):

@@ -54,7 +54,7 @@ LONG_AFTERWARDS_MS = 2_000_000_000_000
 STOPPED = IngestRules(settle_ms=0, sync_has_stopped=True)
 # What differs from run to run, on one engine as well.
 VOLATILE = {"run_id", "at", "duration_ms", "read_ms", "elapsed_secs", "elapsed_index_secs"}
-VOLATILE |= {"options", "plan"}
+VOLATILE |= {"options", "plan", "loaded_files"}  # the last is of the folder's own files
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
-    DELETED_SUFFIX,
     LOG_START_FILE,
     SCRATCH_PREFIX,
     TEMPORARY_SUFFIX,
@@ -122,16 +121,6 @@ def state_of(root: BrokerDirectory) -> dict[str, Any]:
     return state
 
 
-def without_deleted(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state without files that any start of a broker unlinks."""
-    return {
-        name: {file: data for file, data in tree.items() if not file.endswith(DELETED_SUFFIX)}
-        if isinstance(tree, dict) and name.endswith("-0")
-        else tree
-        for name, tree in state.items()
-    }
-
-
 class SweepOfDirectory(WorkOfRun):
     """Every partition of a directory is swept."""
 
@@ -159,13 +148,13 @@ class SweepOfDirectory(WorkOfRun):
 
     def check(self, where: str) -> None:
         self._check_opens(where)
-        is_power = self._way.is_of_power
-        state = without_deleted(state_of(self._root)) if is_power else state_of(self._root)
+        state = state_of(self._root)
         before, after = (
             [read_tree(self._made.path / f"{name}-0") for name in NAMES],
             [self._expected[f"{name}-0"] for name in NAMES],
         )
         trees = [state[f"{name}-0"] for name in NAMES]
+        is_power = self._way.is_of_power
         if is_power:
             is_whole = all(tree in sides for tree, *sides in zip(trees, before, after, strict=True))
         else:

@@ -181,6 +181,7 @@ def test_json_lines_have_everything_and_bytes_in_base64(pylog, root):
         "partition": 0,
         "offset": 7,
         "timestamp": SOME_TIME_MS + 2000,
+        "time": "2023-11-14T22:13:22.000Z",
         "timestamp_type": "CreateTime",
         "key": "",
         "value": "aOkbWzJK/w==",
@@ -250,3 +251,54 @@ def test_what_a_consumer_of_the_broker_got_is_what_comes(pylog, broker_dir):
             for row in lines_of(result)
         ]
     assert sorted(told, key=lambda row: row[:3]) == consumed
+
+
+def test_a_time_that_no_calendar_has_is_null(pylog, tmp_path: Path):
+    times_ms = (-1, 0, 253_402_300_799_999, 253_402_300_800_000)
+    records = tuple(RecordSpec(key=None, value=b"", timestamp=each) for each in times_ms)
+    batch = BatchSpec(base_offset=0, records=records)
+    write_partition(tmp_path / "orders-0", [SegmentSpec(base_offset=0, batches=[batch])])
+    times = [row["time"] for row in json_of(pylog, tmp_path)]
+    assert times == [None, "1970-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z", None]
+
+
+def test_times_as_people_say_them(pylog, root):
+    assert bytes_of(pylog, root, "--from", "today 08:00 Europe/Berlin") == b""
+    assert bytes_of(pylog, root, "--from", "-5000w", "--until", "2 h ago", "-p", 1) == b"last\n"
+
+
+def test_a_pattern_stands_for_the_topics_that_it_matches(pylog, tmp_path: Path):
+    for topic in ("orders-eu", "orders-us", "clicks", "__state"):
+        batch = BatchSpec(base_offset=0, records=(RecordSpec(key=None, value=topic.encode()),))
+        write_partition(tmp_path / f"{topic}-0", [SegmentSpec(base_offset=0, batches=[batch])])
+    words = ("--topic", "orders-us", "--topic", "orders-*")
+    values = pylog("cat", tmp_path, *words).stdout.split()
+    assert sorted(values) == ["orders-eu", "orders-us"]
+    assert "__state" not in pylog("cat", tmp_path, "--topic", "*").stdout
+    assert pylog("cat", tmp_path, "--topic", "__*").stdout == "__state\n"
+    result = pylog("cat", tmp_path, "--topic", "order?")
+    assert (result.exit_code, "matches no topic" in result.stderr) == (ExitCode.USAGE, True)
+    exported = pylog.rows(
+        *("export", tmp_path, "--topic", "orders-*", "--to", "jsonl", "--engine", "local"),
+        *("--out", tmp_path.with_name("out")),
+    )
+    assert exported[0]["topic"] == "orders-eu,orders-us"
+
+
+def test_a_sample_lies_evenly_over_the_records(pylog, tmp_path: Path):
+    records = tuple(RecordSpec(key=None, value=b'{"n":%d}' % n) for n in range(100))
+    batch = BatchSpec(base_offset=0, records=records)
+    write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=[batch])])
+    words = ("cat", tmp_path, "--topic", "t", "--sample", 4)
+    assert pylog(*words, "-f", "%o ").stdout == "12 37 62 87 "
+    assert pylog(*words, "-f", "%s ", "--from", 90).stdout.split() == [
+        '{"n":91}',
+        '{"n":93}',
+        '{"n":96}',
+        '{"n":98}',
+    ]
+    rows = pylog.rows(*words, "--value-format", "json", "--isolation", "read_committed")
+    assert [row["value"]["n"] for row in rows] == [12, 37, 62, 87]
+    for more in (("--max", 3), ("--key", "k")):
+        refused = pylog(*words, *more)
+        assert (refused.exit_code, "--sample" in refused.stderr) == (ExitCode.USAGE, True)

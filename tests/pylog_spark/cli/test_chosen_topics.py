@@ -7,7 +7,9 @@ import pytest
 
 from storage_core.catalog.topic_filter import is_pattern, nearest_name, unmatched_globs
 from tests.kit.golden_data import Golden
+from tests.kit.source_disk import write_properties
 
+_ID: Final = "oQ-_Byz0SxiFgq7qKrX0Rw"  # of a topic, and of a segment in a tier
 _NOW: Final = ("--now-ms", 2 * 10**12)
 _JOB: Final = ("{log}", "--role", "broker", *_NOW, "--engine", "local", "--assume-defaults", "*")
 # How each command that chooses topics is called, and does nothing.
@@ -19,6 +21,7 @@ CALLS: Final = {
     "explain": ("explain", "{log}", *_NOW),
     "survey": ("survey", "{log}", *_NOW, "--engine", "local"),
     "verify": ("verify", "{log}", *_NOW, "--engine", "local"),
+    "scrub": ("scrub", "{tier}", *_NOW, "--engine", "local"),
     "doctor": ("doctor", "{log}", *_NOW, "--engine", "local"),
     "audit": ("audit", "{log}", *_NOW, "--engine", "local"),
     "differences": ("differences", "{log}", "--engine", "local"),
@@ -39,6 +42,7 @@ CALLS: Final = {
     "transplant": (
         *("transplant", "{log}", "--to", "{done}", "--topics", "events", *_NOW, "--dry-run"),
     ),
+    "attach": ("attach", "{tier}", "--into", "{formatted}", "--dry-run"),
     "config init": ("config", "init", "{log}"),
     "salvage show": ("salvage", "show", "{salvage}"),
     "salvage replay": ("salvage", "replay", "{salvage}", "{log}", "--role", "broker", "--dry-run"),
@@ -64,13 +68,22 @@ def places(pylog, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     log_file.write_bytes(log_file.read_bytes()[:-1] + b"?")
     cut = ("--from-start", "--allow-truncate", "--salvage", made / "salvage", "--role", "broker")
     assert pylog("recover", damaged, *cut, *_NOW, "--engine", "local").exit_code == 0
+    (made / "formatted").mkdir()
+    write_properties(made / "formatted", 1)
     run = next(path.name for path in trash.iterdir() if path.name[0].isdigit())
+    segment = made / "tier" / f"events-0-{_ID}" / f"{0:020}-{_ID}"
+    segment.parent.mkdir(parents=True)
+    for kind in ("log", "index", "timeindex", "snapshot"):
+        segment.with_suffix(f".{kind}").touch()
+    segment.with_suffix(".leader_epoch_checkpoint").write_text("0\n1\n0 0\n")
     names = {
+        "tier": made / "tier",
         "log": log,
         "done": done,
         "trash": trash,
         "managed": managed,
         "salvage": made / "salvage",
+        "formatted": made / "formatted",
     }
     return {
         **{name: str(path) for name, path in names.items()},

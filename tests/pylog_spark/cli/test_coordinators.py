@@ -370,3 +370,7 @@ def test_a_group_below_the_local_log_of_a_tiered_topic_is_in_its_log(pylog, disk
     table = pylog("groups", disk, "--topics", "longer", "--now-ms", 1_795_902_000_000).stdout
     assert "local from 1,251" in table
     assert "below-log-start" not in table
+    # What brokers said of the tier stands in for a checkpoint that is gone.
+    (disk / "log-start-offset-checkpoint").unlink()
+    again = pylog("groups", disk, "--output", "json", "--now-ms", 1_795_902_000_000)
+    assert places_of(again)["g1", "longer-0"] == place

@@ -17,6 +17,7 @@ from pylog_spark.structured_logs import LogFormat, use_log_format
 from pylog_spark.view import OutputLine
 from tests.kit.golden_broker import broker_origin, unpack_broker
 from tests.kit.golden_data import Golden
+from tests.kit.tier_archives import unpack_tier
 
 HOUR_MS: Final = 3_600_000
 CLOSED_MS: Final = int(broker_origin()["clock_ms"]) + HOUR_MS
@@ -31,6 +32,10 @@ COMMANDS: Final = {
     "inspect": ("partition", "inspect {}/log {}/unclean"),
     "inspect topics": ("topic", "inspect {}/log --per-topic"),
     "find": ("version", "find {}/log --topic clickstream --key 2a5070b2cfb4d1f8"),
+    "sql": (
+        "row",
+        'sql {}/log SELECT"offset",key,timestamp,headers[1]AS"h"FROM"orders-by-id"LIMIT(3)',
+    ),
     "free": ("free_step", f"free {{}}/log --now-ms {CLOSED_MS} --engine local"),
     "groups": ("commit", f"groups {{}}/unclean --now-ms {UNCLEAN_MS}"),
     "transactions": ("open_transaction", f"transactions {{}}/unclean --now-ms {UNCLEAN_MS}"),
@@ -40,6 +45,7 @@ COMMANDS: Final = {
     "copies": ("difference", "copies {}/log --copy {}/unclean --engine local"),
     "timeline": ("change", "timeline {}/log"),
     "verify": ("finding", f"verify {{}}/unclean --now-ms {UNCLEAN_MS} --engine local"),
+    "scrub": ("finding", "scrub {}/tier --engine local --recheck 0s"),
     "run": ("result", f"run {BROKER}"),
     "retain": ("result", f"retain {BROKER}"),
     "compact": ("result", f"compact {BROKER}"),
@@ -66,6 +72,8 @@ def folder(pylog, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("csv")
     unpack_broker(made / "log")
     UNCLEAN.unpack(made).rename(made / "unclean")
+    killed = unpack_tier("upload_killed", made / "killed")
+    killed.archive.rename(made / "tier")
     shutil.copytree(made / "log", made / "done")
     shutil.copytree(made / "log", made / "follower")
     properties = made / "follower" / "meta.properties"

@@ -21,6 +21,7 @@ _LOOKS: Final = {
     "cat": ("cat", "events", "--root", "{}"),
     "export": ("export", "events", "{}-out", "--root", "{}", "--to", "csv"),
     "find": ("find", "{}", "--topic", "events", "--key", "k"),
+    "sql": ("sql", "{}", "SELECT count(value) FROM events"),
     "free": ("free", "{}", *_ENGINE),
     "groups": ("groups", "{}", *_NOW),
     "transactions": ("transactions", "{}", *_NOW),
@@ -37,7 +38,7 @@ _LOOKS: Final = {
 }
 _WHOLE: Final = frozenset({ExitCode.DONE, ExitCode.FINDINGS})
 # What reads records may meet bytes that are none.
-_READERS: Final = frozenset({"dump", "cat", "export", "find"})
+_READERS: Final = frozenset({"dump", "cat", "export", "find", "sql"})
 
 
 def _first(directory: Path, suffix: str) -> Path:
@@ -92,7 +93,7 @@ def test_every_command_that_looks_has_its_row_and_is_tried():
     named = set(re.findall(r"`([a-z]+(?: init)?)(?: show)?`", table))
     assert looks <= named | {"salvage"}
     assert set(_LOOKS) <= named
-    assert looks <= {*_LOOKS, "salvage"}
+    assert looks <= {*_LOOKS, "salvage", "scrub"}  # a tier is no log directory
 
 
 def test_the_class_of_an_error_says_whether_a_look_failed():

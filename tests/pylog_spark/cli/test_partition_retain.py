@@ -64,7 +64,6 @@ def test_a_dry_run_says_what_would_go_and_why_and_writes_nothing(pylog, tmp_path
     ]
     assert {step["operation"] for step in answer["operations"]} == {
         "WriteFile",
-        "RenameFile",
         "SyncDirectory",
         "DeleteFile",
     }

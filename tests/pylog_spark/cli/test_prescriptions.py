@@ -34,6 +34,8 @@ LEAST = Severity.WARN.rank
 MANY = 20
 # Only a person can tell what is right, or it comes from elsewhere.
 FOR_PEOPLE = {
+    # No command writes to a tier.
+    *(code for code in Code if code.name.startswith("TIER_")),
     Code.CONTROL_RECORD_MALFORMED,
     Code.MAGIC_UNKNOWN,
     Code.RECORD_COUNT_NEGATIVE,

@@ -50,7 +50,7 @@ from tests.kit.program import run_to_end
 
 COMMANDS = [
     *("run", "recover", "retain", "compact", "verify", "doctor", "inspect", "dump", "explain"),
-    *("cat", "export", "find", "free", "groups", "transactions"),
+    *("cat", "export", "find", "sql", "free", "groups", "transactions"),
     *("survey", "apply", "runs", "undo", "purge", "ingest", "materialize"),
     *("partition clean", "partition recover", "partition retain", "partition truncate"),
     *("config show", "config init", "warmup"),

@@ -1,5 +1,10 @@
 """The progress line: on a terminal's standard error, and nowhere else."""
 
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 from typing import Final
 
 import pytest
@@ -11,6 +16,7 @@ COMMANDS: Final = {
     "find": "find {root} --topic events --key key-1",
     "free": f"free {{root}} --now-ms {NOW_MS} --engine local",
     "export": "export events {out} --root {root} --to parquet",
+    "verify": f"verify {{root}} --now-ms {NOW_MS} --engine local",
     "recover": f"recover {{root}} --role broker --now-ms {NOW_MS} --engine local --dry-run",
 }
 
@@ -51,6 +57,39 @@ def test_records_on_a_terminal_are_their_own_progress(pylog, monkeypatch, unclea
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = pylog("cat", "events", "--root", unclean_broker_dir, "-f", "%o\n", "--max", 3)
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "is_shown"),
+    [
+        pytest.param("file", "terminal", True, id="into a file, before a terminal"),
+        pytest.param("file", "pipe", False, id="nobody looks"),
+        pytest.param("pipe", "terminal", False, id="into a program that may write to it"),
+        pytest.param("terminal", "terminal", False, id="records are their own progress"),
+    ],
+)
+def test_records_into_a_file_show_progress_on_a_terminal(
+    unclean_broker_dir, tmp_path, out: str, err: str, is_shown: bool
+):
+    command = [sys.executable, "-m", "pylog_spark", "cat", unclean_broker_dir, "--topic", "events"]
+    primary, terminal = pty.openpty()
+    places = {"terminal": terminal, "pipe": subprocess.PIPE, "file": subprocess.DEVNULL}
+    with (tmp_path / "records").open("wb") as file:
+        done = subprocess.run(
+            [*map(str, command), "-f", "%o\n"],
+            stdout=file if out == "file" else places[out],
+            stderr=places[err],
+            env={**os.environ, "TERM": "xterm"},
+            check=True,
+            timeout=240,
+        )
+    os.close(terminal)
+    shown = b""
+    with suppress(OSError):  # the end of a terminal
+        while data := os.read(primary, 1 << 16):
+            shown += data
+    os.close(primary)
+    assert (b"reading" in shown + (done.stderr or b"")) is is_shown
 
 
 def test_a_quiet_job_shows_nothing_where_it_ends_well(

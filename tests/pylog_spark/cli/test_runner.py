@@ -17,6 +17,7 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.view import View
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
+from storage_core.filenames import log_file
 
 UPKEEP = [jobs.RUN, jobs.RECOVER, jobs.RETAIN, jobs.COMPACT]
 JOBS = [*UPKEEP, transfer.INGEST, transfer.MATERIALIZE]
@@ -138,6 +139,16 @@ def test_spark_takes_what_is_much_and_this_machine_what_is_not_there_yet(monkeyp
 
 
 @names(WITH_TASKS)
+def test_partitions_of_chosen_topics_bound_what_is_done_here(monkeypatch, few, work):
+    monkeypatch.setattr("pylog_spark.cli.runner.MOST_PARTITIONS_HERE", 2)
+    (Path(few.location) / "__cluster_metadata-0").mkdir()
+    assert place_of(monkeypatch, work, [few]) == Local()
+    (Path(few.location) / "u-0").mkdir()
+    assert place_of(monkeypatch, work, [few]) == (work.name, False)
+    assert place_of(monkeypatch, work, [few], exclude=("u",)) == Local()
+
+
+@names(WITH_TASKS)
 @pytest.mark.parametrize("dry_run", [False, True], ids=["for good", "dry run"])
 def test_bytes_of_chosen_topics_bound_what_is_done_here(monkeypatch, few, work, dry_run):
     monkeypatch.setattr("pylog_spark.cli.runner.MOST_BYTES_HERE", 10)
@@ -148,6 +159,18 @@ def test_bytes_of_chosen_topics_bound_what_is_done_here(monkeypatch, few, work, 
     assert place_of(monkeypatch, work, [few], **said, exclude=("t",)) == Local()
     (Path(few.location) / "t-0" / "00000000000000000000.log").write_bytes(bytes(10))
     assert place_of(monkeypatch, work, [few], **said) == Local()
+
+
+def test_this_machine_keeps_what_was_listed_to_choose_it(monkeypatch, few):
+    logs = {"t-0": {0: 3, 12: 4}, "t-1": {5: 1}}
+    for name, sizes in logs.items():
+        for base, size in sizes.items():
+            (Path(few.location) / name / log_file(base)).write_bytes(bytes(size))
+    (Path(few.location) / "t-1" / "folder").mkdir()
+    listed = {f"{few.location}/t-0": ((0, 12), (3, 4))}
+    assert place_of(monkeypatch, WITH_TASKS[0], [few]).listed == listed
+    monkeypatch.setattr("pylog_spark.discovery._MOST_KEPT_LOGS", 0)
+    assert place_of(monkeypatch, WITH_TASKS[0], [few]).listed == {}
 
 
 def test_the_closing_line_says_why_an_engine_was_taken(pylog, few):
@@ -174,11 +197,12 @@ def test_the_closing_line_names_the_other_engine_whichever_auto_takes(
     monkeypatch.setattr("pylog_spark.cli.runner._BOUND", bound)
     options = JobOptions(now_ms=1)
     call: Call = Call(line=CommandLine({}), options=options, roots=[few])
-    is_here, note = WITH_TASKS[0]._choose(call)
-    assert is_here is (engine == "local")
+    place, note = WITH_TASKS[0]._choose(call)
+    assert (place is not None) is (engine == "local")
     line = engine_text(engine, replace(call, engine_note=note))
     assert line.startswith(f"engine {engine} ({why}")
-    assert line.endswith("--engine spark takes Spark)" if is_here else "takes this machine)")
+    other = "--engine spark takes Spark" if engine == "local" else "takes this machine"
+    assert line.endswith(f"{other})")
 
 
 @names([*WITH_TASKS, *HERE])

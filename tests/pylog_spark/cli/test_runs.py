@@ -15,6 +15,7 @@ from pylog_spark.ledger.tables import LedgerTable
 from pylog_spark.schemas import RUN
 from storage_core.clock import SystemClock
 from storage_core.commit.trash import encode_undo
+from tests.kit.compare import read_tree
 from tests.kit.golden_broker import broker_origin, unpack_broker
 
 CLOCK_MS = int(broker_origin()["clock_ms"]) + 3_600_000
@@ -83,6 +84,29 @@ def test_a_run_that_was_undone_is_said_so(pylog, done, tmp_path):
     assert "run.json" in broken["error"]
 
 
+@pytest.mark.thorough
+def test_the_latest_run_that_kept_something_is_undone_and_no_older_one_after_it(
+    pylog, done, tmp_path
+):
+    folder, run_id = done
+    before = read_tree(folder / "log")
+    shutil.copytree(folder / "trash", tmp_path / "trash")
+    # A later run that took nothing away.
+    (tmp_path / "trash" / "99990102T030405Z-0a1b2c3d").mkdir()
+    shutil.copy(
+        folder / "trash" / run_id / "run.json", tmp_path / "trash/99990102T030405Z-0a1b2c3d"
+    )
+    for name in ("latest", run_id[:-3]):
+        words = ("undo", name, "--trash", tmp_path / "trash", "--engine", "local")
+        result = pylog.done(*words, "--dry-run")
+        assert f"{name} is {run_id}" in result.output
+    assert read_tree(folder / "log") == before
+    for record in (tmp_path / "trash").rglob("record.json"):
+        (record.parent / "undo.json").write_bytes(encode_undo("done"))
+    assert "ALREADY_UNDONE" in pylog(*words[:1], "latest", *words[2:]).output
+    assert read_tree(folder / "log") == before
+
+
 def test_runs_without_an_end_are_shown_and_the_newest_come_first(pylog, tmp_path):
     at = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
     for hour, events in ((1, ["START", "END"]), (2, ["START"]), (3, ["START", "END"])):
@@ -101,6 +125,12 @@ def test_runs_without_an_end_are_shown_and_the_newest_come_first(pylog, tmp_path
             ledger.append_row(LedgerTable.RUNS, row, number=number)
     listed = runs(pylog, "--ledger", tmp_path)
     assert [run["run_id"][9:11] for run in listed] == ["03", "02", "01"]
+    for only, hour in (("latest", "03"), ("20260102T02", "02"), (listed[2]["run_id"], "01")):
+        (run,) = runs(pylog, only, "--ledger", tmp_path)
+        assert run["run_id"][9:11] == hour
+    for only, said in (("20260102", "3 runs begin so: 20260102T01"), ("2025", "no such run")):
+        result = pylog("runs", only, "--ledger", tmp_path)
+        assert (result.exit_code, said in result.stderr) == (ExitCode.USAGE, True), result.stderr
     assert [run["has_ended"] for run in listed] == [True, False, True]
     assert len(runs(pylog, "--ledger", tmp_path, "--last", "2")) == 2
     text = pylog("runs", "--ledger", tmp_path).stdout

@@ -165,7 +165,12 @@ def test_what_an_export_says_is_made_without_a_look_at_any_directory(
     disks: tuple[Path, Path], tmp_path: Path
 ):
     first, _ = disks
-    written = {"roots": [str(first)], "topic": ["events"], "out": tmp_path / "out", "to": "csv"}
+    written = {
+        "roots": [str(first)],
+        "topic": ["events"],
+        "out": str(tmp_path / "out"),
+        "to": "csv",
+    }
     call = EXPORT.prepare(CommandLine(written))
     answer = EXPORT.operate(call, Local())
     (line,) = EXPORT.view(call, answer).lines

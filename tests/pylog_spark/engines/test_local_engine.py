@@ -315,7 +315,12 @@ import os, sys, time
 from pathlib import Path
 from pylog_spark.engines.choice import Local, open_engine
 from pylog_spark.rows import rows_to_batch
+from pylog_spark.session import BLAS_THREADS_VARIABLE
 from pylog_spark.schemas import CUT
+from storage_core.interruption import watch
+
+if sys.argv[2] == "our program":
+    watch()
 
 def work(path):
     Path(path, str(os.getpid())).touch()
@@ -331,9 +336,10 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["our program", "a program"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_processes_end_with_their_driver_however_that_ends(tmp_path, number, status):
-    driver = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=Path.cwd())
+def test_processes_end_with_their_driver_however_that_ends(tmp_path, kind, number, status):
+    driver = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path), kind], cwd=Path.cwd())
     try:
         limit = time.monotonic() + 60
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
@@ -347,6 +353,54 @@ def test_processes_end_with_their_driver_however_that_ends(tmp_path, number, sta
         assert not any(map(is_alive, processes))
     finally:
         driver.kill()
+
+
+FORKS = """
+import os, sys, threading
+from pathlib import Path
+from pylog_spark.engines.choice import Local, open_engine
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import CUT
+from storage_core.interruption import watch
+
+def work(path):
+    # The process, that which forked it, and the parent of that.
+    template = os.getppid()
+    parent = Path(f"/proc/{template}/stat").read_text().rpartition(") ")[2].split()[1]
+    streams = [os.readlink(f"/proc/self/fd/{number}") for number in (0, 1)]
+    commands = {Path(f"/proc/{each}/cmdline").read_bytes() for each in (template, parent)}
+    print("to nowhere")
+    line = " ".join(map(str, [os.getpgid(0) == template, parent, len(commands), *streams]))
+    Path(path).write_text(line)
+    yield rows_to_batch(CUT, [])
+
+if "watched" in sys.argv:
+    watch()
+if "busy" in sys.argv:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+with open_engine(Local(1), tag="forks") as engine:
+    engine.collect(engine.each([sys.argv[1]], work, CUT), CUT, "who forks")
+print(os.getpid(), *sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "is_fork"), [(["watched"], True), (["watched", "busy"], False), ([], False)]
+)
+def test_our_own_program_forks_its_workers_unless_a_thread_is_at_work(tmp_path, words, is_fork):
+    seen = tmp_path / "seen"
+    command = [sys.executable, "-c", FORKS, str(seen), *words]
+    # The library has no care for forks of its threads; the program starts none.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        command, cwd=Path.cwd(), env=environment, capture_output=True, text=True, check=True
+    )
+    process = ended.stdout.split()[0]
+    assert ended.stdout.split() == [process, *words]
+    leads, parent, programs, *streams = seen.read_text().split()
+    assert (leads, parent, programs == "1") == ("True", process, is_fork)
+    assert streams[1] == os.devnull
+    assert not is_fork or streams[0] == os.devnull
 
 
 def test_slots_are_those_of_a_local_master():

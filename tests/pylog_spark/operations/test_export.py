@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -265,7 +266,7 @@ def test_parts_are_as_many_as_slots_can_share(size, slots, parts):
 
 def test_row_groups_gather_what_comes_in_small_batches(root, tmp_path):
     records = kafka_log.open_logs(root).read("orders")
-    (part,) = export_parts([(0, records)], parquet_request(str(tmp_path)))
+    (part,) = export_parts([(0, "", records)], parquet_request(str(tmp_path)))
     (path,) = tmp_path.iterdir()
     assert part.file == path.name
     assert pq.ParquetFile(path).metadata.num_row_groups == 1
@@ -316,13 +317,88 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_read(pylog, root, 
     for out in (tmp_path / "there", tmp_path / "no" / "out", root / "orders-0" / "out"):
         result = pylog_export(pylog, root, out, "parquet")
         assert result.exit_code == ExitCode.USAGE, out
-    url = pylog("export", "orders", "s3://bucket/out", "--root", root, "--to", "parquet")
-    assert url.exit_code == ExitCode.USAGE
+    for url, to in (("gs://bucket/out", "parquet"), ("s3://bucket/out", "delta")):
+        refused = pylog("export", "orders", url, "--root", root, "--to", to)
+        assert refused.exit_code == ExitCode.USAGE
     for words in (("csv", "--key-format", "raw"), ("jsonl", "--column", "key"), ("excel",)):
         assert pylog_export(pylog, root, tmp_path / "out", *words).exit_code == ExitCode.USAGE
     wrong = pylog_export(pylog, root, tmp_path / "out", "parquet", "--column", "kye")
     assert wrong.exit_code == ExitCode.USAGE
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three topics, one without a record."""
+    made = tmp_path_factory.mktemp("topics")
+    for topic, count in (("orders-eu", 3), ("orders-us", 5), ("orders-zz", 0)):
+        records = tuple(RecordSpec(value=b"%d" % n) for n in range(count))
+        batches = [BatchSpec(base_offset=0, records=records)] if records else []
+        write_partition(made / f"{topic}-0", [SegmentSpec(base_offset=0, batches=batches)])
+    return made
+
+
+@pytest.mark.parametrize("to", ["parquet", "delta", "jsonl"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["orders-*"], id="pattern"),
+        pytest.param(["orders-us", "orders-eu", "orders-zz"], id="names"),
+    ],
+)
+def test_several_topics_have_a_folder_each(pylog, topics, tmp_path, to, names):
+    words = [word for name in names for word in ("--topic", name)]
+    row = pylog.row("export", topics, *words, "--to", to, "--out", tmp_path / "out")
+    counts = {"orders-eu": 3, "orders-us": 5, "orders-zz": 0}
+    assert {each["topic"]: each["records"] for each in row["topics"]} == counts
+    assert (row["records"], row["files"]) == (8, 3)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(counts)
+    for each in row["topics"]:
+        assert each["out"] == str(tmp_path / "out" / each["topic"])
+        if to == "delta":
+            found = DeltaTable(each["out"]).to_pyarrow_table().num_rows
+        elif to == "parquet":
+            found = pq.read_table(each["out"]).num_rows
+        else:
+            found = sum(len(path.read_text().splitlines()) for path in Path(each["out"]).iterdir())
+        assert found == each["records"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_pattern_has_folders_whatever_it_matches(pylog, topics, tmp_path):
+    words = ("--topic", "orders-e*", "--to", "jsonl")
+    row = pylog.row("export", topics, *words, "--out", tmp_path / "out")
+    assert [each["topic"] for each in row["topics"]] == ["orders-eu"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["orders-eu"]
+
+
+def test_one_topic_of_several_that_fails_leaves_nothing(pylog, topics, tmp_path):
+    copy = tmp_path / "logs"
+    shutil.copytree(topics, copy)
+    flip(copy / "orders-us-0" / "00000000000000000000.log")
+    result = pylog(
+        *("export", copy, "--topic", "orders-*", "--to", "parquet", "--out", tmp_path / "out")
+    )
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+def test_a_dry_run_estimates_and_writes_nothing(pylog, topics, root, tmp_path):
+    words = ("export", topics, "--topic", "orders-*", "--to", "parquet", "--out", tmp_path / "out")
+    row = pylog.row(*words, "--dry-run")
+    logs = {path.parent.name[:-2]: path.stat().st_size for path in topics.rglob("*.log")}
+    assert row["type"] == "export_plan"
+    assert (row["most_records"], row["read_bytes"]) == (8, sum(logs.values()))
+    assert {each["topic"]: each["read_bytes"] for each in row["topics"]} == logs
+    assert list(tmp_path.iterdir()) == []
+    assert row["files"] == pylog.row(*words)["files"] == 3
+    text = pylog.done(
+        *("export", root, "--topic", "orders", "--to", "csv", "--out", tmp_path / "o"),
+        *("--from", 10, "-p", 0, "--dry-run"),
+    ).stdout
+    assert "at most 30 records of orders" in text
+    assert "estimated by offsets" in text
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.spark

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+from collections import Counter
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -9,10 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from pylog_spark.discovery import list_few, resolve_roots
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.ledger.spark_ledger import read_table
 from pylog_spark.operations.doctor.driver import diagnose
+from pylog_spark.operations.verify import driver
 from pylog_spark.operations.verify.driver import (
     VerifyReport,
     VerifyRequest,
@@ -34,6 +38,8 @@ from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
 from pylog_spark.run.run import exit_code_of, is_as_bad
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT
 from pylog_spark.upkeep_directory import UpkeepDirectory
+from storage_core.catalog import metadata_image
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.catalog.topic_filter import TopicFilter
@@ -47,6 +53,8 @@ from storage_core.maintenance.verification.findings import (
     VerifyOptions,
 )
 from storage_core.maintenance.verification.verdict import Advice
+from storage_core.messages.fields import FieldReader
+from tests.bench.linked_root import NOTHING_DUE, write_linked_root
 from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, log_root
 
@@ -220,6 +228,17 @@ def test_so_they_are_on_this_machine_and_all_are_recorded(
     assert sorted(rows, key=str) == sorted(report.findings, key=str)
 
 
+def test_directories_that_were_listed_are_not_listed_again(tmp_path, monkeypatch):
+    root = damaged(tmp_path / "log")
+    roots = resolve_roots([root.path], role=Role.BROKER)
+    listed = list_few(roots, TopicFilter(), most_partitions=9, most_bytes=1 << 30)
+    assert listed
+    monkeypatch.setattr(driver, "_ask_for_sizes", None)
+    report = verify(Local(1, listed), [root.path], replace(OPTIONS, role=Role.BROKER))
+    found = [tuple(row[name] for name in FINDING.names) for row in report.findings]
+    assert sorted(found, key=str) == rows_in_process(root.path)
+
+
 def test_of_many_findings_the_worst_are_shown(tmp_path):
     root = damaged(tmp_path / "log")
     all_of_them, some = (
@@ -315,3 +334,32 @@ def test_the_commands_of_the_doctor_are_those_of_all_findings_however_few_are_sh
     )
     assert few.verdict.commands
     assert (few.verdict, few.findings) == (many.verdict, many.findings)
+
+
+def test_sound_logs_cost_the_doctor_one_decoding_of_metadata_and_no_question_a_file(
+    tmp_path, monkeypatch
+):
+    root = write_linked_root(
+        tmp_path / "log", 4, segments=2, now_ms=OPTIONS.now_ms, kinds=NOTHING_DUE
+    )
+    decoded: Counter[bytes] = Counter()
+    asked: list[str] = []
+    access = os.access
+
+    def count(value: bytes) -> FieldReader:
+        decoded[value] += 1
+        return FieldReader(value)
+
+    def ask(path: str, *arguments: int, **options: bool) -> bool:
+        asked.append(path)
+        return access(path, *arguments, **options)
+
+    monkeypatch.setattr(metadata_image, "FieldReader", count)
+    monkeypatch.setattr(os, "access", ask)
+    options = replace(OPTIONS, role=Role.BROKER)
+    found = diagnose(Local(1), [root], options, VerifyRequest(), broker_threads=2)
+    assert len(found.forecasts) == 4
+    assert set(decoded.values()) == {1}
+    folders = [str(path) for path in root.iterdir() if path.is_dir()]
+    metadata = root / CLUSTER_METADATA_DIRECTORY
+    assert sorted(asked) == sorted([*folders, *map(str, metadata.iterdir())])

@@ -125,6 +125,7 @@ def due(disk: Disk, ordinal: int, partition: TopicPartition, **changes: Any) -> 
     return DueCompaction(
         ref=disk.ref(ordinal, partition),
         plans=PLAN.empty_table(),
+        loaded_files=None,
         size_bytes=1000,
         extra_bytes=1000,
         map_bytes=100,
@@ -301,6 +302,8 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
             log_start_checkpoint=0,
             high_watermark=None,
             removed=(0,),
+            loaded_files=None,
+            log_end=None,
             log_start_offset=5,
             first_base_offset=5,
             is_replicated=True,

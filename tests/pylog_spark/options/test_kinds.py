@@ -1,8 +1,15 @@
-"""Amounts of bytes, durations and ratios as people write them."""
+"""Amounts of bytes, durations, ratios and places as people write them."""
+
+from datetime import UTC, datetime
 
 import pytest
 
-from pylog_spark.options.option import parse_bytes, parse_duration_ms, parse_ratio
+from pylog_spark.options.option import (
+    parse_bytes,
+    parse_duration_ms,
+    parse_position,
+    parse_ratio,
+)
 from storage_core.errors import ConfigError
 
 
@@ -55,3 +62,54 @@ def test_a_ratio_lies_between_nothing_and_everything(text):
     assert parse_ratio("--max-delete-ratio", "0.25") == 0.25
     with pytest.raises(ConfigError, match="between 0 and 1"):
         parse_ratio("--max-delete-ratio", text)
+
+
+# Half past midnight in Berlin, where it is already the 22nd.
+_NOW_MS = int(datetime(2026, 11, 21, 23, 30, tzinfo=UTC).timestamp()) * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("4711", 4711),
+        ("-10", -10),
+        ("2026-11-21", "2026-11-21T00:00Z"),
+        ("2026-11-21T07:56+01:00", "2026-11-21T06:56Z"),
+        ("2026-11-21 07:56 Europe/Berlin", "2026-11-21T06:56Z"),
+        ("2026-07-21 Europe/Berlin", "2026-07-20T22:00Z"),
+        ("now", "2026-11-21T23:30Z"),
+        ("today", "2026-11-21T00:00Z"),
+        ("Yesterday", "2026-11-20T00:00Z"),
+        ("today Europe/Berlin", "2026-11-21T23:00Z"),
+        ("yesterday 08:00", "2026-11-20T08:00Z"),
+        ("today 08:00 Europe/Berlin", "2026-11-22T07:00Z"),
+        ("-1d", "2026-11-20T23:30Z"),
+        ("-90m", "2026-11-21T22:00Z"),
+        ("2h ago", "2026-11-21T21:30Z"),
+        ("1.5 hours ago", "2026-11-21T22:00Z"),
+        ("2 Weeks ago", "2026-11-07T23:30Z"),
+        ("2 weeks", None),
+        ("-2 weeks ago", None),
+        ("-5 moons", None),
+        ("999999999 weeks ago", None),
+        ("tomorrow", None),
+        ("today 25:00", None),
+        ("now 08:00", None),
+        ("-99999999999999999999", None),
+        ("2026-13-01", None),
+    ],
+)
+def test_a_place_is_an_offset_or_a_time(text, place):
+    if place is None:
+        with pytest.raises(ConfigError, match="yesterday"):
+            parse_position("--from", text, _NOW_MS)
+        return
+    expected = place if isinstance(place, int) else datetime.fromisoformat(place)
+    found = parse_position("--from", text, _NOW_MS)
+    assert found == expected
+    assert isinstance(found, int) or found.tzinfo is not None
+
+
+def test_a_zone_that_nobody_knows_is_named():
+    with pytest.raises(ConfigError, match="no time zone 'Mars/Olympus'"):
+        parse_position("--from", "today Mars/Olympus")

@@ -1,5 +1,6 @@
 """What a run saw: one look for all steps, and another at what it has changed since."""
 
+import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -7,14 +8,22 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.discovery import LogRoot
+from pylog_spark.engines.choice import Local
 from pylog_spark.operations import observation
+from pylog_spark.operations.compact.driver import compact
 from pylog_spark.operations.observation import Observation
-from pylog_spark.operations.observation_task import SCHEMAS, ObservationContext, encode_rows
+from pylog_spark.operations.observation_task import (
+    SCHEMAS,
+    ObservationContext,
+    encode_rows,
+    observe_rest,
+)
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.schemas import OBSERVED, PARTITION
+from pylog_spark.schemas import OBSERVED, PARTITION, PLAN
 from pylog_spark.tasks.observe import Step
 from storage_core.catalog.roles import Role
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 ROOT = "/log"
 USUAL = {"root": ROOT, "role": "broker", "kind": "partition", "partition": 0}
@@ -33,9 +42,11 @@ class Disk:
     def __init__(self, rows: dict[Step, list[dict[str, object]]]) -> None:
         self.rows = rows
         self.looks: list[tuple[set[Step], list[str] | None]] = []
+        self.are_looks: list[bool | None] = []
 
-    def look(self, work, schema, what, roots=None, *, partitions=None) -> pa.Table:
+    def look(self, work, schema, what, roots=None, *, partitions=None, is_look=None) -> pa.Table:
         assert schema is OBSERVED
+        self.are_looks.append(is_look)
         assert ROOT in what
         batch = rows_to_batch(PARTITION, [USUAL | {"topic": "a"}])
         return pa.Table.from_batches(work(iter([batch if partitions is None else partitions])))
@@ -69,7 +80,7 @@ def observation_of(disk: Disk, steps: set[Step]) -> Observation:
     root = LogRoot(location=ROOT, role=Role.BROKER, is_said=True)
     options = JobOptions(now_ms=1, keep_deleted=True, dry_run=True)
     job = SimpleNamespace(roots=(root,), options=options, places=ROOT)
-    run = SimpleNamespace(look=disk.look, job=job, note=list)
+    run = SimpleNamespace(look=disk.look, looks_alone=lambda _: False, job=job, note=list)
     return Observation(run, SimpleNamespace(catalogs={}), steps)
 
 
@@ -156,3 +167,30 @@ def test_a_partition_in_two_directories_is_refused_at_each_step(disk):
         "COMPACTED",
         "DUPLICATE_PARTITION",
     ]
+
+
+@pytest.mark.parametrize("most", [2, 10])
+def test_what_no_listing_settles_is_looked_at_by_other_processes_where_it_is_much(
+    tmp_path, monkeypatch, most
+):
+    names = ["clean-active-none-s161", "clean-checkpoint-below-s201"]
+    root = broker_directory(tmp_path / "log", names)
+    options = JobOptions(
+        now_ms=FIRST_ROUNDS_MS, now_is_said=True, dry_run=True, topic_configs=root.configs
+    )
+    alone = compact(Local(1), [root.path], options).plans
+    monkeypatch.setattr(observation, "LEAST_TO_SPREAD", most)
+    processes = tmp_path / "processes"
+    processes.mkdir()
+
+    def note(batches, context):
+        (processes / str(os.getpid())).touch()
+        yield from observe_rest(batches, context)
+
+    monkeypatch.setattr(observation, "observe_rest", note)
+    spread = compact(Local(1), [root.path], options).plans
+    assert spread["status"].to_pylist() == ["planned", "planned"]
+    same = [name for name in PLAN.names if name not in {"plan", "duration_ms"}]
+    assert spread.select(same).equals(alone.select(same))
+    is_here = {int(path.name) for path in processes.iterdir()} == {os.getpid()}
+    assert is_here is (most == 10)

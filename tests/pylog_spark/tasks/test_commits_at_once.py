@@ -148,10 +148,10 @@ def test_a_partition_that_fails_leaves_those_beside_it_alone(cleaning, monkeypat
     before = read_tree(Path(victim))
     verify = commit.verify_inputs
 
-    def failing(store, plan):
-        if store.location == victim:
+    def failing(files, plan):
+        if plan.location == victim:
             raise StorageError(victim, "Input/output error")
-        verify(store, plan)
+        verify(files, plan)
 
     monkeypatch.setattr(commit, "verify_inputs", failing)
     merged = cleaning.index()

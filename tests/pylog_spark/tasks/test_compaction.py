@@ -4,6 +4,7 @@ import json
 import multiprocessing
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit.claim import revoke_claim
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
-from storage_core.json_values import from_json
+from storage_core.json_values import read_value
 from storage_core.maintenance.compaction.key_sidecar import SidecarFolder
 from storage_core.maintenance.compaction.merged import encode_start
 from storage_core.maintenance.compaction.plan import CompactionPlan
@@ -83,15 +84,16 @@ def test_keys_that_are_exchanged_by_hash_leave_the_same(tmp_path, names, now_ms,
     assert differences_from_kafka(root.path, names, tmp_path) == []
 
 
-def plans_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the length of each plan that is decoded from now on."""
+def plans_read(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return a list that gets each plan that is decoded from now on, as it travels."""
     read = []
 
-    def counted(kind: type[CompactionPlan], text: str) -> CompactionPlan:
-        read.append(len(text))
-        return from_json(kind, text)
+    def counted(kind: Any, value: object, where: str) -> Any:
+        if kind is CompactionPlan:
+            read.append(value)
+        return read_value(kind, value, where)
 
-    monkeypatch.setattr(observe, "from_json", counted)
+    monkeypatch.setattr(observe, "read_value", counted)
     decode_plan.cache_clear()
     return read
 

@@ -1,3 +1,6 @@
+import os
+import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +14,8 @@ from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import PARTITION, PLAN
 from pylog_spark.tasks import observe as observe_module
-from pylog_spark.tasks.listing import list_partitions
-from pylog_spark.tasks.observe import decode_plan, observe_partition
+from pylog_spark.tasks.listing import directory_row, list_partitions
+from pylog_spark.tasks.observe import decode_plan, encode_plan, observe_partition
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
@@ -27,10 +30,12 @@ from storage_core.filenames import (
     log_file,
 )
 from storage_core.formats.batch_v2 import Codec
+from storage_core.index.segment_indexes import AbortedTxn
 from storage_core.records import payload
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import LocalStore, local
-from tests.kit.builders import log_with
+from tests.kit.builders import log_with, some_batches
+from tests.kit.directories import SegmentSpec, plain_segment, write_partition
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.kit.one_partition import clean_partition
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
@@ -68,6 +73,54 @@ def test_a_due_partition_is_planned_with_its_range_and_bounds(root):
     assert row["bytes_after"] > size
     assert row["peak_extra_bytes"] > sum(row["segment_bytes"]) > 0
     assert decode_plan(row["plan"]).location == row["directory"]
+
+
+def test_a_plan_is_the_same_behind_a_row(root):
+    plan = decode_plan(observe(root)["plan"])
+    aborted = tuple(
+        AbortedTxn(producer_id=n, first_offset=n, last_offset=20 + n, last_stable_offset=20)
+        for n in range(2)
+    )
+    first, *others = plan.segments
+    assert others
+    plan = replace(plan, segments=(replace(first, aborted=aborted, max_timestamp=5), *others))
+    assert decode_plan(encode_plan(plan)) == plan
+
+
+def test_a_partition_is_opened_and_listed_as_often_with_many_segments_as_with_few(
+    tmp_path, monkeypatch
+):
+    folders: list[str] = []
+    listings: list[int] = []
+    open_folder, scan = local.open_folder, local.scan_open
+
+    def opened(path, **how):
+        folders.append(str(path))
+        return open_folder(path, **how)
+
+    def scanned(folder):
+        listings.append(folder)
+        return scan(folder)
+
+    monkeypatch.setattr(local, "open_folder", opened)
+    monkeypatch.setattr(local, "scan_open", scanned)
+    counts = []
+    for count in (3, 12):
+        root = broker_directory(tmp_path / str(count), [TOPIC])
+        shutil.rmtree(root.path / f"{TOPIC}-0")
+        write_partition(
+            root.path / f"{TOPIC}-0",
+            [
+                SegmentSpec(base_offset=base, batches=some_batches(count=2, base_offset=base))
+                for base in range(0, 2 * count, 2)
+            ],
+        )
+        folders.clear()
+        listings.clear()
+        row = observe(root)
+        assert (row["status"], row["segments"]) == ("planned", count)
+        counts.append((len(folders), len(listings)))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("topic", ["clean-legacy1-none-s310-horizon", "clean-upgrade-s321"])
@@ -365,6 +418,35 @@ def surveyed(settings: dict[str, str], *, log_start: int | None = None, cleaned:
 
 
 BOTH = {"cleanup.policy": "compact,delete", "retention.ms": str(2 * DAY_MS)}
+
+
+def test_a_usual_directory_on_a_disk_is_listed_once_by_this_thread_and_no_file_is_opened(
+    tmp_path, monkeypatch
+):
+    names = [f"t-{number}" for number in range(3)]
+    for name in names:
+        write_partition(tmp_path / name, [plain_segment(base, 2) for base in (0, 2)])
+    rows = [directory_row(str(tmp_path), "mirror", name) for name in names]
+    context = run_context(str(tmp_path), {"t": BOTH}, JobOptions(now_ms=NOW_MS))
+    batch = rows_to_batch(PARTITION, rows)
+
+    def survey_them() -> list[dict]:
+        batches = survey_partitions(iter([batch]), context, lambda _: Checkpoints(entries={}))
+        return pa.Table.from_batches(batches).to_pylist()
+
+    found = survey_them()  # loads kernels, too
+    assert [(row["segments"], row["error"]) for row in found] == [(2, None)] * len(names)
+    opened, threads = [], threading.active_count()
+    open_one = os.open
+
+    def count(path, *arguments, **options):
+        opened.append(Path(path).name)
+        assert threading.active_count() == threads
+        return open_one(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", count)
+    survey_them()
+    assert opened == names
 
 
 def test_what_is_compacted_and_deleted_loses_what_is_too_old_and_is_cleaned():

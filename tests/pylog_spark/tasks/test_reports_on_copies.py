@@ -20,7 +20,7 @@ from tests.pylog_spark.tasks.observed import observed, run_context
 
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "retain-size-s501"]
 # What a plan says of where it was made, and how long that took.
-OWN = {"root", "directory", "plan", "duration_ms"}
+OWN = {"root", "directory", "plan", "loaded_files", "duration_ms"}
 
 
 @pytest.fixture

@@ -110,6 +110,7 @@ def observe(directory: Path) -> ObservedLog:
         now_ms=10**13,
         max_transaction_timeout_ms=TIMEOUT_MS,
         checkpoints=PartitionCheckpoints(),
+        tier_start=lambda _: None,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from storage_core.formats import batch_v2
 from storage_core.kernels import batch_judge, batch_scan
@@ -35,14 +36,23 @@ from storage_core.kernels.batch_notes import (
     MARKS,
     NEEDS_RECORDS,
     NOT_DIRTY,
-    OWN_ORDINAL,
+    NOTED_BIT,
+    NOTED_BIT_END,
+    NOTED_COUNT,
+    NOTED_FLAG,
+    NOTED_FLAG_END,
+    NOTED_LEGACY,
+    NOTED_LEGACY_END,
+    NOTED_RANK,
+    NOTED_START,
+    OWN_RANK,
     PASS_ONE_COUNT,
     RETAINS_EMPTY,
     STEP,
     SURVIVORS,
 )
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
-from storage_core.kernels.record_scan import HAS_KEYLESS, HAS_TOMBSTONE, INDEXED, OPENED
+from storage_core.kernels.record_scan import DONE, HAS_KEYLESS, HAS_TOMBSTONE, INDEXED, OPENED
 from tests.storage_core.kernels.arguments import noted
 from tests.storage_core.kernels.twins import in_both_ways
 
@@ -234,47 +244,91 @@ def test_batches_are_judged_by_the_rules(judge_batches, batches, this):
     assert answers == [expected_of(batch, this) for batch in batches]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Noted:
+    """What pass one noted of a segment."""
+
+    batches: list[Batch]
+    dirty_rows: int
+    most_records: int
+    legacy: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def flags(self) -> list[int]:
+        return [batch.flags for batch in self.batches[len(self.batches) - self.dirty_rows :]]
+
+
 def note(
-    note_batches, batches: list[Batch], *, dirty_rows: int, most_records: int, legacy: list[int]
-) -> tuple[tuple[int, int, int], list[tuple[int, ...]]]:
-    """Return what the kernel returns, and (flags, count, first_bit, own_ordinal) of each."""
-    first_dirty = len(batches) - dirty_rows
+    note_batches, *segments: Noted
+) -> tuple[tuple[int, int], list[tuple[int, ...]], NDArray[np.int64]]:
+    """Return what the kernel returns, (flags, count, first_bit, own_rank) of each batch, and what
+    is left of the notes. Ranks of segment n begin at 1000 n, its bits at 100 n + 7."""
+    batches = [batch for segment in segments for batch in segment.batches]
+    bounds = np.cumsum([0, *(len(segment.batches) for segment in segments)])
+    number = np.arange(len(segments))
+    left = np.zeros((NOTED_COUNT, len(segments)), np.int64)
+    left[NOTED_START] = [BATCH_BYTES * (len(s.batches) - s.dirty_rows) for s in segments]
+    left[NOTED_FLAG_END] = np.cumsum([len(segment.flags) for segment in segments])
+    left[NOTED_FLAG, 1:] = left[NOTED_FLAG_END, :-1]
+    left[NOTED_LEGACY_END] = np.cumsum([len(segment.legacy) for segment in segments])
+    left[NOTED_LEGACY, 1:] = left[NOTED_LEGACY_END, :-1]
+    left[NOTED_BIT] = 100 * number + 7
+    left[NOTED_BIT_END] = left[NOTED_BIT] + [segment.most_records for segment in segments]
+    left[NOTED_RANK] = 1000 * number
     notes = noted(len(batches))
     answer = note_batches(
         columns_of(batches),
         notes,
-        first_dirty * BATCH_BYTES,
-        column(batch.flags for batch in batches[first_dirty:]),
-        column(legacy, np.int64),
-        7,
-        most_records,
+        bounds,
+        bounds[:-1] * BATCH_BYTES,
+        left,
+        column(flags for segment in segments for flags in segment.flags),
+        column((count for segment in segments for count in segment.legacy), np.int64),
     )
-    columns = notes[[FLAGS, PASS_ONE_COUNT, FIRST_BIT, OWN_ORDINAL]].tolist()
-    return tuple(answer), list(zip(*columns, strict=True))
+    columns = notes[[FLAGS, PASS_ONE_COUNT, FIRST_BIT, OWN_RANK]].tolist()
+    return tuple(answer), list(zip(*columns, strict=True)), left
 
 
 CLEAN = Batch(bits=(True,) * 5)
 THREE, FOUR = Batch(bits=(True,) * 3), Batch(bits=(True,) * 4)
 UNSEEN = Batch(flags=0, bits=(True,))
 OLD = Batch(magic=LEGACY, bits=(True,))
+SEEN = OPENED | INDEXED
 
 
 @in_both_ways(note_batches=batch_judge.note_batches)
 def test_ordinals_count_from_the_dirty_part_on(note_batches):
-    answer, rows = note(
-        note_batches, [CLEAN, THREE, UNSEEN, FOUR], dirty_rows=3, most_records=14, legacy=[]
+    segment = Noted(batches=[CLEAN, THREE, UNSEEN, FOUR], dirty_rows=3, most_records=7)
+    answer, rows, left = note(note_batches, segment)
+    assert answer == (DONE, NO_ROW)
+    assert rows == [(0, 5, 7, NOT_DIRTY), (SEEN, 3, 7, 0), (0, 1, 10, 2), (SEEN, 4, 10, 3)]
+    assert left[[NOTED_FLAG, NOTED_BIT, NOTED_RANK], 0].tolist() == [3, 14, 7]
+
+
+@in_both_ways(note_batches=batch_judge.note_batches)
+def test_segments_of_one_window_have_notes_of_their_own(note_batches):
+    answer, rows, _ = note(
+        note_batches,
+        Noted(batches=[THREE, OLD], dirty_rows=2, most_records=9, legacy=[6]),
+        Noted(batches=[], dirty_rows=0, most_records=0),
+        Noted(batches=[FOUR, OLD, THREE], dirty_rows=2, most_records=5, legacy=[2]),
     )
-    assert answer == (3, 0, 14)
-    opened = OPENED | INDEXED
-    assert rows == [(0, 5, 7, NOT_DIRTY), (opened, 3, 7, 7), (0, 1, 10, 9), (opened, 4, 10, 10)]
+    assert answer == (DONE, NO_ROW)
+    assert rows == [
+        (SEEN, 3, 7, 0),
+        (SEEN, 6, 10, 3),
+        (0, 4, 207, NOT_DIRTY),
+        (SEEN, 2, 207, 2000),
+        (SEEN, 3, 209, 2002),
+    ]
 
 
 @in_both_ways(note_batches=batch_judge.note_batches)
 def test_of_old_formats_pass_one_knows_the_counts(note_batches):
-    answer, rows = note(
-        note_batches, [OLD, THREE, OLD], dirty_rows=3, most_records=30, legacy=[6, 2, 9]
-    )
-    assert answer == (3, 2, 18)
+    segment = Noted(batches=[OLD, THREE, OLD], dirty_rows=3, most_records=30, legacy=[6, 2, 9])
+    answer, rows, left = note(note_batches, segment)
+    assert answer == (DONE, NO_ROW)
+    assert left[[NOTED_LEGACY, NOTED_BIT], 0].tolist() == [2, 18]
     assert [row[1] for row in rows] == [6, 3, 2]
 
 
@@ -282,26 +336,38 @@ def test_of_old_formats_pass_one_knows_the_counts(note_batches):
 @pytest.mark.parametrize(
     ("batches", "most_records", "legacy", "expected"),
     [
-        pytest.param([OLD, OLD], 30, [6], MORE_LEGACY, id="more of old formats"),
-        pytest.param([THREE, FOUR], 13, [], MORE_RECORDS, id="more records"),
-        pytest.param([OLD], 30, [-1], MORE_RECORDS, id="a count below 0"),
+        pytest.param([OLD, OLD], 30, [6], (MORE_LEGACY, 1), id="more of old formats"),
+        pytest.param([THREE, FOUR], 6, [], (MORE_RECORDS, 1), id="more records"),
+        pytest.param([OLD], 30, [-1], (MORE_RECORDS, 0), id="a count below 0"),
     ],
 )
 def test_another_segment_than_pass_one_read_is_seen(
     note_batches, batches, most_records, legacy, expected
 ):
-    (found, _, _), _ = note(
-        note_batches, batches, dirty_rows=len(batches), most_records=most_records, legacy=legacy
+    segment = Noted(
+        batches=batches, dirty_rows=len(batches), most_records=most_records, legacy=legacy
     )
-    assert found == expected
+    assert note(note_batches, segment)[0] == expected
+    after = Noted(batches=[FOUR], dirty_rows=1, most_records=4, legacy=[3])
+    assert note(note_batches, segment, after)[0] == expected
 
 
 @in_both_ways(note_batches=batch_judge.note_batches)
 def test_what_was_not_noted_any_more_has_no_flags(note_batches):
-    notes = noted(2)
-    flags = column([OPENED])
-    answer = note_batches(columns_of([THREE, FOUR]), notes, -50, flags, column([], np.int64), 0, 3)
-    assert tuple(answer) == (2, 0, 3)
+    notes, left = noted(2), np.zeros((NOTED_COUNT, 1), np.int64)
+    left[[NOTED_FLAG_END, NOTED_BIT_END]] = [[1], [3]]
+    rows = column([0, 2], np.int64)
+    answer = note_batches(
+        columns_of([THREE, FOUR]),
+        notes,
+        rows,
+        column([-50], np.int64),
+        left,
+        column([OPENED]),
+        column([], np.int64),
+    )
+    assert tuple(answer) == (DONE, NO_ROW)
+    assert left[NOTED_BIT, 0] == 3
     assert notes[FLAGS].tolist() == [OPENED, 0]
     assert notes[MARKS].tolist() == [0, 0]
 

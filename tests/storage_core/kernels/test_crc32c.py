@@ -15,7 +15,7 @@ from storage_core.kernels._intrinsics import HAS_CRC_INSTRUCTION
 from storage_core.kernels.crc32 import crc32
 from tests.kit.builders import log_with
 from tests.storage_core.kernels.arguments import as_array, fenced, scanned
-from tests.storage_core.kernels.twins import in_both_ways
+from tests.storage_core.kernels.twins import in_both_ways, plainly
 
 SOME_BYTES = np.random.default_rng(7).integers(0, 256, 100, np.uint8)
 MANY_BYTES = np.random.default_rng(8).integers(0, 256, 20_100, np.uint8)
@@ -24,16 +24,22 @@ needs_instruction = pytest.mark.skipif(
     not HAS_CRC_INSTRUCTION, reason="this CPU has no instruction for CRC-32C"
 )
 in_all_ways = pytest.mark.parametrize(
-    "name", ["crc32c_by_table", pytest.param("crc32c_by_instruction", marks=needs_instruction)]
+    "name",
+    [
+        "crc32c_by_table",
+        pytest.param("crc32c_by_instruction", marks=needs_instruction),
+        pytest.param("crc32c_by_folding", marks=needs_instruction),
+    ],
 )
 
 
 @pytest.mark.sampled(11)
 @in_all_ways
-@in_both_ways(by_table=crc32c.crc32c_by_table, by_instruction=crc32c.crc32c_by_instruction)
+@pytest.mark.parametrize("way", ["compiled", "plain"])
 @pytest.mark.parametrize("start", range(9), ids=lambda start: f"from byte {start}")
-def test_every_length_gives_the_crc_of_the_package(by_table, by_instruction, name, start):
-    crc = by_table if name == "crc32c_by_table" else by_instruction
+def test_every_length_gives_the_crc_of_the_package(name, way, start):
+    compiled = getattr(crc32c, name)
+    crc = compiled if way == "compiled" else plainly(compiled)
     for length in range(71):
         chosen = SOME_BYTES[start : start + length].tobytes()
         assert crc(SOME_BYTES, start, start + length) == package.crc32c(chosen)
@@ -53,10 +59,31 @@ def test_stretches_that_go_on_at_once_give_the_crc_of_the_package(by_instruction
 
 
 @needs_instruction
-def test_long_buffers_give_the_same_crc_by_instruction_and_by_table():
+def test_long_buffers_give_the_same_crc_by_instruction_by_folding_and_by_table():
     for length in range(300, 20_000, 331):
         by_table = crc32c.crc32c_by_table(MANY_BYTES, 5, 5 + length)
         assert crc32c.crc32c_by_instruction(MANY_BYTES, 5, 5 + length) == by_table
+        assert crc32c.crc32c_by_folding(MANY_BYTES, 5, 5 + length) == by_table
+
+
+@needs_instruction
+@pytest.mark.parametrize("vectors", range(3, 14), ids=lambda count: f"{count} vectors")
+def test_what_vectors_leave_over_is_in_the_crc(vectors):
+    for rest in (0, 1, 7, 8, 63):
+        for start in (0, 5):
+            end = start + 64 * vectors + rest
+            expected = package.crc32c(MANY_BYTES[start:end].tobytes())
+            assert crc32c.crc32c_by_folding(MANY_BYTES, start, end) == expected
+
+
+@needs_instruction
+def test_each_bit_of_each_vector_counts():
+    data = MANY_BYTES[:700].copy()
+    whole = crc32c.crc32c_by_folding(data, 0, 700)
+    for position in range(700):
+        data[position] ^= 1 << position % 8
+        assert crc32c.crc32c_by_folding(data, 0, 700) == package.crc32c(data.tobytes()) != whole
+        data[position] ^= 1 << position % 8
 
 
 @given(data=st.binary(max_size=300))

@@ -5,11 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import crc32c
 import numpy as np
 import pytest
 
 from storage_core.kernels import _cpu
-from storage_core.kernels._intrinsics import copy_bytes, crc32c_word, load_word, prefetch_row
+from storage_core.kernels._compiler import dispatcher_of
+from storage_core.kernels._intrinsics import (
+    can_fold,
+    copy_bytes,
+    crc32c_word,
+    fold_crc,
+    load_word,
+    prefetch_row,
+)
 from tests.storage_core.kernels.arguments import as_array
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -106,6 +115,19 @@ def test_a_cpu_without_the_instruction_uses_the_table(tmp_path):
     )
     assert done.stderr == ""
     assert done.stdout == "0xe3069283\n"
+
+
+def test_machine_code_folds_where_this_cpu_can():
+    asked = dispatcher_of(lambda: can_fold(), inline=False)  # noqa: PLW0108 - no kernel by itself
+    is_x86 = _cpu.crc_instruction() == X86_64
+    assert asked() == (is_x86 and {"avx512f", "vpclmulqdq"} <= _cpu.host_cpu().features)
+
+
+def test_code_for_another_kind_of_cpu_folds_by_words():
+    by_words = dispatcher_of(fold_crc, inline=False)
+    data = np.arange(256, dtype=np.uint8)
+    register = by_words(np.uint64(0xFFFFFFFF), data, 0, 256)
+    assert int(register) ^ 0xFFFFFFFF == crc32c.crc32c(data.tobytes())
 
 
 def test_the_plain_twins_do_what_the_instructions_do():

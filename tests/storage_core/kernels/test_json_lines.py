@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.kernels import json_lines, record_scan
-from storage_core.kernels.json_lines import write_record_lines
+from storage_core.kernels.json_lines import (
+    NO_WORD,
+    HeadLines,
+    write_batch_lines,
+    write_record_lines,
+)
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
 from tests.storage_core.kernels.arguments import Opened, opened
 from tests.storage_core.kernels.test_record_scan import decoded
@@ -39,7 +44,7 @@ def written(
     out = np.full(room + 8, 0x7F, np.uint8)
     columns = columns_of(window, numbers or NUMBERS)
     data, arena, in_arena = window.sources
-    row, size = kernel(data, arena, 0, len(records), out[:room], in_arena, *columns)
+    row, size = kernel(data, arena, 0, len(records), out[:room], 0, in_arena, *columns)
     assert (out[room:] == 0x7F).all()
     return row, out[:size].tobytes().decode("ascii")
 
@@ -140,3 +145,60 @@ def test_a_line_has_the_room_that_it_is_said_to_need():
     longest = [-(2**63)]
     row, text = written(write_record_lines, smallest, room=json_lines.LINE_BYTES, numbers=longest)
     assert (row, len(text)) == (1, json_lines.LINE_BYTES)
+
+
+def texts_of(*texts: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return texts end to end, and where each ends."""
+    data = "".join(texts).encode("ascii")
+    return np.frombuffer(data, np.uint8).copy(), np.cumsum([len(text) for text in texts])
+
+
+def batch_lines(kernel, counts: list[int], *, room: int, batches: slice = slice(None)) -> list[str]:
+    """Return the lines of batches of so many records, written in pieces of some bytes."""
+    count = len(counts)
+    records = some_records(sum(counts))
+    window = opened(encode_batch(BatchSpec(records=records)))
+    number = np.resize(np.array(NUMBERS), (2, count))
+    word = np.array([[NO_WORD, 0, 1] * count, [NO_WORD] * 3 * count])[:, :count]
+    heads = HeadLines(
+        *texts_of('{"a":', ',"b":', "}\n"), *texts_of('"word"', ""), word.copy(), number
+    )
+    ends = np.cumsum(counts)
+    first, end, _ = batches.indices(count)
+    row, end_row = (int(ends[each - 1]) if each else 0 for each in (first, end))
+    out = np.full(room + 8, 0x7F, np.uint8)
+    data, arena, in_arena = window.sources
+    text = ""
+    while first < end or row < end_row:
+        before = first, row
+        first, row, size = kernel(
+            *(data, arena, heads, ends, first, end, row, end_row, out[:room], in_arena),
+            *columns_of(window, [3]),
+        )
+        assert (out[room:] == 0x7F).all()
+        assert size, before
+        text += out[:size].tobytes().decode("ascii")
+    return text.splitlines(keepends=True)
+
+
+def expected_batches(counts: list[int]) -> list[str]:
+    """Return the same by Python, all of them."""
+    records = expected(some_records(sum(counts)), [3]).splitlines(keepends=True)
+    number = np.resize(np.array(NUMBERS), (2, len(counts))).tolist()
+    lines = []
+    for batch, count in enumerate(counts):
+        first = (number[0][batch], '"word"', "")[batch % 3]
+        lines.append(f'{{"a":{first},"b":{number[1][batch]}}}\n')
+        lines += records[:count]
+        del records[:count]
+    return lines
+
+
+@in_both_ways(kernel=write_batch_lines)
+@pytest.mark.parametrize("room", [1 << 16, 700])
+def test_each_batch_is_written_before_its_records(kernel, room):
+    counts = [1, 0, 3, 1, 1, 0, 0, 2, 0]
+    lines = expected_batches(counts)
+    assert batch_lines(kernel, counts, room=room) == lines
+    assert batch_lines(kernel, counts, room=room, batches=slice(1, 4)) == lines[2:9]
+    assert batch_lines(kernel, [], room=room) == []

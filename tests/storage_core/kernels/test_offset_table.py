@@ -147,10 +147,10 @@ def test_a_record_that_is_not_older_than_the_table_says_gets_its_bit(
         noted(
             len(batches),
             flags=[INDEXED | OPENED * rises for _, rises, _ in batches],
-            own_ordinal=[NOT_DIRTY if rank == ABSENT else rank - 5 for rank, *_ in batches],
+            own_rank=[NOT_DIRTY if rank == ABSENT else rank for rank, *_ in batches],
             look_up_bit=first_bit[:-1],
         ),
-        5,
+        np.empty(offset_table.LOOK_UP_BLOCK, np.int64),
         words,
     )
     found = {bit for bit in range(128) if int(words[bit // 64]) >> bit % 64 & 1}

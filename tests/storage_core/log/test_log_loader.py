@@ -115,7 +115,7 @@ def test_a_segment_says_its_sizes_times_and_files(tmp_path):
     assert first.offset_index_bytes == 8
     assert first.time_index_bytes == 12
     assert first.modified_ms == SOME_TIME_MS + 5
-    assert first.max_timestamp == first.largest_timestamp == SOME_TIME_MS + 9
+    assert first.max_timestamp == SOME_TIME_MS + 9
     assert (first.has_txn_index, first.aborted) == (False, ())
 
 
@@ -141,7 +141,7 @@ def test_the_first_batch_is_read_where_its_time_counts(tmp_path, overrides, aske
 def test_a_segment_whose_time_index_says_nothing_is_as_old_as_its_file(tmp_path):
     parts = [SegmentSpec(base_offset=0, modified_ms=123_000)]
     only = load(write_partition(tmp_path / "t-0", parts)).segments[0]
-    assert (only.max_timestamp, only.largest_timestamp) == (-1, 123_000)
+    assert (only.max_timestamp, only.modified_ms) == (-1, 123_000)
     assert only.first_batch_timestamp == -1
 
 

@@ -172,7 +172,7 @@ def test_there_is_no_reading_of_a_version_that_is_not_declared():
     st.binary(max_size=60),
 )
 def test_no_bytes_do_anything_but_decode_or_say_why_not(topic, type_id, key, version, value):
-    if topic == "__cluster_metadata":
+    if topic in {"__cluster_metadata", "__remote_log_metadata"}:
         decoded = decode_internal_record(topic, key, md.frame(max(type_id, 0), value))
     else:
         coded = struct.pack(">h", type_id) + key

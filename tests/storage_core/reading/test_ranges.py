@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,23 @@ def test_a_read_from_the_log_start_says_what_lies_in_the_tier(
     assert words in caplog.text
 
 
+def test_a_stream_begins_in_the_tier_only_if_it_may_lose_that(disk):
+    place = TopicPartition("longer", 0)
+    request = ReadRequest(
+        paths=(str(disk),),
+        choice=TopicChoice(names=frozenset({"longer"})),
+        starting=Bound(),
+        ending=Bound(),
+        columns=("offset",),
+    )
+    with pytest.raises(OffsetsInTierError, match="offsets 0 to 1250"):
+        find_offsets(request, {}, now_ms=NOW_MS)
+    # It goes on where it was.
+    assert find_offsets(request, {place: 1_300}, now_ms=NOW_MS)[place].end == 1_500
+    lossy = replace(request, fail_on_data_loss=False)
+    assert find_offsets(lossy, {}, now_ms=NOW_MS)[place].start == 1_251
+
+
 def test_a_start_in_the_local_log_asks_for_less(disk):
     logs = kafka_log.open_logs(disk)
     assert extent(logs, "longer", start=1_251) == LOCAL
@@ -331,15 +349,41 @@ def test_a_topic_that_is_not_tiered_is_whole_from_where_it_begins(disk):
     assert extent(logs, "plain") == LOCAL
 
 
-def test_without_a_log_start_the_config_says_that_there_is_a_tier(disk):
+def test_without_a_log_start_the_config_or_the_tiers_records_say_that_there_is_a_tier(disk):
     (disk / LOG_START_FILE).unlink()
     logs = kafka_log.open_logs(disk)
-    with pytest.raises(OffsetsInTierError, match="offsets 0 to 1250"):
+    with pytest.raises(OffsetsInTierError, match=r"offsets 151 to 1250 .* in 11 segments by"):
         logs.read("tiered")
     assert extent(logs, "plain") == LOCAL
-    # Without the metadata nothing says it of any topic.
     shutil.rmtree(disk / "__cluster_metadata-0")
+    with pytest.raises(OffsetsInTierError, match=r"offsets 151 to 1250 .* in 11 segments by"):
+        logs.read("tiered")
+    assert extent(logs, "plain") == LOCAL
+    # Without any of them nothing says it of any topic.
+    for folder in disk.glob("__remote_log_metadata-*"):
+        shutil.rmtree(folder)
     assert extent(logs, "tiered") == LOCAL
+
+
+def test_the_metadata_partition_that_lists_the_tiers_segments_may_be_elsewhere(disk):
+    for folder in disk.glob("__remote_log_metadata-*"):
+        shutil.rmtree(folder)
+    logs = kafka_log.open_logs(disk)
+    reason = "__remote_log_metadata-[01], which lists its segments, is in none of these"
+    with pytest.raises(OffsetsInTierError, match=reason):
+        logs.read("tiered")
+    # No checkpoint: the config alone says that there is a tier, and nothing where it begins.
+    (disk / LOG_START_FILE).unlink()
+    with pytest.raises(OffsetsInTierError, match="offsets 0 to 1250"):
+        logs.read("tiered")
+
+
+def test_offsets_that_the_tier_lacks_too_are_named(disk):
+    for log in disk.glob("__remote_log_metadata-*/*.log"):
+        log.write_bytes(b"")
+    reason = "but __remote_log_metadata-[01] has no segment for 151 to 1250"
+    with pytest.raises(OffsetsInTierError, match=reason):
+        kafka_log.open_logs(disk).read("tiered")
 
 
 def test_versions_of_a_key_may_lie_in_the_tier(disk):

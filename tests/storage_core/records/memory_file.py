@@ -1,5 +1,6 @@
 """A file that is a string of bytes, and windows over it."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.records.reader import Window, scan_windows
+from storage_core.store.base import DescriptorReader
 
 FILE = "00000000000000000000.log"
 
@@ -37,6 +39,22 @@ class SharedMemoryFile(MemoryFile):
     """One that threads may read at the same moment."""
 
     is_shared = True
+
+
+class DescriptorFile(SharedMemoryFile, DescriptorReader):
+    """One that machine code may read by itself."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._file = os.memfd_create(FILE)
+        os.write(self._file, data)
+
+    @property
+    def descriptor(self) -> int:
+        return self._file
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 def windows_of(data: bytes, **how: Any) -> Iterator[Window]:

@@ -27,7 +27,11 @@ from tests.kit.builders import (
 )
 from tests.kit.damage import truncated, with_lying_length, with_wrong_crc
 from tests.kit.strategies import hostile_batches
-from tests.storage_core.records.memory_file import MemoryFile, SharedMemoryFile
+from tests.storage_core.records.memory_file import (
+    DescriptorFile,
+    MemoryFile,
+    SharedMemoryFile,
+)
 
 SPECS = [
     *some_batches(count=3),
@@ -58,16 +62,19 @@ def rows_of(windows: list[Window]) -> NDArray[np.int64]:
     return np.concatenate(parts, axis=1)
 
 
-def scanned(scan: Any, data: bytes, **how: Any) -> tuple[NDArray[np.int64], str]:
+def scanned(
+    scan: Any, data: bytes, file_of: Any = SharedMemoryFile, **how: Any
+) -> tuple[NDArray[np.int64], str]:
     """Return what a scan gives, and the error with which it ends."""
     windows, error = [], ""
     try:
-        for window in scan(SharedMemoryFile(data), **how):
-            columns = window.batches.columns.copy()
-            window = Window(  # noqa: PLW2901 - the next window may overwrite it
-                window.file, window.file_position, window.data, type(window.batches)(columns)
-            )
-            windows.append(window)
+        with closing(file_of(data)) as file:
+            for window in scan(file, **how):
+                columns = window.batches.columns.copy()
+                window = Window(  # noqa: PLW2901 - the next window may overwrite it
+                    window.file, window.file_position, window.data, type(window.batches)(columns)
+                )
+                windows.append(window)
     except PylogError as caught:
         error = str(caught)
     return rows_of(windows), error
@@ -79,10 +86,11 @@ def with_records(data: bytes, **how: Any) -> tuple[NDArray[np.int64], str]:
 
 
 def assert_same(data: bytes, **how: Any) -> None:
-    rows, error = scanned(scan_checked_headers, data, **how)
     expected, expected_error = with_records(data)
-    assert error == expected_error
-    np.testing.assert_array_equal(rows, expected)
+    for file_of in (SharedMemoryFile, DescriptorFile):
+        rows, error = scanned(scan_checked_headers, data, file_of, **how)
+        assert error == expected_error
+        np.testing.assert_array_equal(rows, expected)
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 100, 1000, 5000, 1 << 20])
@@ -148,9 +156,47 @@ def test_a_large_batch_is_left_out_or_read_as_asked(monkeypatch):
     monkeypatch.setattr("storage_core.records.reader.LARGE_BATCH_BYTES", 1000)
     data = log_with(batches=2) + log_with(batches=1, records=200) + log_with(batches=2)
     for large in Large:
-        rows, error = scanned(scan_checked_headers, data, large=large)
-        assert error == ""
-        np.testing.assert_array_equal(rows, with_records(data, large=large)[0])
+        for file_of in (SharedMemoryFile, DescriptorFile):
+            rows, error = scanned(scan_checked_headers, data, file_of, large=large)
+            assert error == ""
+            np.testing.assert_array_equal(rows, with_records(data, large=large)[0])
+
+
+def test_machine_code_reads_all_pieces_of_an_open_file(monkeypatch):
+    monkeypatch.setattr(checked_headers, "_PIECE_BYTES", 2000)
+    with closing(DescriptorFile(LOG)) as file:
+        (window,) = scan_checked_headers(file)
+    assert file.largest_read == 0
+    assert (window.size_bytes, window.data.size, window.is_whole) == (len(LOG), 0, False)
+
+
+def test_a_batch_larger_than_a_piece_is_read_alone(monkeypatch):
+    monkeypatch.setattr(checked_headers, "_PIECE_BYTES", 1000)
+    small, large = log_with(batches=2), log_with(batches=1, records=200)
+    with closing(DescriptorFile(small + large + small)) as file:
+        windows = list(scan_checked_headers(file))
+    assert [len(window.batches) for window in windows] == [2, 1, 2]
+    assert file.largest_read == len(large)
+
+
+def test_a_file_that_was_cut_while_it_is_read_fails_with_its_error():
+    with closing(DescriptorFile(LOG)) as file:
+        file.size_bytes += 100
+        with pytest.raises(CorruptRecordError, match="the file ends here while it is read"):
+            list(scan_checked_headers(file))
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_threads_take_memory_for_as_many_as_work_at_the_same_time(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        checked_headers, "read_checked", lambda *args: made.append(id(args[5])) or read(*args)
+    )
+    read = batch_scan.read_checked
+    with closing(DescriptorFile(LOG)) as file:
+        list(scan_checked_headers(file, threads=2))
+    assert len(made) > 4
+    assert len(set(made)) <= 2
 
 
 @pytest.fixture
@@ -179,7 +225,9 @@ def test_threads_find_what_one_finds_and_end_with_its_error(data, threads):
 
 
 @pytest.mark.usefixtures("short_stretches")
-def test_stretches_are_checked_by_threads_and_none_is_read_again(monkeypatch):
+@pytest.mark.parametrize("most_bytes", [1, 7000, 64 << 20], ids=lambda most: f"{most} together")
+def test_stretches_are_checked_by_threads_and_none_is_read_again(monkeypatch, most_bytes):
+    monkeypatch.setattr(checked_headers, "MOST_BYTES", most_bytes)
     scanned_by = []
     scan = checked_headers._scan
 
@@ -188,7 +236,7 @@ def test_stretches_are_checked_by_threads_and_none_is_read_again(monkeypatch):
         return scan(reader, start=start, end=end, **how)
 
     monkeypatch.setattr(checked_headers, "_scan", noted)
-    assert_same(LOG, threads=2)
+    list(scan_checked_headers(SharedMemoryFile(LOG), threads=2))
     *stretches, rest = sorted(scanned_by)
     assert len(stretches) > 3
     assert [start for start, _, _ in stretches] == [0, *(end for _, end, _ in stretches[:-1])]

@@ -5,6 +5,7 @@ import tracemalloc
 from collections import deque
 from contextlib import closing
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from storage_core.records.reader import (
     WindowRoom,
     check_crc,
     find_zeros,
+    join_files,
     scan_windows,
 )
 from storage_core.store.base import MappedReader
@@ -376,3 +378,87 @@ def test_a_hole_at_the_end_of_a_file_is_not_read(tmp_path, monkeypatch, size):
     with closing(LocalStore(tmp_path).open_file(FILE)) as reader:
         assert find_zeros(reader, 0, reader.size_bytes) == len(LOG.rstrip(b"\0"))
     assert sum(read) <= 2 << 20
+
+
+def joined(
+    folder: Path, *contents: bytes, sizes: list[int] | None = None
+) -> tuple[Window | None, deque[WindowRoom]]:
+    """Write files 0, 1 ... and read them as one window."""
+    names = [str(number) for number in range(len(contents))]
+    for name, content in zip(names, contents, strict=True):
+        (folder / name).write_bytes(content)
+    rooms = deque([WindowRoom()])
+    sizes = sizes or [len(content) for content in contents]
+    return join_files(LocalStore(folder), names, sizes, rooms), rooms
+
+
+def test_files_of_one_window_are_told_apart(tmp_path):
+    window, _ = joined(
+        tmp_path, LOG[: 2 * BATCH], b"", LOG[2 * BATCH : 5 * BATCH], LOG[5 * BATCH :]
+    )
+    assert window is not None
+    assert window.data.tobytes() == LOG
+    assert window.batches.columns[NOT_A_POSITION].T.tolist() == [
+        header for _, _, header in seen(next(windows_of(LOG, crc=CrcCheck.LATER)))
+    ]
+    assert window.row_bounds().tolist() == [0, 2, 2, 5, 7]
+    assert window.begins.tolist() == [0, 2 * BATCH, 2 * BATCH, 5 * BATCH]
+    places = [window.place_of(row) for row in range(7)]
+    assert places == [
+        *[("0", BATCH * row) for row in range(2)],
+        *[("2", BATCH * row) for row in range(3)],
+        *[("3", BATCH * row) for row in range(2)],
+    ]
+
+
+def test_a_window_of_one_file_is_its_own_place():
+    first, second = windows_of(LOG, window_bytes=4 * BATCH)
+    assert (first.row_bounds().tolist(), first.begins.tolist()) == ([0, 4], [0])
+    assert (second.row_bounds().tolist(), second.begins.tolist()) == ([0, 3], [-4 * BATCH])
+    assert second.place_of(2) == (FILE, 6 * BATCH)
+
+
+@pytest.mark.parametrize(
+    ("contents", "sizes"),
+    [
+        pytest.param([LOG, LOG[:-1]], None, id="a cut at the end"),
+        pytest.param([LOG[:-1], LOG], None, id="a cut before another file"),
+        # The second file would go on with what the first one has begun.
+        pytest.param([LOG[:100], LOG[100:]], None, id="a batch over both"),
+        pytest.param([LOG[: BATCH + 8], LOG[BATCH + 8 :]], None, id="a header over both"),
+        pytest.param([b"", b""], None, id="nothing"),
+        pytest.param([LOG, LOG], [len(LOG), len(LOG) - BATCH], id="longer than listed"),
+        pytest.param([LOG, LOG], [len(LOG), len(LOG) + BATCH], id="shorter than listed"),
+    ],
+)
+def test_files_that_are_not_whole_batches_are_not_joined(tmp_path, contents, sizes):
+    window, rooms = joined(tmp_path, *contents, sizes=sizes)
+    assert window is None
+    assert rooms[0].joined is None
+
+
+def test_a_window_that_lies_there_already_is_handed_out_once(tmp_path, monkeypatch):
+    window, rooms = joined(tmp_path, LOG, LOG)
+    store, sizes = LocalStore(tmp_path), [len(LOG), len(LOG)]
+    with monkeypatch.context() as unread:
+        unread.delattr(LocalStore, "open_file")
+        assert join_files(store, ["0", "1"], sizes, rooms) is window
+    again = join_files(store, ["0", "1"], sizes, rooms)
+    assert again is not window
+    # What is read into the same room takes its place.
+    with closing(store.open_file("0")) as reader:
+        next(scan_windows(reader, rooms=rooms))
+    assert rooms[0].joined is None
+
+
+def test_rooms_take_turns(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_bytes(LOG)
+    rooms = deque([WindowRoom(), WindowRoom()])
+    store = LocalStore(tmp_path)
+    first = join_files(store, ["a", "b"], [len(LOG)] * 2, rooms)
+    second = join_files(store, ["a"], [len(LOG)], rooms)
+    assert first is not None
+    assert second is not None
+    assert not np.shares_memory(first.data, second.data)
+    assert rooms[0].joined is first

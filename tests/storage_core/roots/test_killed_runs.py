@@ -17,6 +17,7 @@ from storage_core.checkpoint.broker_files import (
 from storage_core.commit import CommitPlan, PromoteFile, RenameFile, WriteFile
 from storage_core.commit import claim as commit_claim
 from storage_core.commit.claim import create_claim, hold_claim
+from storage_core.commit.plan import digest_files
 from storage_core.commit.scratch import claim_path
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
@@ -84,6 +85,22 @@ def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> HeldBrok
     # The kernel gives back what a killed process held.
     root._lock.release()
     return root
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_marker_comes_back_where_partitions_are_as_the_run_saw_them(directory, is_changed):
+    partition = directory / "orders-0"
+    (partition / "a").touch()
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    digest = digest_files(LocalStore(partition))
+    assert digest is not None
+    if is_changed:
+        (partition / "b").touch()
+    root.begin_writing({"orders-0": digest})
+    root._lock.release()
+    with next_run(directory) as following:
+        assert following.was_clean != is_changed
 
 
 @pytest.mark.item("FLT-14", "FLT-08")

@@ -19,6 +19,7 @@ from storage_core.commit import (
     WriteFile,
     commit,
 )
+from storage_core.commit.plan import digest_files
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import ChangedWhileReadError, OffsetOverflowError
 from storage_core.filenames import (
@@ -37,8 +38,14 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
 from storage_core.json_values import to_json
 from storage_core.log import segment_recovery as segment_split
+from storage_core.log.loaded_log import LoadChanges
 from storage_core.maintenance.compaction import partition
-from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
+from storage_core.maintenance.compaction.commit import (
+    changes_since_plan,
+    plan_commit,
+    plan_split,
+    verify_inputs,
+)
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.partition import CleanedLog, CleanerStats, total_of
 from storage_core.maintenance.compaction.plan import map_slots
@@ -586,18 +593,16 @@ def test_a_group_counts_when_the_one_before_it_has_its_names(tmp_path):
         "sync",
         *(f"rename 0.{kind}.cleaned to 0.{kind}.swap" for kind in KINDS),
         "sync",
-        *(f"rename {base}.{kind} to {base}.{kind}.deleted" for base in (0, 2) for kind in KINDS),
+        *(f"delete {base}.{kind}" for base in (0, 2) for kind in KINDS),
         "sync",
         *(f"rename 0.{kind}.swap to 0.{kind}" for kind in KINDS),
         *(f"rename 4.{kind}.cleaned to 4.{kind}.swap" for kind in KINDS),
         "sync",
-        *(f"delete {base}.{kind}.deleted" for base in (0, 2) for kind in KINDS),
         "delete 2.snapshot",
-        *(f"rename {base}.{kind} to {base}.{kind}.deleted" for base in (4, 6) for kind in KINDS),
+        *(f"delete {base}.{kind}" for base in (4, 6) for kind in KINDS),
         "sync",
         *(f"rename 4.{kind}.swap to 4.{kind}" for kind in KINDS),
         "sync",
-        *(f"delete {base}.{kind}.deleted" for base in (4, 6) for kind in KINDS),
         "delete 6.snapshot",
     ]
 
@@ -691,6 +696,45 @@ def test_a_segment_that_changed_meanwhile_is_named(tmp_path, base, change):
         verify_inputs(LocalStore(directory), plan)
     assert caught.value.file == log_file(base)
     assert ("no such file" in str(caught.value)) == (change == "gone")
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """A directory, and the digest of its files as a round is planned."""
+    directory = two_groups(tmp_path / "t-0")
+    return directory, digest_files(LocalStore(directory))
+
+
+def test_files_as_they_were_loaded_change_by_no_other_load(planned):
+    directory, loaded_files = planned
+    (directory / f"{SCRATCH_PREFIX}of-the-round").touch()
+    again = cleaning(**SETTINGS).load(LocalStore(directory))
+    changes = changes_since_plan(LocalStore(directory), loaded_files)
+    assert changes == LoadChanges(operations=(), snapshot_offsets=again.snapshot_offsets)
+    assert changes.snapshot_offsets
+
+
+@pytest.mark.parametrize("change", ["touched", "gone", "new", "replaced"])
+def test_files_that_changed_since_are_loaded_again(planned, change):
+    directory, loaded_files = planned
+    path = directory / LEADER_EPOCH_FILE
+    facts = path.stat()
+    match change:
+        case "touched":
+            os.utime(path, ns=(0, facts.st_mtime_ns + 1))
+        case "gone":
+            path.unlink()
+        case "new":
+            (directory / "x").touch()
+        case _:
+            former = path.rename(directory.parent / "former")
+            path.write_bytes(former.read_bytes())
+            os.utime(path, ns=(0, facts.st_mtime_ns))
+    assert changes_since_plan(LocalStore(directory), loaded_files) is None
+
+
+def test_where_a_load_would_change_something_each_commit_loads(tmp_path):
+    assert changes_since_plan(LocalStore(two_groups(tmp_path / "t-0")), None) is None
 
 
 def test_a_partition_that_is_written_to_while_it_is_cleaned_is_left_as_it_is(tmp_path, monkeypatch):

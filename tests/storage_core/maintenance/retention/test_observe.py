@@ -126,6 +126,17 @@ def test_what_is_known_already_is_read_only_of_what_goes(tmp_path):
     assert times == tails(0, 1)
 
 
+def test_files_that_were_verified_are_read_only_for_what_goes(tmp_path):
+    store = CountingStore(write_log(tmp_path / "t-0"))
+    first = sweep(store, retention_ms=9 * DAY)
+    store.reads.clear()
+    assert sweep(store, retention_ms=9 * DAY, verified_end=first.state.log_end) == first
+    assert [name for name, _ in store.reads] == [
+        *(name for name, _ in tails(0, 1)),
+        "leader-epoch-checkpoint",
+    ]
+
+
 def time_entries(*entries: tuple[int, int]) -> bytes:
     return b"".join(struct.pack(">qi", *entry) for entry in entries)
 

@@ -18,6 +18,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import InvalidNameError, UnsupportedFormatError
 from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import load_log
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import (
     Code,
@@ -441,7 +442,7 @@ def test_an_empty_time_index_makes_a_segment_as_old_as_its_file_until_it_is_rebu
 
     def age() -> int:
         log = load_partition(root.partition, config=CONFIG, now_ms=NOW_MS)
-        return log.segments[2].largest_timestamp
+        return PartitionState.of_log(log).segments[2].largest_timestamp
 
     newest = segments()[2].batches[-1].largest_timestamp
     assert age() == newest
