@@ -23,15 +23,15 @@
 # %%
 import os
 import tarfile
-import tempfile
 
 import matplotlib.pyplot as plt
+from humanize import naturalsize
 
 from storage_core import kafka_log
 
 ROOT = os.environ.get("PYLOG_ROOT")
 if ROOT is None:
-    ROOT = tempfile.mkdtemp(prefix="kafka-")
+    ROOT = "../build/examples/kafka"
     with tarfile.open("../tests/golden/broker-uncleaned/before.tar.gz") as archive:
         archive.extractall(ROOT, filter="data")
 
@@ -46,7 +46,8 @@ logs.topics()
 # %%
 partitions = logs.partitions().to_pandas()
 partitions["records at most"] = partitions["log_end_offset"] - partitions["log_start_offset"]
-partitions.sort_values("size_bytes", ascending=False).head(20)
+partitions["size"] = partitions["size_bytes"].map(lambda size: naturalsize(size, binary=True))
+partitions.sort_values("size_bytes", ascending=False).drop(columns="size_bytes").head(20)
 
 # %%
 size = partitions.groupby("topic")["size_bytes"].sum().sort_values()
@@ -98,8 +99,11 @@ first = (
     logs.read(largest, columns=["partition", "offset", "timestamp", "key", "value"])
     .to_table()
     .slice(0, 5)
+    .to_pandas()
 )
-first.to_pandas()
+for name in ("key", "value"):  # bytes
+    first[name] = first[name].str.decode("utf-8", errors="backslashreplace")
+first
 
 # %% [markdown]
-# Next: [why is this topic so big?](02_why_is_this_topic_so_big.py)
+# Next: [why is this topic so big?](02_why_is_this_topic_so_big.py), or [records as tables](06_records_as_tables.py)

@@ -22,9 +22,9 @@
 # %%
 import os
 import tarfile
-import tempfile
 
 import matplotlib.pyplot as plt
+from humanize import naturalsize
 from pyspark.sql import functions as F
 
 from pylog_spark.log_directory import LogDirectory
@@ -34,7 +34,7 @@ from storage_core.catalog.roles import Role
 
 ROOT = os.environ.get("PYLOG_ROOT")
 if ROOT is None:
-    ROOT = tempfile.mkdtemp(prefix="kafka-")
+    ROOT = "../build/examples/kafka"
     with tarfile.open("../tests/golden/broker-uncleaned/before.tar.gz") as archive:
         archive.extractall(ROOT, filter="data")
 
@@ -49,8 +49,10 @@ directory = LogDirectory.for_path(spark, ROOT, role=Role.BROKER)
 
 # %%
 survey = directory.survey().toPandas()
-columns = ["topic", "partition", "bytes", "segments", "removable_bytes", "cleanable_bytes"]
-survey[columns].sort_values("bytes", ascending=False).head(10)
+sizes = ["bytes", "removable_bytes", "cleanable_bytes"]
+largest = survey.sort_values("bytes", ascending=False).head(10)
+largest[sizes] = largest[sizes].map(naturalsize, na_action="ignore", binary=True)
+largest[["topic", "partition", "segments", *sizes]]
 
 # %%
 TOPIC = survey.groupby("topic")["bytes"].sum().idxmax()
@@ -75,9 +77,7 @@ keys = (
     .orderBy(F.desc("bytes"))
 )
 top = keys.limit(15).toPandas()
-top["key"] = [
-    key.decode("utf-8", "backslashreplace") if key is not None else "null" for key in top["key"]
-]
+top["key"] = top["key"].str.decode("utf-8", errors="backslashreplace").fillna("null")
 top
 
 # %%
@@ -104,10 +104,12 @@ planned = (
     .select("topic", "partition", "bytes_before", "bytes_after", "segments_before")
     .toPandas()
 )
-planned[planned["topic"] == TOPIC]
+sizes = ["bytes_before", "bytes_after"]
+of_topic = planned[planned["topic"] == TOPIC]
+of_topic.assign(**of_topic[sizes].map(naturalsize, na_action="ignore", binary=True))
 
 # %%
-shown = planned.groupby("topic")[["bytes_before", "bytes_after"]].sum().sort_values("bytes_before")
+shown = planned.groupby("topic")[sizes].sum().sort_values("bytes_before")
 if shown.empty:
     print("Nothing is due, or no source says the topics' configs: explain() above has the reasons.")
 else:

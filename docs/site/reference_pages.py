@@ -46,12 +46,14 @@ _PAGES: Final[Mapping[str, str]] = {
     "cat": "records",
     "export": "records",
     "find": "records",
+    "sql": "records",
     "free": "free",
     "groups": "groups",
     "transactions": "groups",
     "explain": "explain",
     "survey": "explain",
     "verify": "verify",
+    "scrub": "tiers",
     "doctor": "verify",
     "audit": "audit",
     "differences": "audit-differences",
@@ -69,6 +71,7 @@ _PAGES: Final[Mapping[str, str]] = {
     "undo": "undo",
     "purge": "undo",
     "transplant": "transplant",
+    "attach": "tiers",
     "ingest": "managed-roots",
     "materialize": "managed-roots",
     "partition": "partition",
@@ -112,6 +115,7 @@ _FINDING_SECTIONS: Final[Mapping[Code, str]] = {
     Code.CHECKPOINT_BROKEN: "Checkpoints of a log directory",
     Code.UNCLEAN_SHUTDOWN: "Log directories",
     Code.CLUSTER_METADATA_BROKEN: "The cluster's metadata",
+    Code.TIER_OBJECT_UNKNOWN: "A tier (remote storage), by `pylog scrub`",
 }
 
 
@@ -250,7 +254,7 @@ def _findings() -> Iterator[str]:
     yield from (
         "# Findings",
         "",
-        "These are all codes of `pylog verify` and `pylog doctor`. Codes are stable: scripts may",
+        "These are all codes of `pylog verify`, `doctor` and `scrub`. They are stable: scripts may",
         "filter and count by them. [verify.md](verify.md) explains severities and fixes.",
     )
     rows: list[tuple[str, ...]] = []
