@@ -103,7 +103,6 @@ def sources() -> list[Path]:
     ]
 
 
-@pytest.mark.thorough
 def test_files_are_opened_through_the_door_or_by_those_who_say_why():
     around = {}
     for path in sources():
