@@ -321,14 +321,20 @@ def _read_indexes(
     if position < 0:
         return INVALID
     if count == 0:
-        return position if indexes.size == 1 and indexes[0] == 0 else INVALID
-    if count != indexes.size:
+        return position if indexes.shape[1] == 1 and indexes[0, 0] == 0 else INVALID
+    if count != indexes.shape[1]:
         return INVALID
-    for index in indexes:
-        found, position = _read_number(data, position, end)
-        if position < 0 or _zigzag(found) != index:
-            return INVALID
-    return position
+    begin = position
+    for way in range(indexes.shape[0]):
+        position = begin
+        for index in indexes[way]:
+            found, position = _read_number(data, position, end)
+            if position < 0 or _zigzag(found) != index:
+                position = np.int64(INVALID)
+                break
+        if position >= 0:
+            return position
+    return INVALID
 
 
 @kernel
@@ -480,8 +486,8 @@ def read_values(
         data: uint8[], where they lie.
         start: int64[values].
         end: int64[values].
-        indexes: int64[], which one of its file the message is: that of the outermost one, then of
-            those in it.
+        indexes: int64[ways, n], which one of its file the message is: that of the outermost one,
+            then of those in it; a row for each way to count them.
         schema: Its fields.
         columns: Counters of items, from zero; with ``fill`` also where fields are written.
         status: int64[values, STATUS_COLUMNS], in and out: what does not FIT is passed over. Values

@@ -108,7 +108,7 @@ class ProtobufDecoder:
         self.messages = messages
         self._source = source
         # Who renames a message leaves it in its place.
-        own = writer.indexes_of(messages.name) or messages.indexes_of(messages.name) or [0]
+        own = writer.indexes_of(messages.name) or messages.indexes_of(messages.name) or [[0]]
         self._columns = MessageColumns(messages.root, own, messages, writer)
 
     def __reduce__(self) -> tuple[Callable[..., "ProtobufDecoder"], tuple[Any, ...]]:
@@ -158,7 +158,7 @@ class MessageColumns:
     """Reads values of a message into columns.
 
     Args:
-        indexes: Which of its file the message is.
+        indexes: Which of its file the message is; several if serializers count differently.
         messages: The library's messages; None for fields that never need it.
         writer: Likewise of the writer's schema, which names messages.
     """
@@ -166,7 +166,7 @@ class MessageColumns:
     def __init__(
         self,
         root: Field,
-        indexes: list[int],
+        indexes: list[list[int]],
         messages: "Messages | None" = None,
         writer: "Messages | None" = None,
     ) -> None:
@@ -365,14 +365,14 @@ class _Reading:
         data = self._data[self._start[row] : self._end[row]][:_MAX_INDEXES_BYTES].tobytes()
         indexes = _read_indexes(data)
         expected = (
-            f"position 0: expected the indexes of a message, {self._columns.indexes.tolist()}"
+            f"position 0: expected the indexes of a message, {self._columns.indexes[0].tolist()}"
         )
         writer = self._columns.writer
         if indexes is None or writer is None:
             return expected
         name = writer.name_of(indexes)
         named = f", those of {name}" if name else ""
-        own = writer.name_of(self._columns.indexes.tolist())
+        own = writer.name_of(self._columns.indexes[0].tolist())
         return f"{expected}, those of {own}, found {indexes}{named}"
 
     def _run(self, columns: wire.Columns, *, fill: bool) -> None:

@@ -4,12 +4,18 @@ A registry has the text of ``.proto`` files, or descriptors in Base64. Text is p
 ``protoc``: proto-schema-parser makes a tree of it, here that becomes a descriptor, and the library
 ``protobuf`` checks descriptors and resolves names. Of options only those are taken that change how
 bytes are read. Extensions are unknown fields.
+
+Before a value stand the indexes of its message: places among the messages of the file, then of each
+message. A map field implies a message for its entries. Java's serializers count the messages of the
+registry's text, which has such a message or, with ``map<>``, has not; those of Python and Go always
+count it (``ProtobufSchema.toMessageIndexes``, ``_create_index_array``). So with ``map<>`` Java's
+count goes first, the other one is for indexes that name no message by it.
 """
 
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -126,6 +132,7 @@ class Messages:
         if sum(map(len, texts.values())) > MAX_SCHEMA_BYTES:
             raise ValueError(f"has more than {MAX_SCHEMA_BYTES} characters, references included")
         self._pool = descriptor_pool.DescriptorPool()
+        self._implied: set[str] = set()  # full names of the messages that ``map<>`` stands for
         self._add(texts, name)
         file = self._pool.FindFileByName(name)
         self.descriptor = self._find(file, message)
@@ -136,33 +143,53 @@ class Messages:
         """The full name of the message that is decoded."""
         return str(self.descriptor.full_name)
 
-    def indexes_of(self, name: str) -> list[int] | None:
-        """Return which message of the file one is, by its full name: the place of the outermost
-        one, then of those in it. None for one that the file has not."""
-        file = self.descriptor.file
+    def indexes_of(self, name: str) -> list[list[int]]:
+        """Return the indexes by which serializers name a message of the file.
+
+        Args:
+            name: Its full name; of one that the file has not there are none.
+        """
         try:
-            each = self._pool.FindMessageTypeByName(name)
+            message = self._pool.FindMessageTypeByName(name)
         except KeyError:
-            return None
-        if each.file.name != file.name:
-            return None
+            return []
+        if message.file.name != self.descriptor.file.name or message.GetOptions().map_entry:
+            return []
+        ways = {tuple(self._count(message, implied=implied)): None for implied in (False, True)}
+        return [list(indexes) for indexes in ways if self.name_of(indexes) == name]
+
+    def name_of(self, indexes: Sequence[int]) -> str | None:
+        """Return the name of the message of the file with some indexes; None for no message."""
+        return self._named(indexes, implied=False) or self._named(indexes, implied=True)
+
+    def _count(self, message: Any, *, implied: bool) -> list[int]:
         indexes = []
-        while each is not None:
-            around = each.containing_type
-            inside = _messages_in(file if around is None else around)
-            indexes.append([other.full_name for other in inside].index(each.full_name))
-            each = around
+        while message is not None:
+            around = message.containing_type
+            place = message.file if around is None else around
+            inside = self._messages_in(place, implied=implied)
+            indexes.append([each.full_name for each in inside].index(message.full_name))
+            message = around
         return indexes[::-1]
 
-    def name_of(self, indexes: Iterable[int]) -> str | None:
-        """Return the name of the message of the file with some indexes; None for no message."""
+    def _named(self, indexes: Iterable[int], *, implied: bool) -> str | None:
         each = self.descriptor.file
         for index in indexes:
-            inside = _messages_in(each)
+            inside = self._messages_in(each, implied=implied)
             if not 0 <= index < len(inside):
                 return None
             each = inside[index]
         return str(each.full_name)
+
+    def _messages_in(self, place: Any, *, implied: bool) -> list[Any]:
+        """Return the messages that a file or a message has, in their order.
+
+        Args:
+            implied: Whether messages that ``map<>`` stands for count.
+        """
+        is_file = hasattr(place, "message_types_by_name")
+        inside = place.message_types_by_name.values() if is_file else place.nested_types
+        return [each for each in inside if implied or each.full_name not in self._implied]
 
     def normal(self, data: bytes) -> bytes:
         """Return a message in its normal form: each field once, without unknown ones."""
@@ -210,7 +237,7 @@ class Messages:
                 continue
             is_new = each not in files
             if is_new:
-                files[each] = _file(each, texts)
+                files[each] = _file(each, texts, self._implied)
             missing = [other for other in files[each].dependency if other not in added]
             if not missing:
                 self._add_file(files[each])
@@ -239,28 +266,21 @@ class Messages:
             if found.GetOptions().map_entry:
                 raise ValueError(f"{message} is an entry of a map")
             return found
-        messages = _messages_in(file)
-        if not messages:
+        if not file.message_types_by_name:
             raise ValueError(f"{file.name} has no message")
-        return messages[0]
+        return next(iter(file.message_types_by_name.values()))
 
 
 def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _messages_in(place: Any) -> list[Any]:
-    """Return the messages that a file or a message declares, in their order."""
-    is_file = hasattr(place, "message_types_by_name")
-    return list(place.message_types_by_name.values() if is_file else place.nested_types)
-
-
-def _file(name: str, texts: Mapping[str, str]) -> Any:
+def _file(name: str, texts: Mapping[str, str], implied: set[str]) -> Any:
     """Return the descriptor of a file that a schema consists of or imports."""
     if name in texts:
-        return _from_text(texts[name], name)
+        return _from_text(texts[name], name, implied)
     if name in _CONFLUENT:
-        return _from_text(_CONFLUENT[name], name)
+        return _from_text(_CONFLUENT[name], name, implied)
     known = name.removeprefix("google/protobuf/").removesuffix(".proto")
     if name == f"google/protobuf/{known}.proto" and known in _KNOWN:
         found = import_module(f"google.protobuf.{known}_pb2").DESCRIPTOR
@@ -268,11 +288,11 @@ def _file(name: str, texts: Mapping[str, str]) -> Any:
     raise ValueError(f"imports {name}, which is not among its references")
 
 
-def _from_text(text: str, name: str) -> Any:
+def _from_text(text: str, name: str, implied: set[str]) -> Any:
     try:
         file = descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True))
     except (Base64Error, DecodeError, ValueError):
-        file = _parse(text, name)
+        file = _parse(text, name, implied)
     file.name = name
     return file
 
@@ -290,9 +310,10 @@ def _listen(recognizer: Any) -> None:
     recognizer.addErrorListener(_Refusal())
 
 
-def _parse(text: str, name: str) -> Any:
+def _parse(text: str, name: str, implied: set[str]) -> Any:
     try:
-        return _Writer(Parser(setup_lexer=_listen, setup_parser=_listen).parse(text)).file
+        tree = Parser(setup_lexer=_listen, setup_parser=_listen).parse(text)
+        return _Writer(tree, implied).file
     except RecursionError as error:
         raise ValueError(f"{name}: expected a Protobuf schema: is nested too deeply") from error
     # The parser's tree may lack what it is asked for; a number may be none.
@@ -301,20 +322,25 @@ def _parse(text: str, name: str) -> Any:
 
 
 class _Writer:
-    """Makes a descriptor of a file's tree."""
+    """Makes a descriptor of a file's tree.
 
-    def __init__(self, tree: ast.File) -> None:
+    Args:
+        implied: Takes the full names of the messages that ``map<>`` stands for.
+    """
+
+    def __init__(self, tree: ast.File, implied: set[str]) -> None:
         self.file = descriptor_pb2.FileDescriptorProto()
+        self._implied = implied
         if tree.edition:
             self.file.syntax = "editions"
             self.file.edition = descriptor_pb2.Edition.Value(f"EDITION_{tree.edition}")
         elif tree.syntax and tree.syntax != "proto2":
             self.file.syntax = tree.syntax
         self._is_proto3 = self.file.syntax == _PROTO3
+        packages = [each.name for each in tree.file_elements if isinstance(each, ast.Package)]
+        self.file.package = packages[-1] if packages else ""
         for element in tree.file_elements:
             match element:
-                case ast.Package():
-                    self.file.package = element.name
                 case ast.Import():
                     if element.public:
                         self.file.public_dependency.append(len(self.file.dependency))
@@ -322,29 +348,32 @@ class _Writer:
                 case ast.Option():
                     _set_feature(self.file.options, element)
                 case ast.Message():
-                    self._write_message(element, self.file.message_type.add())
+                    self._write_message(element, self.file.message_type.add(), self.file.package)
                 case ast.Enum():
                     _write_enum(element, self.file.enum_type.add())
 
-    def _write_message(self, message: ast.Message | ast.Group, out: Any) -> None:
+    def _write_message(self, message: ast.Message | ast.Group, out: Any, around: str) -> None:
         out.name = message.name
+        name = f"{around}.{message.name}".removeprefix(".")
         optional = []
         for element in message.elements:
             match element:
                 case ast.Message():
-                    self._write_message(element, out.nested_type.add())
+                    self._write_message(element, out.nested_type.add(), name)
                 case ast.Enum():
                     _write_enum(element, out.enum_type.add())
+                case ast.Option() if element.name == "map_entry":
+                    out.options.map_entry = element.value is True
                 case ast.Option():
                     _set_feature(out.options, element)
                 case ast.OneOf():
                     for member in element.elements:
                         if isinstance(member, ast.Field | ast.Group):
-                            field = self._write_field(member, out)
+                            field = self._write_field(member, out, name)
                             field.oneof_index = len(out.oneof_decl)
                     out.oneof_decl.add().name = element.name
                 case ast.Field() | ast.Group() | ast.MapField():
-                    field = self._write_field(element, out)
+                    field = self._write_field(element, out, name)
                     cardinality = getattr(element, "cardinality", None)
                     if self._is_proto3 and cardinality is ast.FieldCardinality.OPTIONAL:
                         optional.append(field)
@@ -354,7 +383,9 @@ class _Writer:
             field.oneof_index = len(out.oneof_decl)
             out.oneof_decl.add().name = f"_{field.name}"
 
-    def _write_field(self, field: ast.Field | ast.Group | ast.MapField, message: Any) -> Any:
+    def _write_field(
+        self, field: ast.Field | ast.Group | ast.MapField, message: Any, around: str
+    ) -> Any:
         out = message.field.add()
         out.name, out.number = field.name, field.number
         if isinstance(field, ast.MapField):
@@ -363,6 +394,7 @@ class _Writer:
                 f"{''.join(part[:1].upper() + part[1:] for part in field.name.split('_'))}Entry"
             )
             entry.options.map_entry = True
+            self._implied.add(f"{around}.{entry.name}")
             for number, (name, kind) in enumerate(
                 [("key", field.key_type), ("value", field.value_type)], 1
             ):
@@ -377,7 +409,7 @@ class _Writer:
             return out
         out.label = _LABELS[field.cardinality]
         if isinstance(field, ast.Group):
-            self._write_message(field, message.nested_type.add())
+            self._write_message(field, message.nested_type.add(), around)
             out.name, out.type, out.type_name = field.name.lower(), _Proto.TYPE_GROUP, field.name
             return out
         _set_type(out, field.type)
@@ -502,6 +534,8 @@ class _Fields:
                 name=name, number=number, kind=kind, shape=shape, message=full_name, **common
             )
         if message.GetOptions().map_entry:
+            if kind != wire.MESSAGE or not common.get("is_repeated"):
+                raise ValueError(f"{full_name} is an entry of a map, and no map is of it")
             shape = Shape.MAP
         fields = self._all(message, (*around, full_name))
         return Field(

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage_core.kernels import protobuf_wire as wire
-from storage_core.values.protobuf_columns import ProtobufDecoder, protobuf_decoder
+from storage_core.values.protobuf_columns import ProtobufDecoder, protobuf_decoder, protobuf_to_json
 from tests.storage_core.values.protobuf_cases import NEW, OLD, expected, found, messages
 
 _SLOW: Final = settings(suppress_health_check=[HealthCheck.too_slow])
@@ -208,6 +208,62 @@ def test_the_first_message_of_a_file_has_one_index_or_none():
 def test_a_message_in_messages_is_found_by_all_indexes():
     decoder = order("Order.Note.Author")
     assert decode(decoder, b"\x06\x02\0\0\x0a\x01x")[0] == [{"name": "x"}]
+
+
+# A map field stands before a message: the one for the map's entries is the first in it.
+COUNTED: Final = """
+    syntax = "proto3";
+    package shop;
+    message Order {
+      %s
+      message Line { string sku = 1; }
+      message Note { string text = 1; }
+    }
+    """
+OF_MAP: Final = "map<string, int32> stock = 1;"
+# As Java's and Python's clients register it, and as a person writes it.
+OF_ENTRIES: Final = """repeated .shop.Order.StockEntry stock = 1;
+      message StockEntry { option map_entry = true; string key = 1; int32 value = 2; }"""
+LINE: Final = b"\x0a\x01x"
+
+
+def test_entries_of_a_map_may_be_a_message_of_the_text():
+    decoder = order(None, COUNTED % OF_ENTRIES)
+    assert decoder.type == order(None, COUNTED % OF_MAP).type
+    value = b"\0\x0a\x05\x0a\x01a\x10\x03"
+    assert decode(decoder, value)[0] == [{"stock": [("a", 3)]}]
+    assert decoder.to_json(value) == '{"stock":{"a":3}}'
+    text = COUNTED % OF_ENTRIES
+    assert protobuf_to_json({"a": text}, "a", b"\x04\0\2" + LINE) == '{"sku":"x"}'
+    assert decode(order("shop.Order.Line", text), b"\x04\0\2" + LINE, b"\x04\0\0")[1] == [1]
+
+
+def test_java_does_not_count_the_entries_of_a_map_that_the_text_has_as_a_map():
+    text = COUNTED % OF_MAP
+    line, note = order("shop.Order.Line", text), order("shop.Order.Note", text)
+    assert decode(line, b"\x04\0\0" + LINE)[0] == [{"sku": "x"}]
+    assert decode(note, b"\x04\0\2" + LINE)[0] == [{"text": "x"}]
+    rows, failed, reasons = decode(line, b"\x04\0\2" + LINE)
+    assert (rows, failed) == ([None], [0])
+    assert reasons[0].endswith(
+        "[0, 0], those of shop.Order.Line, found [0, 1], those of shop.Order.Note"
+    )
+    assert protobuf_to_json({"a": text}, "a", b"\x04\0\0" + LINE) == '{"sku":"x"}'
+
+
+def test_indexes_that_name_no_message_as_java_counts_are_those_of_python():
+    text = COUNTED % OF_MAP
+    assert decode(order("shop.Order.Note", text), b"\x04\0\4" + LINE)[0] == [{"text": "x"}]
+    assert protobuf_to_json({"a": text}, "a", b"\x04\0\4" + LINE) == '{"text":"x"}'
+
+
+@pytest.mark.parametrize("use", ["StockEntry stock = 1;", "optional StockEntry stock = 1;"])
+def test_an_entry_of_a_map_is_in_a_map(use: str):
+    text = COUNTED % OF_ENTRIES.replace("repeated .shop.Order.StockEntry stock = 1;", use)
+    with pytest.raises(
+        ValueError, match=r"shop\.Order\.StockEntry is an entry of a map, and no map"
+    ):
+        order(None, text)
 
 
 def test_parts_of_an_array_are_decoded_as_the_whole():
