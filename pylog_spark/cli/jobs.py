@@ -304,7 +304,7 @@ APPLY: Final = Work(
 
 def _prepare_undo(line: CommandLine) -> Call:
     options = load_options(line)
-    run_id = find_run_id(line[RUN_ID], options.trash)
+    run_id = find_run_id(line[RUN_ID], options.trash, line[ROOTS])
     roots = check_undo(run_id, options, line[ROOTS])
     notes = topic_notes(options, roots)
     if run_id != line[RUN_ID]:

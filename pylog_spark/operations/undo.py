@@ -4,6 +4,7 @@ Of a local log directory everything that is needed lies in the trash of the run,
 in the root itself.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -30,11 +31,13 @@ from storage_core.clock import Clock
 from storage_core.commit.purge import find_runs
 from storage_core.commit.trash import RUN_FILE, hold_run, list_commits
 from storage_core.errors import ConfigError, StorageError
+from storage_core.roots.managed import newest_runs
 from storage_core.roots.open_root import LogRoot, kept_roots
 from storage_core.roots.root import HeldRoot, RootUndo, UndoT, UndoWork
 
 # So many are put back by this process about as soon as others have started that could do it.
 _FEW: Final = 32
+_RUN: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")  # a whole name, as ``new_job`` makes it
 
 
 def undo(
@@ -54,7 +57,7 @@ def undo(
         place: Where its tasks run: a Spark session, or this machine, which None stands for.
         clock: For the name of this run, and the times in the ledger.
     """
-    run_id = find_run_id(run_id, options.trash)
+    run_id = find_run_id(run_id, options.trash, roots)
     touched = check_undo(run_id, options, roots)
     request = {"undoes": run_id}
     job = new_job(Action.UNDO.value, touched, options, clock=clock, request=request)
@@ -201,26 +204,32 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
     return tuple(touched)
 
 
-def find_run_id(name: str, trash: str | None) -> str:
-    """Return the name of the run to undo, before anything is touched. An unknown name is returned
-    as it is; ``check_undo`` refuses it.
+def find_run_id(name: str, trash: str | None, roots: Sequence[str] = ()) -> str:
+    """Return the name of the run to undo, before anything is touched. An unknown whole name is
+    returned as it is; the undo says what it finds.
 
     Args:
-        name: Its name or, of a run with a trash, the beginning of the name or ``latest``: the
-            newest run that kept something. If that is undone, no older one is taken in its place.
+        name: Its name, the beginning of the name or ``latest``: the newest run that kept something
+            in the trash, or made the newest generation of a partition. If that is undone, no older
+            one is taken in its place.
+        roots: Managed roots.
     """
-    if trash is not None:
-        folders = find_runs(Path(trash))
-        names = [each.name for each in folders if name != LATEST or any(list_commits(each))]
-        return choose_run(name, names) or name
-    if name == LATEST:
+    folders = [] if trash is None else find_runs(Path(trash))
+    runs = {each.name: each.name for each in folders if name != LATEST or any(list_commits(each))}
+    is_looked_up = bool(roots) and not _RUN.fullmatch(name)
+    for root in resolve_managed(roots) if is_looked_up else ():
+        runs |= newest_runs(root.location)
+    found = choose_run(name, {*runs, *runs.values()})
+    if found is None and is_looked_up and trash is None:
         raise ConfigError(
-            "--trash",
-            None,
-            "`latest` is looked up in a trash; name the run to undo in a managed "
-            "root, as `pylog runs --ledger DIR` lists it",
+            "RUN",
+            name,
+            f"no partition of {', '.join(roots)} is as a run of that name has left it; its whole "
+            "name, as `pylog runs --ledger DIR` lists it, says what has changed since",
         )
-    return name
+    if name == LATEST and found is not None:
+        found = runs[found]
+    return found or name
 
 
 def _run_folder(run_id: str, trash: str | None) -> Path:

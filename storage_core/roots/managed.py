@@ -124,6 +124,7 @@ _RUN_TIME: Final = re.compile(r"(\d{8}T\d{6}Z)-")
 # Clocks of two machines may differ by so much.
 _TOLERANCE_MS: Final = 3_600_000
 _UNDOES: Final = "undoes"
+_HEADS_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +195,25 @@ class ManagedUndo:
     def end(self) -> Sequence[str]:
         """Return nothing: there is no marker of which to tell."""
         return ()
+
+
+def newest_runs(location: str) -> dict[str, str]:
+    """Return the runs that made the newest generations of a root's partitions, by their names.
+
+    Returns:
+        For each the run that an undo is about: itself, or the one that it undid.
+    """
+    objects = open_object_store(location)
+
+    def read(partition: TopicPartition) -> tuple[str, str] | None:
+        try:
+            newest = read_head(objects, partition).manifest
+        except PartitionNotFoundError:
+            return None
+        return newest.run_id, str(newest.result.get(_UNDOES, newest.run_id))
+
+    with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
+        return dict(each for each in pool.map(read, list_partitions(objects)) if each is not None)
 
 
 def _began_ms(run_id: str) -> int:

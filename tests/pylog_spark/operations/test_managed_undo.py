@@ -12,11 +12,11 @@ from pylog_spark.engines.local_engine import LocalEngine
 from pylog_spark.operations import purge as purge_module
 from pylog_spark.operations import undo as undo_module
 from pylog_spark.operations.purge import purge
-from pylog_spark.operations.undo import check_undo, undo
+from pylog_spark.operations.undo import check_undo, find_run_id, undo
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock, SystemClock
-from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition, log_file
 from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot, ManagedAccess
@@ -74,6 +74,27 @@ def test_an_undo_names_again_what_was_named_before_the_run(twin):
     assert [info.key for info in twin.objects.list("") if "/data/" in info.key] == objects
     again = undo(RUN, options(), roots=[twin.location])
     assert rows_of(again)[SMALL[0]]["reason"] == "ALREADY_UNDONE"
+
+
+def test_the_beginning_of_a_name_is_enough_as_in_a_trash(twin):
+    publish(twin, SMALL[0], RUN, b"older")
+    newer = RUN.replace("030405", "040506")
+    publish(twin, SMALL[1], newer, b"newer")
+    roots = [twin.location]
+    assert find_run_id(RUN[:13], None, roots) == RUN
+    assert find_run_id("latest", None, roots) == newer
+    assert find_run_id("20270102T030405Z-0a1b2c3d", None, roots) == "20270102T030405Z-0a1b2c3d"
+    with pytest.raises(ConfigError, match=f"2 runs begin so: {RUN}, {newer}"):
+        find_run_id(RUN[:8], None, roots)
+    with pytest.raises(ConfigError, match=r"no partition of .* is as a run of that name has left"):
+        find_run_id("2027", None, roots)
+
+    assert undo(newer[:13], options(), roots=roots).exit_code == 0
+    # The newest run is an undo now: it stands for what it has undone, and no older one does.
+    assert find_run_id("latest", None, roots) == newer
+    assert find_run_id(newer[:13], None, roots) == newer
+    again = undo("latest", options(), roots=roots)
+    assert rows_of(again)[SMALL[1]]["reason"] == "ALREADY_UNDONE"
 
 
 def test_what_somebody_committed_since_is_not_lost(twin):
