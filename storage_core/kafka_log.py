@@ -527,7 +527,7 @@ class Logs:
             lateness: Your word that no record's ``timestamp`` is older by more than this than that
                 of a record before it in its partition: then a filter's latest ``timestamp`` ends
                 the reading. A record that is later is not found. With None nothing is taken for
-                granted, and what follows is read.
+                granted: what may hold an older record is read.
             decoding: As for ``read``.
 
         Raises:
@@ -686,6 +686,16 @@ class Records:
             replace(wanted, columns=columns.needed(self.schema.names)) for wanted in self._ranges
         ]
         return Records(ranges, columns.schema(self.schema), columns)
+
+    def sifted(self, times_ms: tuple[int, int]) -> "Records":
+        """Return the same records without batches whose headers say that no record is of some
+        times. Records of other times may be among what is left.
+
+        Args:
+            times_ms: The first and the last time, epoch milliseconds.
+        """
+        ranges = [replace(wanted, times_ms=times_ms) for wanted in self._ranges]
+        return Records(ranges, self.schema, self._typed)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the records as an Arrow stream, for other libraries. Arrow defines this

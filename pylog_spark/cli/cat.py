@@ -58,7 +58,7 @@ def cat(line: CommandLine) -> int:
     read: Callable[[CommandLine, Iterable[str]], Iterable[pa.RecordBatch]] = read_chosen
     if line[SAMPLE] is not None:
         read = _read_sample
-    elif line[MAX_RECORDS] is None and _is_watched():
+    elif line[MAX_RECORDS] is None and is_watched():
         read = _read_watched
     write_records(line, partial(read, line))
     if line[MAX_RECORDS] is None:
@@ -83,7 +83,7 @@ def _read_sample(line: CommandLine, columns: Iterable[str]) -> Iterator[pa.Recor
     return records.sample(most)
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Whether records go into a file while somebody looks at a terminal. In a pipe they may be on
     their way to the same terminal."""
     try:

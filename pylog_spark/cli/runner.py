@@ -10,6 +10,7 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
@@ -231,10 +232,12 @@ class ProgressLine:
 
     Args:
         is_shown: Whether to show it, where standard error is a terminal.
+        after_seconds: How long to wait before it is shown.
     """
 
-    def __init__(self, *, is_shown: bool) -> None:
+    def __init__(self, *, is_shown: bool, after_seconds: float = 0) -> None:
         console = Console(stderr=True)
+        self._begins = time.monotonic() + after_seconds
         self._is_shown = is_shown and console.is_terminal
         self._bar = Progress(
             TextColumn("reading"),
@@ -247,17 +250,21 @@ class ProgressLine:
         self._task = self._bar.add_task("reading", total=None, text="looking what is there")
 
     def __enter__(self) -> Self:
-        if self._is_shown:
-            self._bar.start()
+        self._begin()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._is_shown:
+        if self._bar.live.is_started:
             self._bar.stop()
+
+    def _begin(self) -> None:
+        if self._is_shown and time.monotonic() >= self._begins:
+            self._bar.start()
 
     def on_progress(self, progress: JobProgress) -> None:
         """Show how far the job has come."""
         if self._is_shown:
+            self._begin()
             self._bar.update(
                 self._task,
                 total=progress.total_bytes,

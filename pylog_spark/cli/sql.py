@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,8 +16,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.cli.cat import is_watched
 from pylog_spark.cli.error_text import write_line
-from pylog_spark.cli.runner import show
+from pylog_spark.cli.runner import ProgressLine, show
 from pylog_spark.cli.sql_file import check_file, unlike, write_file
 from pylog_spark.cli.sql_tables import system_columns, system_tables
 from pylog_spark.cli.tiers import tell_requests, with_tiers
@@ -43,6 +45,7 @@ from pylog_spark.record_text import (
     text_column,
 )
 from pylog_spark.report import size_text
+from pylog_spark.run.progress import Progress
 from pylog_spark.view import NOTHING, Column, OutputLine, Table, TableKind, Verbatim, View
 from storage_core import kafka_log
 from storage_core.errors import ConfigError
@@ -56,6 +59,10 @@ _ROW: Final = "row"  # the kind of a line for a program
 _SHOWN_ROWS: Final = 100
 _SHOWN_CHARACTERS: Final = 60  # of a value, without --wide
 _ROWS_AT_A_TIME: Final = 4096
+# Most answers are there before somebody would look for progress.
+_PATIENCE_SECONDS: Final = 2.0
+# Less than this is not worth a word about how to read less.
+_LEAST_DOUBTFUL_BYTES: Final = 1 << 20
 # A query reads what it names: neither Python's variables nor extensions from elsewhere.
 _SETTINGS: Final = {
     "python_enable_replacements": False,
@@ -124,12 +131,21 @@ def _answer(connection: Any, line: CommandLine, query: str, to: AnswerFormat | N
     """Show the rows of a query, or write them to a file; return the exit status."""
     duckdb = _import_duckdb()
     read: list[LogDataset] = []
+    is_table = to is not None or line[OUTPUT] is OutputFormat.TABLE
     try:
-        read += _register_tables(connection, line, query)
-        if to is not None:
-            status = show(_view_of_file(line, write_file(connection, query, line, to), to), line)
-        else:
-            status = _show(line, connection.sql(query).to_arrow_reader(_ROWS_AT_A_TIME))
+        with ProgressLine(
+            is_shown=is_table or is_watched(), after_seconds=_PATIENCE_SECONDS
+        ) as progress:
+            read += _register_tables(connection, line, query)
+            _watch(read, progress)
+            if to is not None:
+                view = _view_of_file(line, write_file(connection, query, line, to), to)
+            else:
+                view = _view_of_rows(line, connection.sql(query).to_arrow_reader(_ROWS_AT_A_TIME))
+            if not is_table:
+                status = show(view, line)
+        if is_table:
+            status = show(view, line)
     except duckdb.Error as error:
         for dataset in read:
             if dataset.failure is not None:
@@ -145,16 +161,38 @@ def _answer(connection: Any, line: CommandLine, query: str, to: AnswerFormat | N
     return status
 
 
+def _watch(read: Sequence[LogDataset], progress: ProgressLine) -> None:
+    """Show how far a query has read its topics."""
+    started = time.monotonic()
+
+    def show_progress() -> None:
+        done_bytes = sum(each.done_bytes for each in read)
+        progress.on_progress(
+            Progress(
+                done_bytes=done_bytes,
+                total_bytes=max(done_bytes, sum(each.planned_bytes for each in read)),
+                seconds=time.monotonic() - started,
+            )
+        )
+
+    for each in read:
+        each.on_read = show_progress
+
+
 def _tell_read(read: Sequence[LogDataset]) -> None:
     """Write to standard error how much of the topics a query has read."""
     if not read:
         return
-    total, whole = (
-        sum(getattr(each, name) for each in read) for name in ("read_bytes", "size_bytes")
+    total, whole, doubtful = (
+        sum(getattr(each, name) for each in read)
+        for name in ("read_bytes", "size_bytes", "doubtful_bytes")
     )
     text = f"read {size_text(total)} from segments of {size_text(whole)}"
-    if any(each.is_open for each in read):
-        text += f"; {LATENESS.label} TIME lets a latest timestamp end the reading"
+    if doubtful >= _LEAST_DOUBTFUL_BYTES:
+        text += (
+            f"; {size_text(doubtful)} of it lies behind the latest timestamp, where late records "
+            f"may be: {LATENESS.label} TIME ends the reading there"
+        )
     write_line(text)
 
 
@@ -225,8 +263,8 @@ def _table_names(connection: Any, query: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _show(line: CommandLine, reader: pa.RecordBatchReader) -> int:
-    """Print the rows of a result."""
+def _view_of_rows(line: CommandLine, reader: pa.RecordBatchReader) -> View:
+    """Return the rows of a result: those of a table at once, others while they are printed."""
     names = unlike(reader.schema.names, taken=["type"])  # a line's kind has that name
     most = line[MAX_RECORDS]
     values = (
@@ -245,13 +283,12 @@ def _show(line: CommandLine, reader: pa.RecordBatchReader) -> int:
             notes = [f"these are the first {_SHOWN_ROWS} rows: --max N, or --output json, has more"]
         rows = [dict(zip(names, row, strict=True)) for row in shown]
         table = Table(kind=TableKind(columns=columns), rows=rows)
-        view = View(lines=(), blocks=[table], notes=notes, status=ExitCode.DONE)
-        return show(view, line)
+        return View(lines=(), blocks=[table], notes=notes, status=ExitCode.DONE)
     lines = (
         OutputLine(_ROW, {}, data=dict(zip(names, map(_json_text, row), strict=True)))
         for row in islice(values, most)
     )
-    return show(View(lines=lines, csv=(_ROW, names), blocks=(), status=ExitCode.DONE), line)
+    return View(lines=lines, csv=(_ROW, names), blocks=(), status=ExitCode.DONE)
 
 
 def _json_text(value: Any) -> str:
@@ -295,6 +332,7 @@ def _cell(row: Mapping[str, Any], *, name: str, limit: int | None) -> str:
     value = row[name]
     if value is None:
         return NOTHING
-    plain = _plain(value)
+    # A person is shown all of a decimal's places.
+    plain = f"{value:f}" if isinstance(value, Decimal) else _plain(value)
     text = plain if isinstance(plain, str) else _json_text(value)
     return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."

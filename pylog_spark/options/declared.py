@@ -931,7 +931,7 @@ LATENESS: Final = Option[int | None](
     default=None,
     metavar="TIME",
     help="No record is older by more than this than one before it: a latest timestamp ends the "
-    "reading. Default: records may be late without bound, and what follows is read.",
+    "reading. Default: records may be late without bound, and what may hold one is read.",
 )
 COLUMNS: Final = Option[tuple[str, ...]](
     name="columns",

@@ -350,3 +350,47 @@ def read_checked(
             table[POSITION, row] += position - start
         position += used
     return count, position
+
+
+@kernel
+def walk_headers(
+    pread: int,
+    descriptor: int,
+    start: int,
+    stop: int,
+    head: NDArray[np.uint8],
+    table: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Read the headers of a file's batches, one after the other, and no records but those of
+    control batches.
+
+    Args:
+        pread: Address of C's function of that name.
+        start: Position of the first batch in the file.
+        stop: Nothing is read from there on.
+        head: uint8[n], room for a header, and for a whole control batch.
+        table: int64[COLUMN_COUNT, capacity], out; positions count from ``start``.
+
+    Returns:
+        (count, end): batches, and position in the file just past the last one. The walk ends where
+        the table is full, and before a batch of another format, one that is not whole, a control
+        batch that does not fit, and one that cannot be read.
+    """
+    count = 0
+    position = start
+    while count < table.shape[1] and stop - position >= HEADER_BYTES:
+        wanted = min(head.size, stop - position)
+        if call_function(pread, descriptor, head.ctypes.data, wanted, position, 0) != wanted:
+            break
+        size = read_i32(head, BATCH_LENGTH_AT) + LENGTH_OVERHEAD
+        is_control = read_i16(head, ATTRIBUTES_AT) & CONTROL_BIT != 0
+        is_fitting = HEADER_BYTES <= size <= (wanted if is_control else stop - position)
+        if head[MAGIC_AT] != MAGIC_V2 or not is_fitting:
+            break
+        _read_batch(head, 0, size, table, count)
+        if is_control:
+            _read_control_type(head, table, count)
+        table[POSITION, count] = position - start
+        position += size
+        count += 1
+    return count, position

@@ -7,6 +7,7 @@ holds for all of its records, and Arrow drops those whose expression contradicts
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -15,10 +16,10 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from storage_core.errors import PylogError
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import MAX_OFFSET, TopicPartition
 from storage_core.reading.ranges import COLUMN_TYPES
 from storage_core.reading.request import EARLIEST, LATEST
-from storage_core.records.reader import scanned_bytes
+from storage_core.records.reader import Scanned, scanned_bytes
 from storage_core.store.tier_archive import names_archive
 from storage_core.values.registry_columns import Misfits, RegistryColumns
 
@@ -36,11 +37,47 @@ _LATEST: Final = datetime(2262, 1, 1, tzinfo=UTC)
 # Of a record whose time no calendar has.
 _UNTIMED: Final = ds.field("timestamp").is_null()
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _log: Final = logging.getLogger(__name__)
 
 # Offsets of partitions.
 _Offsets = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    """Between which times a filter's records lie, to the millisecond."""
+
+    first: datetime | None  # None for no bound
+    last: datetime | None  # likewise
+
+    @property
+    def are_bounds(self) -> bool:
+        """Whether there is one of them."""
+        return self.first is not None or self.last is not None
+
+    def milliseconds(self) -> tuple[int, int]:
+        """Return both since the epoch."""
+        first = -MAX_OFFSET if self.first is None else (self.first - _EPOCH) // _MILLISECOND
+        last = MAX_OFFSET if self.last is None else -((_EPOCH - self.last) // _MILLISECOND)
+        return first, last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Offsets of a segment that are read or left."""
+
+    partition: TopicPartition
+    first: int
+    past: int | None  # just past the last one; None where the log's end is not known
+    size_bytes: int  # about
+
+    def size_between(self, start: int, end: int) -> int:
+        """Return about how many bytes some of its offsets have."""
+        if self.past is None or self.past <= self.first:
+            return self.size_bytes
+        return self.size_bytes * (end - start) // (self.past - self.first)
 
 
 class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
@@ -58,14 +95,19 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
 
     Attributes:
         failure: What ended the last reading; a query engine makes an error of its own of it.
-        read_bytes: How many bytes of segments were read, by all readings.
+        read_bytes: How many bytes of segments were read, by all readings. What one of them looks at
+            several times, as the end of a small log, counts once.
         size_bytes: How many bytes the segments have.
-        is_open: Whether a filter had a latest time, and what follows was read all the same.
+        planned_bytes: About how many of them all readings have to go through.
+        done_bytes: How many of those they have read, or left out by the headers of batches.
+        doubtful_bytes: How many were read of batches that are newer than a filter's latest time,
+            and may have older records all the same; 0 with a lateness, which bounds that.
+        on_read: Called when some have been read.
     """
 
     failure: PylogError | None = None
-    read_bytes = size_bytes = 0
-    is_open = False
+    read_bytes = size_bytes = planned_bytes = done_bytes = doubtful_bytes = 0
+    on_read: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -109,13 +151,14 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
     def unfiltered(self, names: Collection[str], condition: Any) -> Iterator[pa.Table]:
         """Yield columns, in the order of the schema, of the records that may pass a filter."""
         tables = self._tables([name for name in self.schema.names if name in names], condition)
+        read = Scanned()
         try:
             while True:
                 before = scanned_bytes()
                 try:
                     table = next(tables, None)
                 finally:
-                    self.read_bytes += scanned_bytes() - before
+                    self._count(read, scanned_bytes() - before)
                 if table is None:
                     return
                 yield table
@@ -125,14 +168,33 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
         finally:
             _log.info("%s: read %d of %d bytes", self._topics, self.read_bytes, self.size_bytes)
 
+    def _count(self, read: Scanned, more: Scanned) -> None:
+        """Add what a reading has scanned to what it had before."""
+        known = min(read.size_bytes, self.size_bytes)
+        read += more
+        new_bytes = min(read.size_bytes, self.size_bytes) - known
+        self.read_bytes += new_bytes
+        self.done_bytes += new_bytes + more.left_out_bytes
+        if self._lateness is None:
+            self.doubtful_bytes += more.doubtful_bytes
+        if self.on_read is not None:
+            self.on_read()
+
     def _tables(self, names: Sequence[str], condition: Any) -> Iterator[pa.Table]:
         schema = pa.schema([self.schema.field(name) for name in names])
         sources = names if self._typed is None else self._typed.needed(names)
         misfits = Misfits()
-        for start, end in self._bounds(condition):
-            for batch in self._logs.read(
+        times = _Times(
+            first=self._edge(condition, lambda time: ds.field("timestamp") < time),
+            last=self._edge(condition, lambda time: ds.field("timestamp") > time, is_last=True),
+        )
+        for start, end in self._bounds(condition, times):
+            records = self._logs.read(
                 partitions=start, start=start, end=end, columns=sources, **self._read
-            ):
+            )
+            if times.are_bounds:
+                records = records.sifted(times.milliseconds())
+            for batch in records:
                 shown = {
                     name: self._texts[name](batch) if name in self._texts else batch.column(name)
                     for name in sources
@@ -160,16 +222,17 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
                 return list(self.schema.names)
         return needed
 
-    def _bounds(self, condition: Any) -> Iterator[tuple[_Offsets, _Offsets]]:
+    def _bounds(self, condition: Any, times: _Times) -> Iterator[tuple[_Offsets, _Offsets]]:
         """Yield where reading starts and ends, by partition, as often as a partition has gaps
         between what is read."""
         rows = {
             TopicPartition(row["topic"], row["partition"]): row
             for row in self._logs.partitions(self._topics).to_pylist()
         }
-        timed = self._timed(rows, condition)
+        timed = self._timed(rows, condition, times)
         ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
-        for partition, first, past in self._left(rows, condition):
+        for piece in self._left(rows, condition):
+            partition = piece.partition
             log_start, log_end = (
                 rows[partition][f"log_{edge}_offset"] for edge in ("start", "end")
             )
@@ -177,8 +240,9 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
                 ranges[partition] = [(EARLIEST, LATEST)]
                 continue
             least, most = timed.get(partition, (log_start, log_end))
-            start = max(first, log_start, least)
-            end = min(log_end if past is None else past, log_end, most)
+            start = max(piece.first, log_start, least)
+            end = min(log_end if piece.past is None else piece.past, log_end, most)
+            self.planned_bytes += piece.size_between(start, max(start, end))
             before = ranges.setdefault(partition, [])
             if before and before[-1][1] == start:
                 start = before.pop()[0]
@@ -192,16 +256,14 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
             )
 
     def _timed(
-        self, rows: Mapping[TopicPartition, Mapping[str, Any]], condition: Any
+        self, rows: Mapping[TopicPartition, Mapping[str, Any]], condition: Any, times: _Times
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return the offsets between which a filter's times lie, by partition; none where they
         bound nothing. Partitions that it rules out have none."""
-        first, last = self._first_time(condition), self._last_time(condition)
-        self.is_open = last is not None and self._lateness is None
-        past = None
-        if last is not None and self._lateness is not None:
+        first, past = times.first, None
+        if times.last is not None and self._lateness is not None:
             # In whole milliseconds, as records have them.
-            past = last + self._lateness + _MILLISECOND
+            past = times.last + self._lateness + _MILLISECOND
         if first is None and past is None:
             return {}
         places = list(rows)
@@ -221,9 +283,8 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
 
     def _left(
         self, rows: Mapping[TopicPartition, Mapping[str, Any]], condition: Any
-    ) -> Iterator[tuple[TopicPartition, int, int | None]]:
-        """Yield the offsets of the segments that a filter leaves, in order: the first, and the one
-        behind the last; None where the log's end is not known."""
+    ) -> Iterator[_Piece]:
+        """Yield the pieces of segments that a filter leaves, in order."""
         segments: dict[TopicPartition, dict[int, Mapping[str, Any]]] = {each: {} for each in rows}
         self.size_bytes = 0
         for row in self._logs.segments(self._topics).to_pylist():
@@ -231,7 +292,7 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
             partition = TopicPartition(row["topic"], row["partition"])
             segments.setdefault(partition, {})[row["base_offset"]] = row
         are_timed = condition is not None and not self._may_hold(_UNTIMED, condition)
-        pieces: list[tuple[TopicPartition, int, int | None]] = []
+        pieces: list[_Piece] = []
         guarantees: list[Any] = []
         for partition, by_base in segments.items():
             if partition not in rows:
@@ -246,23 +307,24 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
                 newest = segment.get("newest_timestamp")
                 # The time index of a closed segment ends with its newest record.
                 is_bounded = are_timed and base != bases[-1] and newest is not None and not is_tier
-                for first, past in _split(base, end, segment.get("size_bytes") or 0):
+                size = segment.get("size_bytes") or 0
+                edges = list(_split(base, end, size))
+                for first, past in edges:
                     holds = place & (ds.field("offset") >= first)
                     if past is not None:
                         holds &= ds.field("offset") < past
                     if is_bounded:
                         holds &= ds.field("timestamp") <= pa.scalar(newest, _TIME)
-                    pieces.append((partition, first, past))
+                    pieces.append(
+                        _Piece(
+                            partition=partition,
+                            first=first,
+                            past=past,
+                            size_bytes=size // len(edges),
+                        )
+                    )
                     guarantees.append(holds)
         yield from (pieces[number] for number in _agreeing(guarantees, self.schema, condition))
-
-    def _first_time(self, condition: Any) -> datetime | None:
-        """Return the time before which no record passes a filter; None where there is none."""
-        return self._edge(condition, lambda time: ds.field("timestamp") < time)
-
-    def _last_time(self, condition: Any) -> datetime | None:
-        """Return the time after which no record passes a filter, likewise."""
-        return self._edge(condition, lambda time: ds.field("timestamp") > time, is_last=True)
 
     def _edge(
         self, condition: Any, beyond: Callable[[Any], Any], *, is_last: bool = False

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,16 @@ from storage_core.log.open_transactions import TransactionTracker
 from storage_core.log.settled_store import SettledStore, settle
 from storage_core.records.batch_table import TIMESTAMP_TYPES, BatchTable, codec_name, control_name
 from storage_core.records.payload import Limits, RecordColumns, decode_records
-from storage_core.records.reader import CrcCheck, Tail, Window, check_crc, scan_windows
+from storage_core.records.reader import (
+    CrcCheck,
+    Scanned,
+    Tail,
+    Window,
+    check_crc,
+    note_scanned,
+    scan_windows,
+)
+from storage_core.records.sifted_scan import scan_sifted
 from storage_core.roots.open_root import open_root
 from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import FileInfo, LogStore, open_store
@@ -196,6 +206,9 @@ class ReadRange:
     # How much of a file is held at a time, unless one batch is larger; None for what most reads
     # hold.
     window_bytes: int | None = None
+    # The first and the last time of the records that are wanted, epoch milliseconds: batches are
+    # left out whose headers rule them out. Others bring records of other times, too. None for all.
+    times_ms: tuple[int, int] | None = None
 
     @property
     def span(self) -> tuple[int, int | None]:
@@ -257,6 +270,10 @@ def _read_records(wanted: ReadRange) -> Iterator[tuple[int, pa.RecordBatch]]:
             visible &= batches.last_offset >= wanted.start_offset
             if wanted.end_offset is not None:
                 visible &= batches.may_reach_below(wanted.end_offset)
+            if wanted.times_ms is not None:
+                visible &= batches.may_hold_time(*wanted.times_ms)
+                is_doubtful = visible & (batches.max_timestamp > wanted.times_ms[1])
+                note_scanned(Scanned(doubtful_bytes=int(batches.size[is_doubtful].sum())))
             for records in _decode(window, visible, wanted.limits):
                 selection = records.select(_is_inside(records.offset, wanted))
                 if keys is not None:
@@ -369,12 +386,16 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         reached = wanted.start_offset
         lowest = 0
-        for scanned in scan_windows(
+        scan = (
+            partial(scan_windows, crc=CrcCheck.LATER)
+            if wanted.times_ms is None
+            else partial(scan_sifted, times_ms=wanted.times_ms)
+        )
+        for scanned in scan(
             reader,
             start=position,
             end=segment.size_bytes,
             window_bytes=wanted.window_bytes or _WINDOW_BYTES,
-            crc=CrcCheck.LATER,
             # A batch cut off in the middle of a log is damage; at the end, its writer died. Zeros
             # at the end come from a broker that reserved room.
             tail=Tail.ZEROS if following is None and not wanted.is_cut else Tail.RAISE,
@@ -409,7 +430,8 @@ def _find_damage(window: Window, lowest: int) -> CorruptRecordError | None:
     """
     damage = None
     try:
-        check_crc(window)
+        if window.is_whole:
+            check_crc(window)
     except CorruptRecordError as error:
         damage = error
         window = _before(window, error.position)
@@ -439,6 +461,8 @@ def _before(window: Window, position: int) -> Window:
 
 def _decode(window: Window, wanted: NDArray[np.bool_], limits: Limits) -> Iterator[RecordColumns]:
     """Decode the wanted batches; raise at a bad one after earlier ones."""
+    if not wanted.any():
+        return
     row = 0
     try:
         for records in decode_records(window, wanted, limits):

@@ -159,6 +159,20 @@ class BatchTable:
         return np.where(self.has_timestamps, number, NO_TIMESTAMP_TYPE_ID)
 
     @property
+    def has_one_time(self) -> NDArray[np.bool_]:
+        """Whether the header has the time of every record, as ``max_timestamp``: the broker's, or
+        that of the only record. A batch of several records has not the time of its oldest one."""
+        is_alone = np.where(self.is_legacy, self.codec == 0, self.record_count == 1)
+        has_one: NDArray[np.bool_] = (self.is_log_append_time | is_alone) & (self.magic <= MAGIC_V2)
+        return has_one
+
+    def may_hold_time(self, first_ms: int, last_ms: int) -> NDArray[np.bool_]:
+        """Return which batches may hold a record from one time to another, both included."""
+        is_before = (self.max_timestamp < first_ms) & (self.magic <= MAGIC_V2)
+        is_behind = (self.max_timestamp > last_ms) & self.has_one_time
+        return ~(is_before | is_behind)
+
+    @property
     def is_transactional(self) -> NDArray[np.bool_]:
         """Whether the batch is part of a transaction."""
         return _has_bit(self.attributes, TRANSACTIONAL_BIT)

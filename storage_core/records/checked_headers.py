@@ -208,7 +208,7 @@ _STRETCH_BYTES: Final = 16 << 20
 _STRETCH_ROWS: Final = 1 << 18
 # Read by machine code, a file of the operating system costs Python no call a piece: threads need
 # not wait for each other.
-_PREAD: Final = ctypes.cast(ctypes.CDLL(None).pread, ctypes.c_void_p).value or 0
+PREAD: Final = ctypes.cast(ctypes.CDLL(None).pread, ctypes.c_void_p).value or 0
 _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
@@ -353,7 +353,7 @@ class _Rooms:
         except IndexError:
             piece = np.empty(self.piece_bytes, np.uint8)
             table = np.empty((COLUMN_COUNT, MOST_ROWS), np.int64)
-        count, used = read_checked(_PREAD, descriptor, start, end, MOST_BYTES, piece, table)
+        count, used = read_checked(PREAD, descriptor, start, end, MOST_BYTES, piece, table)
         batches = BatchTable(table[:, :count].copy())
         self._free.append((piece, table))
         return batches, used

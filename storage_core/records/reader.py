@@ -11,8 +11,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Final, Self
 
 import crc32c
 import numpy as np
@@ -158,18 +159,46 @@ class WindowRoom:
         return count, used
 
 
-class _Scanned(threading.local):
-    """How much a thread has read."""
+@dataclass(slots=True)
+class Scanned:
+    """How many bytes of segments were scanned."""
 
-    size_bytes = 0
+    size_bytes: int = 0
+    left_out_bytes: int = 0  # of batches of which nothing but the headers were read
+    # Of batches newer than the times that were asked for, which may have older records all the
+    # same.
+    doubtful_bytes: int = 0
+
+    def __iadd__(self, other: Self) -> Self:
+        self.size_bytes += other.size_bytes
+        self.left_out_bytes += other.left_out_bytes
+        self.doubtful_bytes += other.doubtful_bytes
+        return self
+
+    def __sub__(self, other: Self) -> "Scanned":
+        return Scanned(
+            self.size_bytes - other.size_bytes,
+            self.left_out_bytes - other.left_out_bytes,
+            self.doubtful_bytes - other.doubtful_bytes,
+        )
 
 
-_scanned = _Scanned()
+class _ThreadLocal(threading.local):
+    def __init__(self) -> None:
+        self.scanned = Scanned()
 
 
-def scanned_bytes() -> int:
-    """Return how many bytes of segments this thread has scanned so far."""
-    return _scanned.size_bytes
+_thread: Final = _ThreadLocal()
+
+
+def scanned_bytes() -> Scanned:
+    """Return how much this thread has scanned so far."""
+    return replace(_thread.scanned)
+
+
+def note_scanned(more: Scanned) -> None:
+    """Add to what this thread has scanned."""
+    _thread.scanned += more
 
 
 def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
@@ -209,7 +238,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         buffer = _map(reader, position, min(max(room_bytes, mapped_bytes), stop - position))
         if buffer is None:
             buffer = _read(reader, position, room.buffer_of(min(room_bytes, stop - position)))
-        _scanned.size_bytes += buffer.size
+        note_scanned(Scanned(buffer.size))
         count, used = room.find_batches(buffer)
         if count == 0:
             needed = _bytes_of_first_batch(reader, position, buffer, stop, tail)

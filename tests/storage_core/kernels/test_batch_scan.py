@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from storage_core.kernels.batch_scan import (
     TRUNCATED,
     UNKNOWN_COUNT,
 )
+from storage_core.records.checked_headers import PREAD
 from tests.kit import damage
 from tests.kit.builders import (
     BatchSpec,
@@ -40,6 +42,7 @@ from tests.kit.strategies import hostile_batches, segments
 from tests.reference.batches import Stop, crc_of, parse_header, scan
 from tests.storage_core.kernels.arguments import as_array, fenced, scanned
 from tests.storage_core.kernels.twins import in_both_ways
+from tests.storage_core.records.memory_file import DescriptorFile
 
 NUMBERS_OF = {
     batch_scan.SIZE: "size",
@@ -442,6 +445,43 @@ def test_hostile_batches_do_no_harm(scan_batches, check_crcs, read_control_types
         if table[batch_scan.MAGIC, row] >= 2:
             stored = data[position + CRC_AT : position + CRC_AT + 4].tobytes()
             assert crcs[row] == int.from_bytes(stored, "big")
+
+
+@in_both_ways(walk_headers=batch_scan.walk_headers)
+@pytest.mark.parametrize(
+    ("behind", "is_walked"),
+    [
+        (b"", True),
+        (encode_batch(BatchSpec(base_offset=9)), True),
+        (encode_batch(end_txn_marker(base_offset=9, producer_id=1, producer_epoch=0)), True),
+        (encode_entry(LegacyMessage(offset=9)), False),
+        (encode_batch(BatchSpec(base_offset=9, magic=3)), False),
+        (encode_batch(BatchSpec(base_offset=9))[:-1], False),
+        (damage.with_lying_length(encode_batch(BatchSpec(base_offset=9)), 40), False),
+        (control_batch(bytes(100)), False),
+        (bytes(90), False),
+    ],
+)
+def test_a_walk_finds_what_a_scan_does_and_ends_before_what_it_cannot_tell(
+    walk_headers, behind, is_walked
+):
+    log = log_with(batches=4, records=3)
+    specs = [
+        end_txn_marker(base_offset=5, producer_id=1, producer_epoch=0),
+        BatchSpec(base_offset=6),
+    ]
+    whole = bytes(7) + log + segment_bytes(specs)
+    data = as_array(whole[7:] + (behind if is_walked else b""))
+    expected = scanned(data)
+    batch_scan.read_control_types(data, expected, expected.shape[1])
+    table, head = room_for(20), np.empty(HEADER_BYTES + 35, np.uint8)
+    with closing(DescriptorFile(whole + behind)) as file:
+        stop = len(whole + behind)
+        count, end = walk_headers(PREAD, file.descriptor, 7, stop, head, table)
+        np.testing.assert_array_equal(table[:, :count], expected)
+        assert end == 7 + data.size
+        assert walk_headers(PREAD, file.descriptor, 7, stop, head, table[:, :2])[0] == 2
+        assert walk_headers(PREAD, -1, 7, stop, head, table) == (0, 7)
 
 
 @in_both_ways(find_kinds=batch_scan.find_kinds)
