@@ -70,6 +70,7 @@ from storage_core.store import LocalStore, LogStore
 from storage_core.temporary_folder import temporary_folder
 from storage_core.values.avro_columns import run
 from storage_core.values.avro_program import AvroType, compile_program
+from storage_core.values.json_columns import json_decoder
 from storage_core.values.protobuf_columns import MessageColumns
 from storage_core.values.protobuf_fields import Field, Shape
 from storage_core.writing.staging import WriteRequest, WriteRun, stage_records
@@ -212,6 +213,7 @@ def warm_up() -> str:
     _grow_map()
     _decode()
     _decode_protobuf()
+    json_decoder('{"type":"integer"}').decode(pa.array([b"1"]))
     seconds = time.perf_counter() - started
     where = cache_folder()
     place = f"kept in {where}" if where else "kept nowhere: no cache folder can be written"
@@ -377,7 +379,7 @@ def _decode() -> None:
 def _decode_protobuf() -> None:
     """Read a value of Protobuf: a field with a text."""
     text = Field(kind=STRING, number=1, shape=Shape.PLAIN, plain_type="string")
-    MessageColumns(Field(fields=(text,)), [0]).decode(pa.array([b"\0\x0a\x01a"]))
+    MessageColumns(Field(fields=(text,)), [[0]]).decode(pa.array([b"\0\x0a\x01a"]))
 
 
 def write_sample(directory: Path) -> None:

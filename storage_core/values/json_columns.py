@@ -4,21 +4,22 @@ What the schema names exactly becomes Arrow's: an object of properties is a stru
 one kind of items a list, ``integer`` 64 bits, ``number`` a double. All of it may be null. The rest
 is text, the JSON itself: several types, objects of any names, a reference to itself.
 
-Arrow's reader takes whole columns; it ends at the first value that does not fit. Then values are
-read some hundred at a time, and where one of those does not fit, each alone in Python, which also
-says why. Values with parts that stay JSON text are always read so.
+A kernel checks values and writes them as lines for Arrow's reader, in which parts that stay text
+are strings. What it is not sure of is read alone in Python, which also says what does not fit. If
+Arrow's reader ends at a value all the same, values are read some hundred at a time, and where one
+of those ends it, each alone.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pa_json
+from numpy.typing import NDArray
 
 from storage_core.filenames import is_text
 from storage_core.json_values import (
@@ -27,6 +28,7 @@ from storage_core.json_values import (
     MAX_JSON_DEPTH,
     parse_json,
 )
+from storage_core.kernels import json_rows as rows
 from storage_core.values.decoder import MAX_REASONS, Decoded
 
 MAX_SCHEMA_BYTES: Final = 4 << 20
@@ -35,7 +37,6 @@ _MAX_FIELDS: Final = 10_000
 # Values that are read again together where one of very many does not fit.
 _FEW: Final = 256
 _MAX_TEXT_BYTES: Final = 1 << 30  # Arrow's reader counts in 31 bits
-_ROW: Final = "row"
 _VALUE: Final = "value"
 
 _Take = Callable[[Any, str], Any]
@@ -46,7 +47,8 @@ class _Kind(NamedTuple):
 
     type: pa.DataType
     take: _Take  # returns a parsed value as Arrow takes it, for its path
-    has_text: bool = False  # whether a part of it stays JSON text
+    number: int  # of the kernel
+    fields: tuple[tuple[str, "_Kind"], ...] = ()  # of a struct; of a list its items alone
 
 
 def json_decoder(schema: str, references: Mapping[str, str] | None = None) -> "JsonDecoder":
@@ -70,95 +72,121 @@ def json_decoder(schema: str, references: Mapping[str, str] | None = None) -> "J
     for document in list(documents.values()):
         if isinstance(document, dict) and isinstance(document.get("$id"), str):
             documents.setdefault(document["$id"].removesuffix("#"), document)
-    kind = _Compiler(documents).compile(documents[""], "", ())
-    return JsonDecoder(kind)
+    kind, of_line = (
+        _Compiler(documents, text).compile(documents[""], "", ()) for text in (_TEXT, _TEXT_OF_LINE)
+    )
+    return JsonDecoder(kind, of_line)
 
 
 class JsonDecoder:
-    """Makes a column of JSON values; a ``Decoder``."""
+    """Makes a column of JSON values; a ``Decoder``.
 
-    def __init__(self, kind: _Kind) -> None:
+    Args:
+        kind: What the schema makes of values.
+        of_line: The same of the kernel's lines.
+    """
+
+    def __init__(self, kind: _Kind, of_line: _Kind) -> None:
         self.type = kind.type
-        self._kind = kind
+        self._kind, self._of_line = kind, of_line
+        self._parts = _parts(kind)
 
     def decode(self, values: pa.Array) -> Decoded:
         """Return the column of some values; see ``Decoder``."""
         values = values.cast(pa.large_binary())
-        failed: list[int] = []
-        reasons: list[str] = []
-        columns = []
-        for first, count, column in self._compiled(values):
-            if column is None:
-                column = self._each(values.slice(first, count), first, failed, reasons)  # noqa: PLW2901
-            columns.append(column)
-        column = pa.concat_arrays(columns) if columns else pa.nulls(0, self.type)
+        lines, others = self._lines(values)
+        parts = [_read(lines, self.type)] if len(lines) else []
+        if parts == [None]:
+            few = [lines.slice(first, _FEW) for first in range(0, len(lines), _FEW)]
+            parts = [_read(each, self.type) or self._each_line(each) for each in few]
+        column = pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
+        taken, failed, reasons = self._each(values, others)
+        if others.size:
+            places = np.arange(len(values))
+            places[others] = len(values) + np.arange(others.size)
+            column = pa.concat_arrays([column, taken]).take(pa.array(places))
         return Decoded(column, np.array(failed, np.int64), tuple(reasons))
 
-    def _compiled(self, values: pa.Array) -> Iterator[tuple[int, int, pa.Array | None]]:
-        """Yield columns by Arrow's reader: first row, rows, and None where one does not fit."""
-        if not self._kind.has_text and len(values):
-            column = _read(values, self.type)
-            if column is not None:
-                yield 0, len(values), column
-                return
-        for first in range(0, len(values), _FEW):
-            few = values.slice(first, _FEW)
-            is_compiled = not self._kind.has_text and len(values) > _FEW
-            yield first, len(few), _read(few, self.type) if is_compiled else None
+    def _lines(self, values: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+        """Return a line for each value, and the rows that have null in place of their values."""
+        _, places, data = values.buffers()
+        count = len(values)
+        offsets = np.zeros(1, np.int64)
+        if places is not None and count:
+            offsets = np.frombuffer(places, np.int64, count + 1, values.offset * 8)
+        is_null = values.is_null().to_numpy(zero_copy_only=False)
+        is_other = is_null.astype(np.uint8)
+        size = int(offsets[-1] - offsets[0])
+        out = np.empty(rows.BYTES_OF_ONE * size + rows.LINE_BYTES * count, np.uint8)
+        ends = np.zeros(count + 1, np.int64)
+        content = np.frombuffer(data or b"", np.uint8)
+        stack = np.zeros(rows.STACK_SHAPE, np.int64)
+        for array in (content, offsets):
+            array.flags.writeable = False
+        rows.write_json_rows(content, offsets, self._parts, out, ends, is_other, stack)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(out)]
+        lines = pa.Array.from_buffers(pa.large_binary(), count, buffers)
+        return lines, np.flatnonzero(is_other.astype(np.bool_) & ~is_null)
+
+    def _each_line(self, lines: pa.Array) -> pa.Array:
+        """Return the column of lines, each read alone."""
+        taken = [json.loads(line)[_VALUE] for line in lines.to_pylist()]
+        return pa.array(
+            [None if each is None else self._of_line.take(each, "$") for each in taken], self.type
+        )
 
     def _each(
-        self, values: pa.Array, first: int, failed: list[int], reasons: list[str]
-    ) -> pa.Array:
-        taken = []
-        for row, value in enumerate(values.to_pylist(), first):
+        self, values: pa.Array, others: NDArray[np.int64]
+    ) -> tuple[pa.Array, list[int], list[str]]:
+        """Return the column of some rows, each read alone, and which do not fit and why."""
+        taken: list[Any] = []
+        failed: list[int] = []
+        reasons: list[str] = []
+        for row in others.tolist():
             try:
-                # Without a value there is none in JSON either.
-                parsed = parse_json(b"null" if value is None else value, limit_bytes=MAX_JSON_BYTES)
+                parsed = parse_json(values[row].as_py(), limit_bytes=MAX_JSON_BYTES)
                 taken.append(None if parsed is None else self._kind.take(parsed, "$"))
             except ValueError as error:
                 taken.append(None)
                 failed.append(row)
                 if len(reasons) < MAX_REASONS:
                     reasons.append(str(error))
-        return pa.array(taken, self.type)
+        return pa.array(taken, self.type), failed, reasons
 
 
-def _read(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Return the column of values that Arrow's reader makes; None where one does not fit."""
-    try:
-        values.cast(pa.large_string())  # Arrow's reader believes that text is UTF-8
-    except pa.ArrowInvalid:
-        return None
-    # No row swallows the next: a line's end is no part of a string, nor of a value.
-    if pc.any(pc.match_substring(values, b"\n")).as_py():
-        values = pc.replace_substring(values, b"\n", b" ")
-    rows = pa.array(np.arange(len(values))).cast(pa.string()).cast(pa.large_binary())
-    lines = pc.binary_join_element_wise(
-        pa.scalar(b'{"row":', pa.large_binary()),
-        rows,
-        pa.scalar(b',"value":', pa.large_binary()),
-        pc.fill_null(values, pa.scalar(b"null", pa.large_binary())),
-        pa.scalar(b"}\n", pa.large_binary()),
-        pa.scalar(b"", pa.large_binary()),
-    )
+def _parts(root: _Kind) -> rows.JsonParts:
+    """Return the parts of a schema, as the kernel has them."""
+    table = [[rows.ANY, 0, 0, 0, 0], [root.number, 0, 0, 0, 0]]
+    names = b""
+    waiting = [root]
+    for number, kind in enumerate(waiting, rows.ROOT):
+        table[number][rows.FIRST] = len(table)
+        for name, each in kind.fields:
+            # A name that JSON writes with an escape never stands there as it is.
+            before, names = len(names), names + name.encode("utf-8", "surrogatepass")
+            table.append([each.number, 0, 0, before, len(names)])
+            waiting.append(each)
+        table[number][rows.LAST] = len(table)
+    return rows.JsonParts(np.array(table, np.int64), np.frombuffer(names, np.uint8).copy())
+
+
+def _read(lines: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Return the column of lines that Arrow's reader makes; None where it ends at one."""
     _, offsets, data = lines.buffers()
     places = np.frombuffer(offsets, np.int64, len(lines) + 1, lines.offset * 8)
     text = data.slice(int(places[0]), int(places[-1] - places[0]))
     if text.size > _MAX_TEXT_BYTES:
         return None
-    schema = pa.schema([(_ROW, pa.int64()), (_VALUE, kind)])
     try:
         table = pa_json.read_json(
             pa.BufferReader(text),
-            read_options=pa_json.ReadOptions(use_threads=False, block_size=max(text.size, 1)),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=text.size),
             parse_options=pa_json.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore"
+                explicit_schema=pa.schema([(_VALUE, kind)]), unexpected_field_behavior="ignore"
             ),
         )
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
-    if not np.array_equal(table.column(_ROW).to_numpy(), np.arange(len(values))):
-        return None  # a value was several
     return pa.concat_arrays(table.column(_VALUE).chunks)
 
 
@@ -167,6 +195,7 @@ class _Compiler:
     """Compiles schemas that refer to each other."""
 
     documents: Mapping[str, Any]  # by name; the schema itself has none
+    text: _Kind  # of what stays JSON
     fields: int = field(default=0, init=False)
 
     def compile(  # noqa: PLR0911  # a kind of schema each
@@ -182,16 +211,16 @@ class _Compiler:
         if self.fields > _MAX_FIELDS:
             raise ValueError(f"has more than {_MAX_FIELDS} fields")
         if not isinstance(schema, dict) or id(schema) in within or len(within) > MAX_JSON_DEPTH:
-            return _TEXT
+            return self.text
         within = (*within, id(schema))
         if "$ref" in schema:
             found = self._find(schema["$ref"], document)
-            return _TEXT if found is None else self.compile(*found, within)
+            return self.text if found is None else self.compile(*found, within)
         for word in ("allOf", "anyOf", "oneOf"):
             if isinstance(schema.get(word), list):
                 some = [each for each in schema[word] if not _is_null(each)]
                 is_one = len(some) == 1 and "properties" not in schema
-                return self.compile(some[0], document, within) if is_one else _TEXT
+                return self.compile(some[0], document, within) if is_one else self.text
         match _types(schema):
             case ["object"]:
                 return self._object(schema, document, within)
@@ -203,12 +232,12 @@ class _Compiler:
                 return _NUMBER
             case [name] if name in _PLAIN:
                 return _PLAIN[name]
-        return _TEXT
+        return self.text
 
     def _object(self, schema: Any, document: str, within: tuple[int, ...]) -> _Kind:
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not properties:
-            return _TEXT
+            return self.text
         return _struct(
             {name: self.compile(each, document, within) for name, each in properties.items()}
         )
@@ -309,13 +338,14 @@ def _take_boolean(value: Any, path: str) -> bool:
     return value
 
 
-_TEXT: Final = _Kind(pa.string(), _take_text, has_text=True)
-_NUMBER: Final = _Kind(pa.float64(), _take_number)
+_TEXT: Final = _Kind(pa.string(), _take_text, rows.TEXT)
+_TEXT_OF_LINE: Final = _Kind(pa.string(), _take_string, rows.TEXT)
+_NUMBER: Final = _Kind(pa.float64(), _take_number, rows.NUMBER)
 _PLAIN: Final[Mapping[str, _Kind]] = {
-    "string": _Kind(pa.string(), _take_string),
-    "integer": _Kind(pa.int64(), _take_integer),
+    "string": _Kind(pa.string(), _take_string, rows.STRING),
+    "integer": _Kind(pa.int64(), _take_integer, rows.INTEGER),
     "number": _NUMBER,
-    "boolean": _Kind(pa.bool_(), _take_boolean),
+    "boolean": _Kind(pa.bool_(), _take_boolean, rows.BOOLEAN),
 }
 
 
@@ -332,7 +362,7 @@ def _struct(members: Mapping[str, _Kind]) -> _Kind:
         }
 
     kind = pa.struct([(name, each.type) for name, each in members.items()])
-    return _Kind(kind, take, has_text=any(each.has_text for each in members.values()))
+    return _Kind(kind, take, rows.STRUCT, tuple(members.items()))
 
 
 def _list(items: _Kind) -> _Kind:
@@ -344,4 +374,4 @@ def _list(items: _Kind) -> _Kind:
             for number, part in enumerate(value)
         ]
 
-    return _Kind(pa.list_(items.type), take, has_text=items.has_text)
+    return _Kind(pa.list_(items.type), take, rows.LIST, (("", items),))
