@@ -36,14 +36,14 @@ ROOT: Final = 1
 # A line has so many bytes beside its value. In text each byte may have an escape, and text quotes.
 LINE_BYTES: Final = 16
 BYTES_OF_ONE: Final = 3
+BEGIN: Final = np.frombuffer(b'{"value":', np.uint8).copy()  # of a line; two bytes end it
 
-_BEGIN: Final = np.frombuffer(b'{"value":', np.uint8).copy()
 _NULL: Final = np.frombuffer(b"null", np.uint8).copy()
 _TRUE: Final = np.frombuffer(b"true", np.uint8).copy()
 _FALSE: Final = np.frombuffer(b"false", np.uint8).copy()
 _MAX_DEPTH: Final = 64
 _MOST_DIGITS: Final = 18  # that surely fit in 64 bits
-_LONGEST: Final = 300  # of a number that surely fits in a double
+_LONGEST: Final = 300  # of a number that surely fits in a double, and that Python reads
 _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
 _ESCAPED: Final = np.array([chr(byte) in '"\\/bfnrt' for byte in range(256)])
@@ -135,7 +135,7 @@ def _number_end(data: NDArray[np.uint8], position: int, end: int, kind: int) -> 
         position, is_whole = digits, False
     if kind == INTEGER and not is_whole:
         return INVALID
-    if kind == NUMBER and position - begin > (_LONGEST - 100 if has_exponent else _LONGEST):
+    if position - begin > (_LONGEST - 100 if has_exponent else _LONGEST):
         return INVALID
     return position
 
@@ -328,8 +328,8 @@ def write_json_rows(
     """
     at = ends[0]
     for row in range(is_other.size):
-        copy_bytes(out, at, _BEGIN, 0, _BEGIN.size)
-        at += _BEGIN.size
+        copy_bytes(out, at, BEGIN, 0, BEGIN.size)
+        at += BEGIN.size
         behind = np.int64(INVALID)
         if not is_other[row]:
             behind = _write_value(data, offsets[row], offsets[row + 1], schema, out, at, stack)

@@ -62,10 +62,10 @@ ORDER: Final = {
 def measure(*, values: int = 200_000, rounds: int = 7) -> Figure:
     """Decode generated orders by all, in turns."""
     schema = fastavro.parse_schema(ORDER)
-    orders = list(_orders(values))
-    column = pa.array([_written(schema, each) for each in orders], pa.large_binary())
+    some = list(orders(values))
+    column = pa.array([_written(schema, each) for each in some], pa.large_binary())
     container = io.BytesIO()
-    fastavro.writer(container, schema, orders)
+    fastavro.writer(container, schema, some)
     decoder = avro_decoder([json.dumps(ORDER)])
     few = column[: values // _FEW]
     # Arrow makes no dictionary of what is in dictionaries.
@@ -96,7 +96,8 @@ def measure(*, values: int = 200_000, rounds: int = 7) -> Figure:
     )
 
 
-def _orders(count: int) -> Iterator[dict[str, Any]]:
+def orders(count: int) -> Iterator[dict[str, Any]]:
+    """Yield generated orders."""
     chance = random.Random(1)
     for number in range(count):
         address = {"city": "Z\u00fcrich", "zip": "8001"}

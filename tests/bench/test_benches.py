@@ -18,6 +18,7 @@ from tests.bench import (
     bench_export,
     bench_growth,
     bench_incremental,
+    bench_json,
     bench_ledger,
     bench_many,
     bench_nightly,
@@ -55,6 +56,16 @@ def test_protobuf_becomes_columns_several_times_as_fast_as_by_the_library() -> N
     figure = show(bench_protobuf.measure())
     keep("protobuf", [figure])
     assert figure.ratio(bench_protobuf.LIBRARY) > 5
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(900)
+def test_json_becomes_columns_several_times_as_fast_as_in_a_loop() -> None:
+    figures = show(bench_json.measure())
+    keep("json", figures)
+    for each in figures:
+        assert each.ratio(bench_json.LOOP) > 3
+        assert each.ratio(bench_json.ARROW) > 0.4
 
 
 @pytest.mark.bench

@@ -23,6 +23,7 @@ from tests.bench import (
     bench_export,
     bench_growth,
     bench_incremental,
+    bench_json,
     bench_ledger,
     bench_many,
     bench_many_keys,
@@ -103,6 +104,7 @@ FOUND: dict[str, tuple[str, Callable[[Path], Any]]] = {
         "rates",
         lambda _: bench_incremental.measure(rounds=2, records=SOME_RECORDS).figures(),
     ),
+    "json": ("rates", lambda _: bench_json.measure(values=SOME_RECORDS, rounds=2)),
     "ledger": ("costs", lambda _: bench_ledger.measure(rounds=1, engine="local")),
     "many": (
         "many",

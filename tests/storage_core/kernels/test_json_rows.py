@@ -127,6 +127,7 @@ def test_damaged_values_are_taken_where_python_takes_them(orders: list[Any], ran
         ),
         *(b'{"more":"\\\\\\"\\/"}', b'{"more":{"a":[1,{"b":"\\n"}]}}', b'{"more":NaN}', b"nul"),
         *(b'{"more":' + b"[" * 62 + b"]" * 62 + b"}", b'{"more":' + b"[" * 64 + b"]" * 64 + b"}"),
+        *(b'{"more":' + b"1" * 401 + b"}", b'{"x":' + b"1" * 401 + b',"id":1,"id":2}'),
         *(b'{"more":[1,]}', b'{"more":{"a":1,}}', b'{"more":[}', b'{"more":{"a"]}', b'{"more":1 }'),
         *(b'{"lines":[{"extra":{}},{"extra":null},null]}', b'{"lines":[[]]}', b'{"\xc3\xa9":"x"}'),
     ],
