@@ -57,6 +57,7 @@ TABLES: Final = {
 }
 _END: Final = "<!-- end of figures -->"
 _FEW: Final = 20  # below, a digit behind the point says something
+_VERY_FEW: Final = 0.1  # likewise two
 
 
 class Row(Protocol):
@@ -165,7 +166,8 @@ def _kept(folder: Path) -> list[dict[str, Any]]:
 
 
 def _number(rate: float) -> str:
-    return f"{rate:.1f}" if rate < _FEW else f"{rate:,.0f}"
+    digits = 2 if rate < _VERY_FEW else 1
+    return f"{rate:.{digits}f}" if rate < _FEW else f"{rate:,.0f}"
 
 
 def _machine() -> str:
