@@ -165,20 +165,12 @@ class OpenFolder:
         self.descriptor = descriptor
         self._facts = os.fstat(descriptor)
         self._owner = self._facts.st_uid
-        self._sizes: dict[str, int] = {}
-
-    def size_of(self, name: str) -> int:
-        """Return a file's length, as when it was read."""
-        size = self._sizes.get(name)
-        if size is None:
-            return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_size
-        return size
 
     def read(self, name: str, position: int, most_bytes: int) -> tuple[bytes, os.stat_result]:
         """Return up to so many bytes of a file from a position on, and its stat result."""
         descriptor = _open_in(self.descriptor, name, os.O_RDONLY, PRIVATE_FILE_MODE)
         try:
-            facts = self._facts_of(name, descriptor)
+            facts = self._facts_of(descriptor)
             wanted = min(most_bytes, facts.st_size - position)
             return os.pread(descriptor, wanted, position) if wanted > 0 else b"", facts
         finally:
@@ -190,21 +182,20 @@ class OpenFolder:
         """Return up to so many of the last whole entries of a file, and its stat result."""
         descriptor = _open_in(self.descriptor, name, os.O_RDONLY, PRIVATE_FILE_MODE)
         try:
-            facts = self._facts_of(name, descriptor)
+            facts = self._facts_of(descriptor)
             end = facts.st_size // entry_bytes * entry_bytes
             wanted = min(end, most_entries * entry_bytes)
             return os.pread(descriptor, wanted, end - wanted) if wanted else b"", facts
         finally:
             os.close(descriptor)
 
-    def _facts_of(self, name: str, descriptor: int) -> os.stat_result:
+    def _facts_of(self, descriptor: int) -> os.stat_result:
         """Return the stat result of an open file; refuse it as ``open_in`` does."""
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
             _require_regular(facts)
         if facts.st_uid != self._owner and facts.st_nlink > 1:
             _require_own(facts, self._facts)
-        self._sizes[name] = facts.st_size
         return facts
 
 

@@ -35,7 +35,7 @@ from pylog_spark.session import (
 from storage_core import kafka_log, kernels
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
-from storage_core.filenames import log_file
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
 from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels._code_files import cache_folder
 from storage_core.kernels._jit import kernels_of
@@ -61,7 +61,9 @@ from storage_core.maintenance.compaction.plan import (
     plan_compaction,
 )
 from storage_core.maintenance.partition_state import PartitionState
+from storage_core.maintenance.plain_inspection import inspect_partitions
 from storage_core.maintenance.retention.partition import plan_retain
+from storage_core.reading.inspection import inspect_root
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.codecs import Arena, Blocks, compress_blocks, decompress_blocks
@@ -202,6 +204,7 @@ def warm_up() -> str:
                 directory.parent.mkdir()
                 write_sample(directory)
                 _read(directory)
+                _look(directory.parent)
                 for digest in additions("warm_up"):
                     digest(directory)
                 _retain(directory)
@@ -242,6 +245,13 @@ def _read(directory: Path) -> None:
     with closing(store.open_file(log_file(0))) as reader:
         list(scan_checked_headers(reader))
     list(first_headers(store, [log_file(0)]))
+
+
+def _look(root: Path) -> None:
+    """Look at a broker's directories together."""
+    (root / CLEAN_SHUTDOWN_FILE).touch()
+    view = inspect_root(root)
+    inspect_partitions(view, view.entries, now_ms=_NOW_MS)
 
 
 def _retain(directory: Path) -> None:

@@ -224,6 +224,31 @@ def scan_batches(
 
 
 @kernel
+def scan_stretches(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    table: NDArray[np.int64],
+    row_ends: NDArray[np.int64],
+    statuses: NDArray[np.int64],
+) -> int:
+    """Do what ``scan_batches`` does for n stretches of data; return the number of batches.
+
+    Args:
+        starts, lengths: int64[n], the stretches; the caller has checked them.
+        table: int64[COLUMN_COUNT, capacity], out: the batches of all, one stretch after the other.
+        row_ends: int64[n], out: the row behind the last batch of each.
+        statuses: int64[n], out: why the scan of each stopped.
+    """
+    row = 0
+    for number in range(starts.size):
+        start = starts[number]
+        row, _, statuses[number] = _scan_rows(data, start, start + lengths[number], table, row)
+        row_ends[number] = row
+    return row
+
+
+@kernel
 def find_kinds(table: NDArray[np.int64]) -> int:
     """Return the kinds of the batches: bits of HAS_LEGACY and so on."""
     kinds = 0

@@ -4,7 +4,6 @@ import errno
 import operator
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
 )
-from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, NO_TIMESTAMP
+from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.index.segment_indexes import (
     WARM_BYTES,
@@ -57,7 +56,7 @@ from storage_core.store.local import LocalFileReader
 # listing. The rules are the loader's own, and so are the functions that read.
 
 # The entries with which Kafka's search begins, and the one before them.
-_NEWEST_ENTRIES: Final = WARM_BYTES // OFFSET_INDEX_ENTRY.itemsize + 1
+NEWEST_ENTRIES: Final = WARM_BYTES // OFFSET_INDEX_ENTRY.itemsize + 1
 # Behind the last entry of an offset index there are usually less than 4 KiB and a batch.
 _MOST_TAIL_BYTES: Final = 1 << 16
 _MOST_TAIL_BATCHES: Final = 128
@@ -66,18 +65,7 @@ _OF_LAST_BATCHES: Final = (
     batch_scan.SIZE,
     batch_scan.BASE_OFFSET,
     batch_scan.LAST_OFFSET,
-    batch_scan.MAX_TIMESTAMP,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanEnd:
-    """The end of a cleanly closed log without open transactions."""
-
-    offset: int  # of the next record
-    # Largest timestamp from the batch of the last offset index entry on, NO_TIMESTAMP in an empty
-    # segment; None where these are not all batches of format v2 in order, or very many.
-    newest_timestamp: int | None = None
 
 
 def read_clean_end(
@@ -87,8 +75,9 @@ def read_clean_end(
     bases: tuple[int, int],
     log_start: int,
     others: Collection[str],
-) -> CleanEnd | None:
-    """Return the end of a cleanly closed log. None if only a load of the log can tell.
+) -> int | None:
+    """Return the end of a cleanly closed log: the offset of its next record. None if only a load of
+    the log can tell, or there are open transactions.
 
     Whoever gets none has to load the log. What lies in segments before the newest is not looked at.
 
@@ -108,7 +97,7 @@ def read_clean_end(
             elif name.endswith(SNAPSHOT_SUFFIX):
                 snapshot = name if snapshot is None else max(snapshot, name)
         if LEADER_EPOCH_FILE in others:
-            _check_epochs(_read_whole(folder, LEADER_EPOCH_FILE, MAX_LEADER_EPOCH_BYTES))
+            check_epochs(_read_whole(folder, LEADER_EPOCH_FILE, MAX_LEADER_EPOCH_BYTES))
         index = _read_newest_entries(folder, newest)
         if index is None:
             return None
@@ -117,11 +106,11 @@ def read_clean_end(
         if end is None:
             descriptor, facts = open_with_facts(folder.descriptor, name)
             with closing(LocalFileReader(Path(directory), name, descriptor, facts)) as reader:
-                end = CleanEnd(offset=next_offset_in(reader, index))
+                end = next_offset_in(reader, index)
     except PylogError:
         return None
-    start, at = max(oldest, log_start), end.offset
-    if at < start or not _has_settled_producers(folder, snapshot, start=start, end=at):
+    start = max(oldest, log_start)
+    if end < start or not _has_settled_producers(folder, snapshot, start=start, end=end):
         return None
     return end
 
@@ -133,7 +122,7 @@ def _read_whole(folder: OpenFolder, name: str, limit_bytes: int) -> bytes:
     return content
 
 
-def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> CleanEnd | None:
+def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> int | None:
     """Read from the batch of the last index entry to the file's end at once; None if these are
     other bytes than few batches of format v2, in order."""
     entries = index.entries
@@ -144,16 +133,14 @@ def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> CleanEnd | 
         return None
     content, facts = folder.read(name, position, _MOST_TAIL_BYTES)
     if not facts.st_size:
-        return CleanEnd(offset=index.base_offset, newest_timestamp=NO_TIMESTAMP)
+        return index.base_offset
     data = np.frombuffer(bytearray(content), np.uint8)
     table = np.empty((COLUMN_COUNT, _MOST_TAIL_BATCHES), np.int64)
     count, _, status = scan_batches(data, 0, len(content), table)
     if position + len(content) != facts.st_size or status != DONE or not count:
         return None
     # A few numbers are sooner looked at one by one than as arrays.
-    magics, sizes, firsts, lasts, times = (
-        table[column, :count].tolist() for column in _OF_LAST_BATCHES
-    )
+    magics, sizes, firsts, lasts = (table[column, :count].tolist() for column in _OF_LAST_BATCHES)
     is_plain = set(magics) == {MAGIC_V2} and min(sizes) >= HEADER_BYTES
     is_plain = is_plain and all(map(operator.le, firsts, lasts))
     is_plain = is_plain and all(map(operator.gt, firsts[1:], lasts))
@@ -162,7 +149,7 @@ def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> CleanEnd | 
         is_plain = is_plain and firsts[0] <= index.last_offset <= lasts[0]
     if not is_plain or (position and check_crcs(data, table[:, :count], 1) == 0):
         return None
-    return CleanEnd(offset=lasts[-1] + 1, newest_timestamp=max(times))
+    return lasts[-1] + 1
 
 
 def _read_newest_entries(folder: OpenFolder, base_offset: int) -> OffsetIndex | None:
@@ -173,9 +160,9 @@ def _read_newest_entries(folder: OpenFolder, base_offset: int) -> OffsetIndex | 
     """
     entry_bytes = OFFSET_INDEX_ENTRY.itemsize
     name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
-    content, facts = folder.read_last(name, entry_bytes, _NEWEST_ENTRIES)
+    content, facts = folder.read_last(name, entry_bytes, NEWEST_ENTRIES)
     whole = facts.st_size // entry_bytes * entry_bytes
-    if len(content) < min(whole, _NEWEST_ENTRIES * entry_bytes):
+    if len(content) < min(whole, NEWEST_ENTRIES * entry_bytes):
         return None  # it has been cut since
     index = OffsetIndex.parse(base_offset, content)
     if len(content) < whole:
@@ -197,18 +184,18 @@ def _has_settled_producers(
         return start == end  # it is removed, and a replay follows
     if at < end:
         return False
-    return not _has_open_transaction(_read_whole(folder, snapshot, MAX_SNAPSHOT_BYTES))
+    return not has_open_transaction(_read_whole(folder, snapshot, MAX_SNAPSHOT_BYTES))
 
 
 # Logs without many producers or elections have equal small files.
 @lru_cache(maxsize=1024)
-def _check_epochs(content: bytes) -> None:
+def check_epochs(content: bytes) -> None:
     """Refuse an epoch file that no load reads."""
     parse_epochs(content)
 
 
 @lru_cache(maxsize=1024)
-def _has_open_transaction(content: bytes) -> bool:
+def has_open_transaction(content: bytes) -> bool:
     """Whether a snapshot has an open transaction, or cannot be read."""
     try:
         table = parse_snapshot_table("", content)

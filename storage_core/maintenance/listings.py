@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,9 @@ from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     MAX_OFFSET,
-    OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
     SEGMENT_FILE_SUFFIXES,
     TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     log_file,
     offset_of,
 )
@@ -34,13 +32,16 @@ from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.local_files import OpenFolder, list_open, open_folder, open_in, read_limited
 from storage_core.log.log_loader import MAX_LOG_BYTES
-from storage_core.log.log_truncation import CleanEnd, read_clean_end
+from storage_core.log.log_truncation import read_clean_end
+from storage_core.records.file_starts import (
+    LOG,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TXN_INDEX,
+    FolderFiles,
+)
 
 PLAIN_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
-_LOG, _OFFSET_INDEX, _TIME_INDEX, _TXN_INDEX = (
-    SEGMENT_FILE_SUFFIXES.index(suffix)
-    for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-)
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _OFFSET_DIGITS: Final = 20
 _ZERO: Final = np.uint8(ord("0"))
@@ -104,7 +105,7 @@ class DirectoryLook:
     metadata: bytes | None = None
     # The end of the log; None where only a load of the log tells it, or more than it, or where it
     # was not asked for.
-    end: CleanEnd | None = None
+    end: int | None = None
 
     @property
     def has_deleted(self) -> bool:
@@ -178,7 +179,7 @@ def read_end(
     logs: Collection[str],
     others: Collection[str],
     log_start: int,
-) -> CleanEnd | None:
+) -> int | None:
     """Return the end of a log, None where only a load tells it."""
     if not logs:
         return None
@@ -222,10 +223,10 @@ class Listings:
         facts = [fact for _, look in numbered for fact in look.logs.values()]
         sizes, times = np.array(facts, np.int64).reshape(-1, 2).T
         bases, kinds = parse_file_names([name for _, look in numbered for name in look.logs])
-        is_plain = _none_of(owners, (kinds != _LOG) | (sizes > MAX_LOG_BYTES), len(numbered))
+        is_plain = _none_of(owners, (kinds != LOG) | (sizes > MAX_LOG_BYTES), len(numbered))
         order = np.lexsort((bases, owners))
         bases, sizes, times = bases[order], sizes[order], times[order]
-        is_plain &= _have_companions([look.others for _, look in numbered], owners, bases)
+        is_plain &= _are_plain([look.others for _, look in numbered], owners, bases)
         is_of_plain = is_plain[owners]
         counts = counts[is_plain]
         plain = [numbered[n][1] for n in np.flatnonzero(is_plain)]
@@ -240,7 +241,7 @@ class Listings:
             ),
             has_age=np.array([look.oldest_entry is not None for look in plain], np.bool_),
             log_ends=np.array(
-                [NO_END if look.end is None else look.end.offset for look in plain], np.int64
+                [NO_END if look.end is None else look.end for look in plain], np.int64
             ),
         )
 
@@ -295,22 +296,38 @@ def _none_of(owners: Numbers, is_one: Mask, count: int) -> Mask:
     return has_none
 
 
-def _have_companions(names: Sequence[Sequence[str]], owners: Numbers, bases: Numbers) -> Mask:
-    """Return by partition whether all files are logs with their indexes.
-
-    Args:
-        bases: Their base offsets, ascending within a partition.
-    """
-    count = len(names)
+def _are_plain(names: Sequence[Sequence[str]], owners: Numbers, bases: Numbers) -> Mask:
+    """Return by partition whether all files beside its logs are plain."""
     everything = [name for some in names for name in some]
-    holders = np.repeat(np.arange(count), [len(some) for some in names])
+    holders = np.repeat(np.arange(len(names)), [len(some) for some in names])
     offsets, kinds = parse_file_names(everything)
     is_odd = kinds < 0
     for place in np.flatnonzero(is_odd):
         is_odd[place] = everything[place] not in PLAIN_FILES
-    answer = _none_of(holders, is_odd, count)
+    answer = _none_of(holders, is_odd, len(names))
+    return answer & _have_companions(len(names), owners, bases, holders, offsets, kinds)
+
+
+def _have_companions(
+    count: int,
+    owners: Numbers,
+    bases: Numbers,
+    holders: Numbers,
+    offsets: Numbers,
+    kinds: NDArray[np.signedinteger[Any]],
+) -> Mask:
+    """Return by partition whether each log has its indexes, and each index its log.
+
+    Args:
+        owners: int64[n], of each log its partition.
+        bases: int64[n], their base offsets, ascending within a partition.
+        holders: int64[m], of each other file its partition.
+        offsets: int64[m], in their names.
+        kinds: int64[m], which of ``SEGMENT_FILE_SUFFIXES``.
+    """
     logs = np.bincount(owners, minlength=count)
-    for kind in (_OFFSET_INDEX, _TIME_INDEX):
+    answer = np.ones(count, np.bool_)
+    for kind in (OFFSET_INDEX, TIME_INDEX):
         these = kinds == kind
         has_as_many = np.bincount(holders[these], minlength=count) == logs
         these &= has_as_many[holders]
@@ -318,7 +335,7 @@ def _have_companions(names: Sequence[Sequence[str]], owners: Numbers, bases: Num
         compared = has_as_many[owners]
         differs = offsets[these][order] != bases[compared]
         answer &= has_as_many & _none_of(owners[compared], differs, count)
-    these = kinds == _TXN_INDEX
+    these = kinds == TXN_INDEX
     if these.any():
         # Each follows its log, if there is one, when both are sorted together.
         both_owners = np.concatenate([owners, holders[these]])
@@ -330,6 +347,19 @@ def _have_companions(names: Sequence[Sequence[str]], owners: Numbers, bases: Num
         follows[1:] = (both_owners[1:] == both_owners[:-1]) & (both_bases[1:] == both_bases[:-1])
         answer &= _none_of(both_owners, is_index & ~follows, count)
     return answer
+
+
+def have_plain_names(files: FolderFiles) -> Mask:
+    """Return by folder whether its files are logs with their indexes, and small ones."""
+    is_log = files.kinds == LOG
+    return files.have(is_log) & _have_companions(
+        len(files.is_listed),
+        files.folders[is_log],
+        files.offsets[is_log],
+        files.folders[~is_log],
+        files.offsets[~is_log],
+        files.kinds[~is_log],
+    )
 
 
 def _timestamp_of(entry: bytes | None) -> int:

@@ -7,10 +7,11 @@ verified alone, by the functions that know every rule and its words.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +23,7 @@ from storage_core.checkpoint.checkpoints import (
     parse_partition_metadata,
 )
 from storage_core.errors import PylogError
-from storage_core.filenames import (
-    LEADER_EPOCH_FILE,
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    PARTITION_METADATA_FILE,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    TopicPartition,
-    offset_of,
-)
+from storage_core.filenames import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, TopicPartition
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.index_entries import (
     MAX_RELATIVE_OFFSET,
@@ -40,14 +31,12 @@ from storage_core.formats.index_entries import (
     TIME_INDEX_ENTRY,
 )
 from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, check_crcs, scan_batches
-from storage_core.local_files import OpenFolder, list_open, open_folder
 from storage_core.log.leader_epoch_cache import EpochRun, LeaderEpochCache
 from storage_core.log.producer_snapshot import parse_producer_snapshot
-from storage_core.maintenance.listings import DirectoryLook, Listings, Mask, Numbers
+from storage_core.maintenance.listings import Mask, Numbers, have_plain_names
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs_and_snapshots import judge_epochs
 from storage_core.maintenance.verification.findings import (
-    BrokerUser,
     DirectoryContext,
     Finding,
     VerifyOptions,
@@ -61,11 +50,21 @@ from storage_core.maintenance.verification.partition import (
 from storage_core.maintenance.verification.segment_scan import SegmentFacts, TailKind
 from storage_core.maintenance.verification.transactions import SegmentTransactions
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.file_starts import (
+    EPOCHS,
+    KINDS,
+    LOG,
+    METADATA,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    Folders,
+)
 
 # What lies in a partition is read whole. A larger one is worth a look of its own.
 LARGEST_PLAIN_BYTES: Final = 1 << 18
-_BYTES_AT_ONCE: Final = 1 << 22
-_PARTITIONS_AT_ONCE: Final = 256
+_PARTITIONS_AT_ONCE: Final = 128
 _OWNERS: Final = 0o600  # its owner may read and write it
 # Above 32 bits: numbers below of one owner are compared with each other only.
 _OWNER_SHIFT: Final = 32
@@ -112,102 +111,76 @@ def verify_plain(
     told: dict[int, PlainPartition] = {}
     if options.is_deep or options.is_live:
         return told
-    reads: list[_Read] = []
-    started, size_bytes = time.perf_counter(), 0
-    for number, target in enumerate(targets):
-        read = _read(number, target)
-        if read is not None:
-            reads.append(read)
-            size_bytes += sum(map(len, read.log_bytes))
-        if len(reads) == _PARTITIONS_AT_ONCE or size_bytes > _BYTES_AT_ONCE:
-            told |= _Check(targets, reads).plain_partitions(started)
-            reads, started, size_bytes = [], time.perf_counter(), 0
-    if reads:
-        told |= _Check(targets, reads).plain_partitions(started)
+    known = [number for number, target in enumerate(targets) if _may_be_plain(target)]
+    for first in range(0, len(known), _PARTITIONS_AT_ONCE):
+        started = time.perf_counter()
+        numbers = known[first : first + _PARTITIONS_AT_ONCE]
+        plain = _Check([targets[number] for number in numbers]).plain_partitions(started)
+        told |= {numbers[place]: each for place, each in plain.items()}
     return told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read(DirectoryLook):
-    """The files of a partition that may be plain; of segments by base offset."""
-
-    number: int  # of its target
-    log_bytes: Sequence[bytes]
-    offset_index_bytes: Sequence[bytes]
-    time_index_bytes: Sequence[bytes]
-    epochs: bytes
-    partition_metadata: bytes
-    snapshots: Mapping[str, bytes]
-
-
-def _read(number: int, target: Verifiable) -> _Read | None:
-    """Read a partition whole; None where it is surely not plain, or large."""
+def _may_be_plain(target: Verifiable) -> bool:
     context = target.context
     is_closed = context.is_clean and not context.is_copy and not context.is_tiered
     is_coordinators = target.partition.topic in COORDINATOR_TOPICS
-    if not is_closed or is_coordinators or not target.directory.startswith("/"):
-        return None
-    try:
-        with open_folder(target.directory) as folder:
-            content = _read_files(folder, context.user)
-    except OSError:
-        return None
-    if content is None:
-        return None
-    logs = sorted(name for name in content if name.endswith(LOG_SUFFIX))
-    stems = [log.removesuffix(LOG_SUFFIX) for log in logs]
-    try:
-        return _Read(
-            number=number,
-            logs={name: (len(content[name]), 0) for name in logs},
-            others=list(content.keys() - logs),
-            log_bytes=[content[name] for name in logs],
-            offset_index_bytes=[content[stem + OFFSET_INDEX_SUFFIX] for stem in stems],
-            time_index_bytes=[content[stem + TIME_INDEX_SUFFIX] for stem in stems],
-            epochs=content[LEADER_EPOCH_FILE],
-            partition_metadata=content[PARTITION_METADATA_FILE],
-            snapshots={n: content[n] for n in content if n.endswith(SNAPSHOT_SUFFIX)},
-        )
-    except KeyError:
-        return None  # a file is missing, which is a finding
+    return is_closed and not is_coordinators and target.directory.startswith("/")
 
 
-def _read_files(descriptor: int, user: BrokerUser | None) -> dict[str, bytes] | None:
-    """Return all of an open folder by name; None where there is something that has to be looked
-    at alone."""
-    _, names, are_files = list_open(descriptor, None)
-    if not are_files:
-        return None
-    folder = OpenFolder(descriptor)
-    content: dict[str, bytes] = {}
-    size_bytes = 0
-    for name in names:
-        content[name], facts = folder.read(name, 0, LARGEST_PLAIN_BYTES)
-        size_bytes += facts.st_size
-        if size_bytes > LARGEST_PLAIN_BYTES or len(content[name]) != facts.st_size:
-            return None
-        is_ours = user is None or (
-            facts.st_uid == user.number and facts.st_mode & _OWNERS == _OWNERS
-        )
-        if not is_ours or name.endswith(TXN_INDEX_SUFFIX):
-            return None
-    return content
+class _Log(NamedTuple):
+    """A log whose segments are sound."""
+
+    place: int
+    first: int  # of its segments, and end behind them
+    end: int
+    first_row: int  # of its batches, and end_row behind them
+    end_row: int
+    start: int
+    log_end: int
+    size_bytes: int
+    records: int
+    has_producers: bool
+    has_gap: bool  # whether offsets are missing that nothing explains
+    offset_index_bytes: int  # of the last segment
+    time_index_bytes: int
 
 
 class _Check:
-    """Checks the files of some partitions together."""
+    """Reads partitions whole, and checks together the files of those that have plain ones.
 
-    def __init__(self, targets: Sequence[Verifiable], reads: Sequence[_Read]) -> None:
-        self._targets = targets
-        listings = Listings.of_looks(reads)
-        self._reads = [reads[place] for place in listings.places]
-        self._bases, self._sizes = listings.base_offsets, listings.sizes
-        self._first_log = listings.starts
-        self._end_log = listings.starts + listings.counts
+    A large one, or one where something has to be looked at alone, is left out.
+    """
+
+    def __init__(self, targets: Sequence[Verifiable]) -> None:
+        folders = Folders([target.directory for target in targets])
+        files = folders.list_files()
+        wanted = files.parts(most_bytes=LARGEST_PLAIN_BYTES)
+        parts = folders.read(wanted, most_of_folder=LARGEST_PLAIN_BYTES)
+        users = [target.context.user for target in targets]
+        owner = np.array([-1 if user is None else user.number for user in users])[files.folders]
+        is_odd = (parts.lengths != parts.sizes) | (files.kinds == TXN_INDEX)
+        is_odd |= (owner >= 0) & ((parts.users != owner) | (parts.modes & _OWNERS != _OWNERS))
+        is_told = have_plain_names(files) & ~files.have(is_odd)
+        for kind in (EPOCHS, METADATA):
+            is_told &= files.have(files.kinds == kind)
+        # Numbers are those of these partitions from here on.
+        self._numbers = np.flatnonzero(is_told).tolist()
+        self._targets = [targets[number] for number in self._numbers]
+        self._files = files.of(is_told)
+        self._parts = parts.of(is_told[files.folders])
+        # The files of each kind, by partition and offset.
+        self._rows = [np.flatnonzero(self._files.kinds == kind) for kind in range(len(KINDS))]
+        logs = self._rows[LOG]
+        self._bases, self._sizes = self._files.offsets[logs], self._parts.sizes[logs]
+        counts = np.bincount(self._files.folders[logs], minlength=len(self._targets))
+        self._end_log = np.cumsum(counts)
+        self._first_log = self._end_log - counts
+        holders = self._files.folders[self._rows[SNAPSHOT]]
+        self._snapshots = np.searchsorted(holders, np.arange(len(self._targets) + 1)).tolist()
 
     def plain_partitions(self, started: float) -> dict[int, PlainPartition]:
         """Return by target what is told of plain partitions."""
-        if not self._reads:
+        if not self._targets:
             return {}
         batches = self._scan()
         if batches is None:
@@ -219,19 +192,17 @@ class _Check:
         follows[1:] = self._bases[1:] > self._last_offsets[:-1]
         follows[self._first_log] = True
         is_right = np.logical_and.reduceat(is_right & follows, self._first_log)
-        seconds = (time.perf_counter() - started) / len(self._reads)
+        seconds = (time.perf_counter() - started) / len(self._targets)
         told = {}
-        for place in np.flatnonzero(is_right).tolist():
-            plain = self._judge(place, batches, seconds)
+        for log in self._logs_of(batches, is_right):
+            plain = self._judge(log, batches, seconds)
             if plain is not None:
-                told[self._reads[place].number] = plain
+                told[self._numbers[log.place]] = plain
         return told
 
     def _scan(self) -> BatchTable | None:
         """Return the batches of all logs; None where one of these does not end with a batch."""
-        data = np.frombuffer(
-            bytearray(b"".join(b for r in self._reads for b in r.log_bytes)), np.uint8
-        )
+        data = self._parts.bytes_of(self._rows[LOG])
         table = np.empty((COLUMN_COUNT, len(data) // HEADER_BYTES + 1), np.int64)
         count, _, status = scan_batches(data, 0, len(data), table)
         batches = BatchTable(table[:, :count])
@@ -265,8 +236,7 @@ class _Check:
 
     def _check_offset_indexes(self, batches: BatchTable) -> Mask:
         """Return by log whether each entry of its offset index leads to its batch."""
-        files = [content for read in self._reads for content in read.offset_index_bytes]
-        entries, owners, is_whole = _entries(files, OFFSET_INDEX_ENTRY)
+        entries, owners, is_whole = self._entries(OFFSET_INDEX, OFFSET_INDEX_ENTRY)
         offsets = entries["relative_offset"].astype(np.int64)
         positions = entries["position"].astype(np.int64)
         places = self._log_starts[owners] + positions
@@ -282,8 +252,7 @@ class _Check:
 
     def _check_time_indexes(self, batches: BatchTable) -> Mask:
         """Return by log whether its time index has its newest time, and right entries."""
-        files = [content for read in self._reads for content in read.time_index_bytes]
-        entries, owners, is_whole = _entries(files, TIME_INDEX_ENTRY)
+        entries, owners, is_whole = self._entries(TIME_INDEX, TIME_INDEX_ENTRY)
         offsets = entries["relative_offset"].astype(np.int64)
         times = entries["timestamp"].astype(np.int64)
         holders, is_right = self._find_holders(batches, owners, offsets)
@@ -304,6 +273,16 @@ class _Check:
         indexed[owners] = times  # the last one of each stays
         is_right_log: Mask = is_whole & (indexed == newest) & self._all_of(owners, is_right)
         return is_right_log
+
+    def _entries(self, kind: int, entry: np.dtype[Any]) -> tuple[NDArray[np.void], Numbers, Mask]:
+        """Return the entries of indexes, of each the number of its log, and by log whether its
+        index has whole entries only."""
+        rows = self._rows[kind]
+        lengths = self._parts.lengths[rows]
+        is_whole = lengths % entry.itemsize == 0
+        counts = np.where(is_whole, lengths // entry.itemsize, 0)
+        owners = np.repeat(np.arange(len(rows)), counts)
+        return self._parts.entries(rows[is_whole], entry), owners, is_whole
 
     def _find_holders(
         self, batches: BatchTable, owners: Numbers, offsets: Numbers
@@ -327,73 +306,118 @@ class _Check:
         has_none: Mask = np.bincount(owners[~is_right], minlength=len(self._bases)) == 0
         return has_none
 
-    def _judge(self, place: int, batches: BatchTable, seconds: float) -> PlainPartition | None:
+    def _logs_of(self, batches: BatchTable, is_right: Mask) -> Iterable[_Log]:
+        """Return what is known of each log whose segments are sound."""
+        first, end = self._first_log, self._end_log
+        first_row, end_row = self._row_ends[first] - self._counts[first], self._row_ends[end - 1]
+
+        def sums(column: NDArray[Any]) -> Numbers:
+            """Return the sums of a column of batches by log."""
+            before = np.concatenate([[0], np.cumsum(column, dtype=np.int64)])
+            of_logs: Numbers = before[end_row] - before[first_row]
+            return of_logs
+
+        checkpoints = [target.checkpoints for target in self._targets]
+        begins = [each.log_start_offset or 0 for each in checkpoints]
+        starts = np.maximum(np.array(begins, np.int64), self._bases[first])
+        points = np.array([each.cleaner_offset or 0 for each in checkpoints], np.int64)
+        explained = np.repeat(np.maximum(starts, points), end - first)
+        is_gap = (np.append(-1, self._last_offsets[:-1]) + 1 < self._bases) & (
+            self._bases > explained
+        )
+        is_gap[first] = False
+        columns = (
+            np.arange(len(first)),
+            first,
+            end,
+            first_row,
+            end_row,
+            starts,
+            np.maximum.reduceat(self._last_offsets, first) + 1,
+            np.add.reduceat(self._sizes, first),
+            sums(batches.record_count),
+            sums(batches.has_producer_id) > 0,
+            np.logical_or.reduceat(is_gap, first),
+            *(
+                self._parts.lengths[self._rows[kind][end - 1]]
+                for kind in (OFFSET_INDEX, TIME_INDEX)
+            ),
+        )
+        # Where another epoch begins within a log.
+        is_other = np.diff(batches.leader_epoch, prepend=-1) != 0
+        is_other[first_row[first_row < end_row]] = False
+        (self._epoch_rows,) = np.nonzero(is_other)
+        self._epoch_starts = np.searchsorted(
+            self._epoch_rows, np.append(first_row, len(batches))
+        ).tolist()
+        return map(_Log._make, zip(*(each[is_right].tolist() for each in columns), strict=True))
+
+    def _judge(self, log: _Log, batches: BatchTable, seconds: float) -> PlainPartition | None:
         """Return what is told of a partition with sound segments; None where something else is
         to be said."""
-        read = self._reads[place]
-        target = self._targets[read.number]
-        checkpoints = target.checkpoints
-        first, end = int(self._first_log[place]), int(self._end_log[place])
-        logs = slice(first, end)
-        rows = slice(int(self._row_ends[first] - self._counts[first]), int(self._row_ends[end - 1]))
-        start = max(checkpoints.log_start_offset or 0, int(self._bases[first]))
-        log_end = int(self._last_offsets[logs].max()) + 1
+        context, checkpoints = (target := self._targets[log.place]).context, target.checkpoints
+        epochs = _parse_epochs(self._content(EPOCHS, log.place))
         if not (
-            _is_metadata_sound(read.partition_metadata)
-            and _are_snapshots_usual(read.snapshots, self._bases[logs].tolist(), log_end)
-            and (read.snapshots or not batches.has_producer_id[rows].any())
+            epochs is not None
+            and _is_metadata_sound(self._content(METADATA, log.place))
+            and self._are_snapshots_usual(log)
         ):
             return None
         findings = FindingCollector()
-        epochs = _parse_epochs(read.epochs)
-        if epochs is None:
-            return None
         entries, cache = epochs
-        runs = self._epoch_runs(batches, rows)
-        if not _is_one_epoch(entries, runs, start):
-            judge_epochs(entries, cache, runs, start, findings)
-        check_checkpoints(start, log_end, checkpoints, target.context, findings)
+        runs = self._epoch_runs(batches, log)
+        if not _is_one_epoch(entries, runs, log.start):
+            judge_epochs(entries, cache, runs, log.start, findings)
+        check_checkpoints(log.start, log.log_end, checkpoints, context, findings)
         if findings.findings():
             return None
-        explained = max(start, checkpoints.cleaner_offset or 0)
-        is_gap = self._last_offsets[first : end - 1] + 1 < self._bases[first + 1 : end]
-        if (is_gap & (self._bases[first + 1 : end] > explained)).any():
-            facts = [self._segment_facts(log) for log in range(first, end)]
-            check_gaps(facts, start, checkpoints, target.context, findings)
-        size_bytes = int(self._sizes[logs].sum())
+        if log.has_gap:
+            facts = [self._segment_facts(number) for number in range(log.first, log.end)]
+            check_gaps(facts, log.start, checkpoints, context, findings)
         return PlainPartition(
             facts=PartitionFacts(
-                segments=end - first,
-                size_bytes=size_bytes,
-                batches=rows.stop - rows.start,
-                records=int(batches.record_count[rows].sum()),
-                log_start_offset=start,
-                log_end_offset=log_end,
-                read_bytes=size_bytes,
+                segments=log.end - log.first,
+                size_bytes=log.size_bytes,
+                batches=log.end_row - log.first_row,
+                records=log.records,
+                log_start_offset=log.start,
+                log_end_offset=log.log_end,
+                read_bytes=log.size_bytes,
                 read_seconds=seconds,
             ),
             findings=findings.findings(),
-            active_index_bytes=(
-                len(read.offset_index_bytes[-1]),
-                len(read.time_index_bytes[-1]),
-            ),
+            active_index_bytes=(log.offset_index_bytes, log.time_index_bytes),
         )
 
-    def _epoch_runs(self, batches: BatchTable, rows: slice) -> list[EpochRun]:
+    def _content(self, kind: int, place: int) -> bytes:
+        """Return the small file of a kind, of which each partition has one."""
+        return self._parts.content(int(self._rows[kind][place]))
+
+    def _are_snapshots_usual(self, log: _Log) -> bool:
+        """Whether all snapshots can be read, and lie where segments begin or the log ends; and
+        there is one if there were producers."""
+        rows, offsets = self._rows[SNAPSHOT], self._files.offsets
+        first, end = self._snapshots[log.place : log.place + 2]
+        bases = self._bases[log.first : log.end]
+        return (first < end or not log.has_producers) and all(
+            (offsets[row] == log.log_end or offsets[row] in bases)
+            and _is_snapshot_sound(self._parts.content(int(row)))
+            for row in rows[first:end]
+        )
+
+    def _epoch_runs(self, batches: BatchTable, log: _Log) -> list[EpochRun]:
         """Return the runs of leader epochs of a partition's batches, without their places."""
-        epochs = batches.leader_epoch[rows]
-        if not epochs.size:
-            return []
-        starts = np.flatnonzero(np.append(True, epochs[1:] != epochs[:-1])).tolist()
-        ends = [*starts[1:], epochs.size]
+        first, end = self._epoch_starts[log.place : log.place + 2]
+        starts = [log.first_row, *self._epoch_rows[first:end], log.end_row]
         return [
             EpochRun(
-                epoch=int(epochs[first]),
-                first_offset=int(batches.base_offset[rows.start + first]),
-                last_offset=int(batches.last_offset[rows.start + end - 1]),
-                batches=end - first,
+                epoch=int(batches.leader_epoch[at]),
+                first_offset=int(batches.base_offset[at]),
+                last_offset=int(batches.last_offset[until - 1]),
+                batches=until - at,
             )
-            for first, end in zip(starts, ends, strict=True)
+            for at, until in pairwise(starts)
+            if until > at
         ]
 
     def _segment_facts(self, log: int) -> SegmentFacts:
@@ -415,18 +439,6 @@ class _Check:
             transactions=SegmentTransactions(),
             read_seconds=0.0,
         )
-
-
-def _entries(
-    files: Sequence[bytes], entry: np.dtype[Any]
-) -> tuple[NDArray[np.void], Numbers, Mask]:
-    """Return the entries of index files, of each the number of its file, and by file whether it
-    has whole entries only."""
-    lengths = np.fromiter(map(len, files), np.int64, len(files))
-    is_whole = lengths % entry.itemsize == 0
-    counts = np.where(is_whole, lengths // entry.itemsize, 0)
-    content = b"".join(c for c, is_so in zip(files, is_whole.tolist(), strict=True) if is_so)
-    return np.frombuffer(content, entry), np.repeat(np.arange(len(files)), counts), is_whole
 
 
 def _is_one_epoch(entries: Sequence[EpochEntry], runs: Sequence[EpochRun], start: int) -> bool:
@@ -465,11 +477,3 @@ def _is_snapshot_sound(content: bytes) -> bool:
     except PylogError:
         return False
     return True
-
-
-def _are_snapshots_usual(snapshots: Mapping[str, bytes], bases: Sequence[int], end: int) -> bool:
-    """Whether all snapshots can be read, and lie where segments begin or the log ends."""
-    return all(
-        (offset_of(name) in bases or offset_of(name) == end) and _is_snapshot_sound(content)
-        for name, content in snapshots.items()
-    )

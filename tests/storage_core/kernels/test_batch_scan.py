@@ -21,8 +21,10 @@ from storage_core.kernels.batch_scan import (
     DONE,
     NO_ROOM,
     NOT_CONTROL,
+    POSITION,
     TRUNCATED,
     UNKNOWN_COUNT,
+    scan_stretches,
 )
 from storage_core.records.checked_headers import PREAD
 from tests.kit import damage
@@ -34,6 +36,7 @@ from tests.kit.builders import (
     leader_change_batch,
     log_with,
     segment_bytes,
+    some_batches,
 )
 from tests.kit.decode import decode_segment
 from tests.kit.golden_data import Golden, goldens
@@ -254,6 +257,15 @@ def test_a_full_table_stops_the_scan_where_it_can_go_on(scan_batches, room):
     assert (count, status) == (room, NO_ROOM if room < 4 else DONE)
     rest, end, status = scan_batches(data, end, len(data), room_for(4))
     assert (count + rest, end, status) == (4, len(data), DONE)
+
+
+def test_stretches_are_scanned_one_after_the_other():
+    data = as_array(b"?" + segment_bytes(some_batches(count=3)) + b"?")
+    starts, lengths = np.array([len(data), 1, 1]), np.array([0, len(data) - 2, len(data) - 1])
+    table, (row_ends, statuses) = room_for(5), np.zeros((2, 3), np.int64)
+    assert scan_stretches(data, starts, lengths, table, row_ends, statuses) == 5
+    assert (row_ends.tolist(), statuses.tolist()) == ([0, 3, 5], [DONE, DONE, NO_ROOM])
+    assert table[POSITION, 3:].tolist() == table[POSITION, :2].tolist()
 
 
 @in_both_ways(scan_batches=batch_scan.scan_batches)

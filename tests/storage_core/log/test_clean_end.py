@@ -45,8 +45,7 @@ def clean_end(directory: Path, *, log_start: int = 0) -> int | None:
     others = [path.name for path in directory.iterdir() if path.suffix != ".log"]
     with open_folder(directory) as descriptor:
         folder = OpenFolder(descriptor)
-        end = read_clean_end(folder, directory, bases=(0, 100), log_start=log_start, others=others)
-    return None if end is None else end.offset
+        return read_clean_end(folder, directory, bases=(0, 100), log_start=log_start, others=others)
 
 
 def loaded_end(directory: Path, *, log_start: int = 0) -> int | None:

@@ -6,18 +6,21 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pylog_spark.operations.verify.driver import observe_roots
 from pylog_spark.operations.verify.task import Stretch, verify_stretch, verify_stretches
-from storage_core import local_files
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
+from storage_core.kernels.file_starts import KIND, MOST_BYTES, OFFSET
 from storage_core.maintenance.compaction.plan import weigh_dirt
 from storage_core.maintenance.plain_inspection import inspect_partitions
 from storage_core.maintenance.verification.findings import VerifyOptions
 from storage_core.maintenance.verification.plain import verify_plain
 from storage_core.reading.inspection import inspect_partition, inspect_root
+from storage_core.records.file_starts import KINDS, Folders, FoundParts
 from tests.bench.linked_root import NOTHING_DUE, write_linked_root
 from tests.kit.builders import SOME_TIME_MS, some_batches
 from tests.kit.directories import (
@@ -112,15 +115,17 @@ def test_partitions_are_told_together(root: Path):
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the files that are opened by their names, of all partitions together."""
+    """Count the files that are opened together by their names, of all partitions together."""
     counts: Counter[str] = Counter()
-    open_in = local_files._open_in
+    read = Folders.read
 
-    def counted(folder: int, name: str, flags: int, mode: int) -> int:
-        counts[name] += 1
-        return open_in(folder, name, flags, mode)
+    def counted(self: Folders, parts: NDArray[np.int64], *, most_of_folder: int) -> FoundParts:
+        for kind, offset, most_bytes in parts[[KIND, OFFSET, MOST_BYTES]].T.tolist():
+            name = KINDS[kind]
+            counts[f"{offset:020}{name}" if name.startswith(".") else name] += most_bytes > 0
+        return read(self, parts, most_of_folder=most_of_folder)
 
-    monkeypatch.setattr(local_files, "_open_in", counted)
+    monkeypatch.setattr(Folders, "read", counted)
     return counts
 
 
@@ -131,7 +136,7 @@ def test_an_inspection_opens_only_the_files_that_its_answer_needs(root: Path, op
     inspect_partitions(view, entries, now_ms=NOW)
     newest, end = f"{2:020}", f"{3:020}"
     bases = [f"{base:020}" for base in range(3)]
-    assert opened == dict.fromkeys(
+    assert +opened == dict.fromkeys(
         [
             "leader-epoch-checkpoint",
             *(f"{base}.timeindex" for base in bases),  # the newest time is in any of them
