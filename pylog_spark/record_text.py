@@ -113,7 +113,10 @@ class RegistryFormat:
             reader = AvroBytes(data)
         schema = self.registry.schema(number)
         if schema.kind == JSON:
-            return json_of(data[reader.position :], BytesFormat.JSON)
+            try:
+                return json_of(data[reader.position :], BytesFormat.JSON)
+            except NotInFormatError as error:
+                raise ValueError(f"by schema {number}: {error.reason}") from error
         of_registry = f"schema {number} of {self.registry.place}"
         if schema.kind == PROTOBUF:
             from storage_core.values.protobuf_columns import (  # noqa: PLC0415  # kernels

@@ -129,11 +129,15 @@ def write_records(
     form = RecordFormat(line[RECORD_FORMAT], keys=keys, values=values, null=null)
     records = read(dict.fromkeys([*form.columns, *columns_beside(keys, values)]))
     for batch in first_rows(records, line[MAX_RECORDS]):
-        try:
-            rendered = form.render(batch)
-        except NotInFormatError as error:
-            raise batch_not_in_format(batch, error) from error
-        sys.stdout.buffer.write(rendered)
+        part, failure = batch, None
+        while True:
+            try:
+                sys.stdout.buffer.write(form.render(part))
+                break
+            except NotInFormatError as error:  # of a key, perhaps behind such a value
+                part, failure = batch.slice(0, error.row), error
+        if failure is not None:
+            raise batch_not_in_format(batch, failure) from failure
 
 
 def _formats(line: CommandLine) -> tuple[ValueFormat, ValueFormat]:
@@ -158,4 +162,5 @@ def _write_json(batches: Iterator[pa.RecordBatch], keys: ValueFormat, values: Va
             try:
                 sys.stdout.write("".join(json_lines(part, keys, values)))
             except NotInFormatError as error:
+                sys.stdout.writelines(json_lines(part.slice(0, error.row), keys, values))
                 raise batch_not_in_format(part, error) from error

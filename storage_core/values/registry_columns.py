@@ -124,7 +124,7 @@ class RegistryColumn:
             rows = np.flatnonzero(split.numbers == number)
             places.append(rows)
             try:
-                decoder = None if number < 0 else _decoder(self.registry.schema(number), reader)
+                decoder = None if number < 0 else self._decoder(number, reader)
             except ValueError as error:
                 decoder = None
                 failed.append(rows)
@@ -143,6 +143,13 @@ class RegistryColumn:
             order = np.argsort(np.concatenate(places), kind="stable")
             column = pa.concat_arrays(parts).take(pa.array(order))
         return _Typed(_renamed(column, self.type), np.sort(np.concatenate(failed)), reasons)
+
+    def _decoder(self, number: int, reader: RegisteredSchema) -> Decoder:
+        writer = self.registry.schema(number)
+        try:
+            return _decoder(writer, reader)
+        except ValueError as error:
+            raise ValueError(f"by schema {number}: {error}") from error
 
     def _split(self, values: pa.Array, headers: pa.Array) -> _Split:
         numbers = _numbers(values)
@@ -278,10 +285,10 @@ def choose_columns(
         schemas = {}
         for topic in topics:
             try:
-                schemas[topic] = _reader_of(f"{topic}-{name}", registry, own)
+                schemas[topic], place = _reader_of(f"{topic}-{name}", registry, own)
                 if is_read_so and message is not None:
                     schemas[topic] = _with_message(schemas[topic], message)
-                kind = _decoder(schemas[topic], schemas[topic]).type
+                kind = _type_of(schemas[topic], place, getattr(options, name))
             except ValueError as error:
                 number = own if isinstance(own, int) else None
                 reason = f"the {name} of {topic}: {error}"
@@ -298,12 +305,12 @@ def choose_columns(
 
 def _reader_of(
     subject: str, registry: SchemaRegistry, reader: RegisteredSchema | int | None
-) -> RegisteredSchema:
-    """Return the schema that reads the values of a subject."""
+) -> tuple[RegisteredSchema, str]:
+    """Return the schema that reads the values of a subject, and what to call it."""
     if isinstance(reader, RegisteredSchema):
-        return reader
+        return reader, ""
     if reader is not None:
-        return registry.schema(reader)
+        return registry.schema(reader), f"schema {reader}: "
     version = registry.newest(subject)
     if version is None and len(registry.versions) == 1 and not registry.subjects:
         (version,) = registry.versions
@@ -314,7 +321,19 @@ def _reader_of(
             f"no subject {subject} in {registry.place} ({subjects}): read the topic alone, with a "
             "schema that you choose by its number, or leave it out"
         )
-    return registry.with_references(version)
+    where = f"schema {version.number}, version {version.version} of {subject}: "
+    return registry.with_references(version), where if version.subject else ""
+
+
+def _type_of(schema: RegisteredSchema, place: str, option: str) -> pa.DataType:
+    """Return the type of the columns that a schema makes."""
+    try:
+        return _decoder(schema, schema).type
+    except ValueError as error:
+        raise ValueError(
+            f"{place}{error}; another {option} than {REGISTRY} leaves it as it is, and "
+            "`pylog cat` may have it as JSON"
+        ) from error
 
 
 def _with_message(schema: RegisteredSchema, message: str) -> RegisteredSchema:

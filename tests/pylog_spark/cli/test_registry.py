@@ -304,7 +304,7 @@ def test_one_schema_reads_several_topics_if_it_fits_all(pylog, tmp_path):
     words = ("--reader-schema", "1", "--to", "parquet", "--out", tmp_path / "out", *VALUES)
     refused = pylog("export", root, "--topic", "[a-c]", *words)
     assert refused.exit_code == ExitCode.PARTLY_FAILED
-    assert "offset 0 of c-0: is of the kind AVRO, where JSON is read" in refused.stderr
+    assert "offset 0 of c-0: by schema 3: is of the kind AVRO, where JSON is read" in refused.stderr
     assert not (tmp_path / "out").exists()
     pylog.done("export", root, "--topic", "[ab]", *words)
     for topic in "ab":
@@ -327,6 +327,56 @@ def test_only_a_schema_of_avro_needs_the_package_for_it(pylog, misfit, tmp_path,
         refused = pylog(*words, *VALUES)
         assert refused.exit_code == ExitCode.USAGE
         assert "fastavro is not installed: pip install 'pylog-spark[avro]'" in refused.stderr
+
+
+NODE: Final = {
+    "type": "record",
+    "name": "Node",
+    "fields": [{"name": "n", "type": "int"}, {"name": "next", "type": ["null", "Node"]}],
+}
+
+
+def test_a_schema_that_is_refused_is_named_with_what_reads_the_topic(pylog, tmp_path):
+    write_schemas(tmp_path, schema(5, NODE, subject="t-value"))
+    write_topic(tmp_path, "t", value_of(5, b"\x02\x02\x04\x00"))
+    refused = pylog("sql", tmp_path, "SELECT value FROM t", *VALUES)
+    assert refused.exit_code == ExitCode.USAGE
+    assert (
+        "the value of t: schema 5, version 1 of t-value: record Node has itself" in refused.stderr
+    )
+    assert "another --value-format than registry leaves it as it is" in refused.stderr
+    assert pylog.row("cat", tmp_path, "--topic", "t", *VALUES)["value"] == {
+        "n": 1,
+        "next": {"n": 2, "next": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (value_of(2, b"[" * 100 + b"]" * 100), "by schema 2: is nested more than 64 levels deep"),
+        (value_of(9, b"\x02"), "schema 9 is not in _schemas"),
+    ],
+)
+def test_cat_has_printed_the_records_before_one_that_does_not_fit(pylog, tmp_path, bad, reason):
+    json_schema = schema(2, {}, subject="json", schemaType="JSON")
+    write_schemas(tmp_path, schema(1, RECORD, subject="t-value"), json_schema)
+    write_topic(tmp_path, "t", value_of(1, b"\x02"), bad, value_of(1, b"\x04"))
+    for form in (("-f", "%o %s\n"), ("--output", "json")):
+        done = pylog("cat", tmp_path, "--topic", "t", *form, *VALUES)
+        assert done.exit_code == ExitCode.USAGE
+        assert f"offset 1 of t-0 is not: {reason}" in done.stderr
+        (line,) = done.stdout.splitlines()
+        assert line == '0 {"n":1}' if form[0] == "-f" else json.loads(line)["value"] == {"n": 1}
+
+
+def test_cat_has_printed_the_records_before_the_first_of_several_that_do_not_fit(pylog, tmp_path):
+    write_schemas(tmp_path, schema(1, RECORD))
+    good = value_of(1, b"\x02")[1]
+    write_topic(tmp_path, "t", (good, good), (good, b"x"), (b"x", good))
+    done = pylog("cat", tmp_path, "--topic", "t", "-f", "%o %k %s\n", *BOTH)
+    assert done.stdout == '0 {"n":1} {"n":1}\n'
+    assert "offset 1 of t-0" in done.stderr
 
 
 def test_sql_reaches_into_typed_columns(pylog, root, misfit, caplog):
