@@ -16,7 +16,7 @@ from collections import defaultdict
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from storage_core.store.filesystems import filesystem_by_number
 from storage_core.threads import waiting
@@ -28,6 +28,9 @@ _GATHERING: Final = frozenset({"btrfs", "ext4", "xfs"})
 # With more unwritten bytes on this machine nobody tries how long all of them take: some disks
 # write no more than 30 MB a second.
 _MOST_UNWRITTEN: Final = 64 << 20
+# So many files are kept open at most to be made durable together: a task has 1,024 open files, or
+# more, for 16 partitions.
+_MOST_UNSYNCED: Final = 32
 # How much the last sync counts in the mean, and how fast a long one is forgotten.
 _SHARE_OF_LAST: Final = 0.25
 _MEMORY_FACTS: Final = Path("/proc/meminfo")
@@ -66,6 +69,37 @@ def sync(*descriptors: int) -> None:
                 with waiting():
                     for descriptor in some:
                         os.fsync(descriptor)
+
+
+class Unsynced:
+    """Files that are made durable together, later; a context manager.
+
+    They stay open: of a write that fails later the kernel tells who had the file open then.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def add(self, *descriptors: int) -> None:
+        """Keep open files; of very many, make all durable now."""
+        self._descriptors += map(os.dup, descriptors)
+        if len(self._descriptors) >= _MOST_UNSYNCED:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make the files durable, as ``sync`` does, and close them."""
+        sync(*self._descriptors)
+        self._close()
+
+    def _close(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 def way_of(device: int, descriptor: int) -> Way:

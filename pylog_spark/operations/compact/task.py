@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.operations.compact.pass_task import keep_group
 from pylog_spark.rows import Number, Text, Truth, column
 from pylog_spark.schemas import Action, Reason
-from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room
+from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, is_remote
 from pylog_spark.tasks.message import PartitionCommit, TaskMessage, attempt, fill
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import PartitionRef, WriteContext
@@ -49,6 +50,8 @@ from storage_core.records.reader import Tail, read_whole, scan_headers
 from storage_core.roots.root import Prepared, RootAccess
 from storage_core.store import LogStore, one_look, open_store
 from storage_core.store.generations import current_location
+from storage_core.store.local import storage_errors
+from storage_core.store.syncing import Unsynced, sync
 
 # Measure the exact result of a compaction round on partitions. Both passes run, without output.
 
@@ -174,14 +177,25 @@ def clean_partitions(
             size_bytes = BYTES_AT_ONCE
         # Others are cleaned beside a small one.
         threads = 1 if size_bytes < BYTES_AT_ONCE else context.threads
-        with room.take(size_bytes):
-            return clean_whole(store, plan, access, replace(context, threads=threads))
+        with Unsynced() as unsynced:
+            with room.take(size_bytes):
+                cleaned = _clean_whole(
+                    store, plan, access, replace(context, threads=threads), unsynced
+                )
+            # Another one is cleaned meanwhile.
+            with storage_errors(Path(plan.location)):
+                unsynced.sync()
+        return cleaned
 
     return context.map_commits(partial(_attempt, context=context, clean=clean), items)
 
 
-def clean_whole(
-    store: LogStore, plan: CompactionPlan, access: RootAccess, context: WriteContext
+def _clean_whole(
+    store: LogStore,
+    plan: CompactionPlan,
+    access: RootAccess,
+    context: WriteContext,
+    unsynced: Unsynced,
 ) -> CleanedPartition:
     """Run both passes over a partition in this process."""
     attempt_name = f"{context.run.run_id}-{uuid.uuid4().hex}"
@@ -194,6 +208,8 @@ def clean_whole(
         keep=partial(keep_group, access, plan.location, attempt_name),
         throttler=context.throttler(),
         threads=context.threads,
+        # What the root takes elsewhere is removed here, which frees no room while it is open.
+        make_durable=sync if is_remote(plan.location) else unsynced.add,
     )
 
 

@@ -42,6 +42,7 @@ from storage_core.maintenance.compaction.plan import (
 )
 from storage_core.maintenance.compaction.rewrite import (
     CleanedGroup,
+    MakeDurable,
     RewriteStats,
     clean_groups,
     measure_groups,
@@ -51,7 +52,8 @@ from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
 from storage_core.store.base import LogStore, version_of
 from storage_core.store.generations import current_location
-from storage_core.store.local import LocalStore
+from storage_core.store.local import LocalStore, storage_errors
+from storage_core.store.syncing import Unsynced
 from storage_core.threads import count_processors
 
 # Run both passes of compaction over one partition.
@@ -90,7 +92,7 @@ class CleanedPartition:
         self.sidecars.publish(store, bases)
 
 
-def run_passes(
+def run_passes(  # noqa: PLR0913  # what is read, and what becomes of it
     store: LogStore,
     plan: CompactionPlan,
     *,
@@ -100,6 +102,7 @@ def run_passes(
     keep: Callable[[CleanedGroup], CleanedGroup],
     throttler: Throttler,
     threads: int,
+    make_durable: MakeDurable,
 ) -> CleanedPartition:
     """Run both passes over a whole partition in this process.
 
@@ -110,6 +113,7 @@ def run_passes(
         keep: Takes the files of a group out of its scratch folder, if they cannot stay there.
         throttler: Slows reading and writing down.
         threads: How many threads to use; the result is the same.
+        make_durable: As `clean_groups`.
     """
     started = time.perf_counter()
     plan, sidecars = _with_sidecars(store, plan, sidecar_folder)
@@ -128,6 +132,7 @@ def run_passes(
         throttler=throttler,
         sidecars=sidecars,
         threads=threads,
+        make_durable=make_durable,
     )
     with closing(cleaning):
         groups = tuple(map(keep, cleaning))
@@ -301,16 +306,20 @@ def clean_and_load(
     # Never the names of a killed round: the load operations sweep its scratch files away.
     attempt = f"{IN_PROCESS}-{secrets.token_hex(8)}"
     try:
-        cleaned = run_passes(
-            store,
-            plan,
-            sidecar_folder=cleaner.key_sidecars,
-            scratch=lambda: nullcontext(directory),
-            attempt=attempt,
-            keep=lambda group: group,
-            throttler=Throttler(cleaner.io_max_bytes_per_second),
-            threads=count_processors() if threads is None else threads,
-        )
+        with Unsynced() as unsynced:
+            cleaned = run_passes(
+                store,
+                plan,
+                sidecar_folder=cleaner.key_sidecars,
+                scratch=lambda: nullcontext(directory),
+                attempt=attempt,
+                keep=lambda group: group,
+                throttler=Throttler(cleaner.io_max_bytes_per_second),
+                threads=count_processors() if threads is None else threads,
+                make_durable=unsynced.add,
+            )
+            with storage_errors(directory):
+                unsynced.sync()
         if not drops_keyless:
             stats = cleaned.stats
             refuse_keyless(

@@ -76,6 +76,8 @@ from storage_core.store.copying import LEAST_GAP_BYTES, CopiedRange, CopiesStret
 from storage_core.store.syncing import WriteBehind, sync
 from storage_core.threads import in_order
 
+# Makes open files durable, by their descriptors, or notes that this is to be done.
+MakeDurable = Callable[..., None]
 SCRATCH_SUFFIX = ".part"
 # How many bytes of records are rebuilt before they are compressed, while they are still in the
 # CPU's cache. One batch may have more.
@@ -109,7 +111,7 @@ class RewriteStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchFile:
-    """One finished, synced file of a cleaned segment."""
+    """One finished file of a cleaned segment."""
 
     suffix: str
     path: str
@@ -152,6 +154,7 @@ def clean_groups(  # noqa: PLR0913  # what is read, what is known of it, and whe
     throttler: Throttler | None = None,
     sidecars: PartitionSidecars | None = None,
     threads: int = 1,
+    make_durable: MakeDurable = sync,
 ) -> Generator[CleanedGroup]:
     """Filter groups of segments into scratch files; yield each finished group.
 
@@ -166,6 +169,7 @@ def clean_groups(  # noqa: PLR0913  # what is read, what is known of it, and whe
             plan's hash key is their secret. None for none, and then there are no gaps.
         threads: How many threads to use: with more than one, windows are filtered beside each
             other, and beside the writing and the syncs of the group before them.
+        make_durable: Called with the open files of each group; may keep them for later.
     """
     pass_two = _PassTwo(store, plan, index, tracker, sidecars, threads, throttler)
     with closing(pass_two.pieces(groups)) as pieces:
@@ -175,7 +179,7 @@ def clean_groups(  # noqa: PLR0913  # what is read, what is known of it, and whe
                 with _created_log(prefix) as log:
                     writer = _GroupWriter(pass_two, group, prefix, log)
                     stays = pass_two.write(pieces, writer)
-                    cleaned = writer.leave() if stays else writer.finish()
+                    cleaned = writer.leave() if stays else writer.finish(make_durable)
                 yield cleaned
 
 
@@ -774,8 +778,8 @@ class _GroupWriter:
         _scratch_file(self._prefix, LOG_SUFFIX).unlink()
         return CleanedGroup(base_offsets=(self._base_offset,), files=(), stats=self._stats)
 
-    def finish(self) -> CleanedGroup:
-        """Write the indexes, sync everything and return the manifest."""
+    def finish(self, make_durable: MakeDurable) -> CleanedGroup:
+        """Write the indexes, make everything durable and return the manifest."""
         contents = self._indexes(self._index)
         if self._gaps:
             self._log.truncate()  # here: the last one may be the end
@@ -787,7 +791,7 @@ class _GroupWriter:
                 index.write(content)
             for suffix, file in files.items():
                 self._adopt(file, suffix)
-            sync(*(file.fileno() for file in files.values()))
+            make_durable(*(file.fileno() for file in files.values()))
         parts = self._keys.finish()
         if self._sidecars is not None and parts:
             self._sidecars.stage(self._base_offset, parts)

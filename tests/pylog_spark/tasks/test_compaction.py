@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from storage_core.json_values import read_value
 from storage_core.maintenance.compaction.key_sidecar import SidecarFolder
 from storage_core.maintenance.compaction.merged import encode_start
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.store import LocalStore
+from storage_core.store import LocalStore, syncing
 from tests.kit.compare import read_tree
 from tests.kit.file_damage import flip
 from tests.kit.golden_data import Golden
@@ -164,6 +165,34 @@ def test_an_error_of_a_bucket_is_the_partitions_however_large_the_start_of_a_gro
     rows = Pipeline(root, FIRST_ROUNDS_MS).exchange(buckets=2)
     first = next(row for row in rows if row["group"] == 0)
     assert first["error_class"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("way", ["in process", "whole", "spread"])
+def test_every_file_is_durable_before_it_gets_into_the_directory(tmp_path, monkeypatch, way):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    synced, promoted, promote = set(), [], LocalStore.promote
+
+    def promote_durable(store: LocalStore, scratch_path: str, name: str) -> None:
+        promoted.append(name)
+        assert Path(scratch_path).stat().st_ino in synced, name
+        promote(store, scratch_path, name)
+
+    monkeypatch.setattr(syncing, "way_of", lambda *_: syncing.Way.ALONE)
+    monkeypatch.setattr(os, "fsync", lambda file: synced.add(os.fstat(file).st_ino))
+    monkeypatch.setattr(LocalStore, "promote", promote_durable)
+    if way == "in process":
+        clean_partition(
+            root.path / f"{MANY_GROUPS}-0",
+            config=root.config(MANY_GROUPS),
+            cleaner=CleanerConfig(),
+            request=root.request(MANY_GROUPS, FIRST_ROUNDS_MS),
+        )
+    else:
+        pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+        pipeline.allow_commits()
+        rows = pipeline.clean_whole() if way == "whole" else pipeline.run(tasks=2)
+        assert not any(row["error"] for row in rows)
+    assert len(promoted) > 3
 
 
 def test_a_task_that_cleans_a_partition_whole_leaves_key_sidecars(tmp_path):

@@ -138,6 +138,26 @@ def test_a_network_filesystem_is_synced_file_by_file(monkeypatch, files):
     assert synced == files
 
 
+def test_files_that_are_closed_meanwhile_are_synced_when_it_is_asked_for(monkeypatch, tmp_path):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    monkeypatch.setattr(syncing, "way_of", lambda *_: syncing.Way.ALONE)
+    expected = []
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with syncing.Unsynced() as unsynced:
+        for number in range(syncing._MOST_UNSYNCED + 1):
+            with (tmp_path / str(number)).open("wb") as file:
+                expected.append(os.fstat(file.fileno()).st_ino)
+                unsynced.add(file.fileno())
+        assert synced == expected[:-1]  # very many are not kept open
+        unsynced.sync()
+        assert synced == expected
+        with (tmp_path / "0").open("rb") as file:
+            unsynced.add(file.fileno())
+    assert synced == expected  # after an error nothing is waited for
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_this_kernel_syncs_what_it_says(monkeypatch, files):
     monkeypatch.undo()
     for file in files:
