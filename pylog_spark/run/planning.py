@@ -269,6 +269,24 @@ def pack_units(
     return sorted(units, key=lambda unit: -unit.cost_bytes)
 
 
+def level_units(units: Sequence[WorkUnit[T]], *, slots: int) -> list[WorkUnit[T]]:
+    """Deal the items of units out again, so that all slots end at about the same time.
+
+    Of more units than slots some slots get one more than the others, and the last one packed may be
+    nearly empty. Evenly dealt to a multiple of the slots, equal items leave no slot idle.
+
+    Args:
+        units: As ``pack_units`` makes them; stay as they are where the longest would get longer.
+        slots: Tasks that run at the same time.
+    """
+    if len(units) <= slots:
+        return list(units)
+    items = sorted((item for unit in units for item in unit.items), key=lambda i: -i.size_bytes)
+    dealt = _deal_out(items, -(-len(units) // slots) * slots)
+    level = sorted((WorkUnit(items=tuple(each)) for each in dealt), key=lambda u: -u.cost_bytes)
+    return min(list(units), level, key=lambda some: some[0].cost_bytes)
+
+
 def count_busy(units: Sequence[WorkUnit[Any]]) -> int:
     """Return how many units are mostly busy at the same time.
 

@@ -48,6 +48,7 @@ from pylog_spark.run.planning import (
     choose_unit_bytes,
     count_records_at_most,
     estimate_map_bytes,
+    level_units,
     pack_units,
 )
 from pylog_spark.run.run import Run
@@ -333,7 +334,10 @@ class PassStages:
         """Return what each task does, the longest first."""
         listed = list(items)
         unit_bytes = self._limits.unit_bytes(sum(item.size_bytes for item in listed))
-        units = pack_units(listed, unit_bytes=unit_bytes, per_disk=self._limits.disks.per_disk)
+        per_disk = self._limits.disks.per_disk
+        units = pack_units(listed, unit_bytes=unit_bytes, per_disk=per_disk)
+        if per_disk is None:
+            units = level_units(units, slots=self._limits.slots)
         return [unit.values for unit in units]
 
     def _merge(

@@ -21,6 +21,7 @@ from pylog_spark.run.planning import (
     count_look_tasks,
     cut_beside,
     estimate_map_bytes,
+    level_units,
     pack_units,
     plan_rounds,
 )
@@ -98,6 +99,41 @@ def test_packing_keeps_every_item_and_respects_the_bound(sizes, unit_bytes):
 def test_packing_does_not_depend_on_the_order_of_the_items():
     items = [item(n, (n * 7919) % (5 * MIB)) for n in range(40)]
     assert pack_units(items, unit_bytes=8 * MIB) == pack_units(reversed(items), unit_bytes=8 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("items", "slots", "before", "after"),
+    [
+        pytest.param(40, 2, [6] * 6 + [4], [5] * 8, id="equal items, the last unit nearly empty"),
+        pytest.param(12, 2, [2] * 6, [2] * 6, id="a multiple already"),
+        pytest.param(6, 8, [1] * 6, [1] * 6, id="slots for all"),
+        pytest.param(5, 4, [1] * 5, [1] * 5, id="no unit would get shorter"),
+    ],
+)
+def test_units_are_dealt_out_so_that_no_slot_waits_for_the_last(items, slots, before, after):
+    sizes = [item(number, 40 * MIB) for number in range(items)]
+    unit_bytes = choose_unit_bytes(
+        items * 40 * MIB, slots=slots, least_bytes=MIB, most_bytes=1024 * MIB
+    )
+    # Each item has its charge, too.
+    units = pack_units(sizes, unit_bytes=unit_bytes + 2 * ITEM_OVERHEAD_BYTES)
+    assert [len(unit.items) for unit in units] == before
+    assert [len(unit.items) for unit in level_units(units, slots=slots)] == after
+
+
+@given(
+    sizes=st.lists(st.integers(0, 200 * MIB), max_size=60),
+    slots=st.integers(1, 9),
+)
+def test_levelled_units_keep_every_item_and_get_no_longer(sizes, slots):
+    items = [item(number, size) for number, size in enumerate(sizes)]
+    units = pack_units(items, unit_bytes=64 * MIB)
+    level = level_units(units, slots=slots)
+    assert sorted((i for unit in level for i in unit.items), key=lambda i: i.value) == items
+    costs = [unit.cost_bytes for unit in level]
+    assert costs == sorted(costs, reverse=True)
+    assert max(costs, default=0) <= max((unit.cost_bytes for unit in units), default=0)
+    assert level == units or len(level) % slots == 0
 
 
 def rounds_of(map_bytes: list[int], *, budget: int = 10, most: int = 9) -> list[list[int]]:
