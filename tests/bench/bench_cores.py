@@ -1,5 +1,7 @@
 """One partition cleaned, scanned for recovery and verified with one thread and with all processors.
 
+Beside them stands reading alone, which says what a second processor can bring on this machine.
+
     python -m tests.bench.bench_cores [--rounds 7] [--records 440000] [--keys 60000]
         [--segment-mib 64] [--kafka]
 
@@ -15,11 +17,14 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
+
+import numpy as np
 
 from storage_core.catalog.roles import Role
 from storage_core.config import CleanerConfig, LogConfig
@@ -30,6 +35,7 @@ from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import DirectoryContext, VerifyOptions
 from storage_core.maintenance.verification.partition import verify_segment
 from storage_core.store import LocalStore
+from storage_core.store.base import FileReader
 from storage_core.threads import count_processors
 from tests.bench.bench_compaction import fresh_copy, kafka_process
 from tests.bench.figures import Figure
@@ -40,6 +46,9 @@ from tests.kit.one_partition import clean_partition
 ONE_SEGMENT: Final = Size(records=440_000, keys=60_000)
 # Wanted of so many processors: all but what 15 % more time come to.
 NEAR_ALL_CORES: Final = 1 / 1.15
+READING: Final = "reading alone"
+# Stays in a processor's own cache.
+PIECE_BYTES: Final = 1 << 20
 # 1.07 GB in one segment, 2.04 GB in 31.
 ONE_GIB: Final = Size(records=7_860_000, keys=1_000_000, segment_bytes=2**30)
 TWO_GB: Final = Size(records=15_000_000, keys=2_000_000)
@@ -72,7 +81,9 @@ class Cores:
             unit="MB/s",
             ours=self._rates(turn.wall_secs for turn in several),
             theirs={"one thread": self._rates(turn.wall_secs for turn in one)},
-            targets={"one thread": NEAR_ALL_CORES * len(os.sched_getaffinity(0))},
+            targets={}
+            if self.work == READING
+            else {"one thread": NEAR_ALL_CORES * len(os.sched_getaffinity(0))},
         )
 
     def beside_kafka(self, work: str) -> Figure:
@@ -129,7 +140,8 @@ def measure_cleaning(size: Size, rounds: int, *, has_kafka: bool = False) -> Cor
 
 
 def measure_reading(size: Size, rounds: int) -> Iterator[Cores]:
-    """Scan the largest segment as recovery does, and verify it, with one thread, then with all."""
+    """Scan the largest segment as recovery does, verify it, and only read it, with one thread, then
+    with all."""
     directory = generated_partition(CACHE, size)
     store = LocalStore(directory)
     segment = max(sort_files(store.list_files()).segments, key=lambda each: each.log.size_bytes)
@@ -150,8 +162,30 @@ def measure_reading(size: Size, rounds: int) -> Iterator[Cores]:
         facts, findings = verify_segment(store, segment, context, options)
         return repr((replace(facts, read_seconds=0), findings))
 
-    for name, work in {"recovery's scan": scan, "verification": verify}.items():
-        turns = _in_turns(lambda count, work=work: _timed(partial(work, count)), rounds)
+    def read_share(reader: FileReader, start: int, end: int) -> None:
+        piece = np.empty(PIECE_BYTES, np.uint8)
+        for position in range(start, end, PIECE_BYTES):
+            reader.read_into(position, piece[: end - position])
+
+    def read(threads: int) -> None:
+        with (
+            closing(store.open_file(segment.log.name)) as reader,
+            ThreadPoolExecutor(threads) as pool,
+        ):
+            ends = [segment.log.size_bytes * share // threads for share in range(threads + 1)]
+            list(pool.map(partial(read_share, reader), ends, ends[1:]))
+
+    works: dict[str, Callable[[int], object]] = {
+        "recovery's scan": scan,
+        "verification": verify,
+        READING: read,
+    }
+    for name, work in works.items():
+
+        def turn(count: int, work: Callable[[int], object] = work) -> tuple[Turn, object]:
+            return _timed(partial(work, count))
+
+        turns = _in_turns(turn, rounds)
         yield Cores(work=name, log_bytes=segment.log.size_bytes, turns=turns, kafka_secs=[])
 
 
