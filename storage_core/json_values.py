@@ -28,8 +28,9 @@ import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import (
     TYPE_CHECKING,
@@ -286,7 +287,8 @@ class JsonFile(Generic[T]):
         plain: Any = value
         if is_dataclass(self.kind):
             head = {} if self.format is None else {"format": self.format, "version": self.version}
-            plain = head | _values_of(self.kind, value)
+            kind: Any = self.kind
+            plain = head | _values_getter(kind)(value)
         layout = layout or self.layout
         # A claim has hundreds of steps and versions: values that JSON has are not walked here.
         text = json.dumps(
@@ -312,26 +314,45 @@ def to_plain(value: Any) -> Any:
 
 def field_values(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass under their keys, with the values as they are."""
-    return _values_of(type(value), value)
+    kind: Any = type(value)
+    return _values_getter(kind)(value)
 
 
 def _one_as_plain(value: Any) -> Any:
     """Return a value that JSON has not as one that it has, with what is in it as it is."""
-    if is_dataclass(value):
-        return field_values(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value) if isinstance(value, PurePath) else value
+    kind: Any = type(value)
+    return _plain_of(kind)(value)
 
 
-def _values_of(kind: Any, value: Any) -> dict[str, Any]:
+@cache
+def _plain_of(kind: type) -> Callable[[Any], Any]:
+    """Return what makes a value of a type one that JSON has."""
+    if is_dataclass(kind):
+        return _values_getter(kind)
+    if issubclass(kind, Mapping):
+        return dict
+    if issubclass(kind, bytes):
+        return lambda value: base64.b64encode(value).decode()
+    return str if issubclass(kind, PurePath) else lambda value: value
+
+
+@cache
+def _values_getter(kind: Any) -> Callable[[Any], dict[str, Any]]:
+    """Return what returns the fields of a dataclass under their keys."""
+    json_fields = _json_fields(kind)
+    if not json_fields[1:] or any(each.is_inline or each.is_omitted for each in json_fields):
+        return partial(_some_values, json_fields)
+    keys = [each.key for each in json_fields]
+    values_of = attrgetter(*(each.name for each in json_fields))
+    return lambda value: dict(zip(keys, values_of(value), strict=True))
+
+
+def _some_values(json_fields: "Sequence[_JsonField]", value: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for each in _json_fields(kind):
+    for each in json_fields:
         inner = getattr(value, each.name)
         if each.is_inline:
-            values |= _values_of(type(inner), inner)
+            values |= field_values(inner)
         elif not each.is_omitted or inner != each.default:
             values[each.key] = inner
     return values

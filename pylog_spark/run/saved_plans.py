@@ -66,6 +66,7 @@ _NOT_DECIDED: Final = frozenset(
         "error_class",
         "error",
         "loaded_files",
+        "load_writes",
         "log_end",
         # They decided, but what came of it is what counts.
         "retention_ms",

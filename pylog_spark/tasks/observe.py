@@ -42,6 +42,7 @@ from storage_core.json_values import read_value, to_plain
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
 from storage_core.kernels.legacy_scan import MAX_RECORD_OVERHEAD_BYTES, MIN_ENTRY_BYTES
 from storage_core.log.loaded_log import SegmentState
+from storage_core.maintenance.compaction.commit import LoadWrites
 from storage_core.maintenance.compaction.partition import (
     load_for_round,
     refuse_before_lag,
@@ -282,9 +283,9 @@ def _plan(
 ) -> dict[str, Any]:
     with one_look(store):
         log = load_for_round(store, config, context.options.cleaner, request)
-        loaded_files = None if log.operations else digest_files(store)
-    state = PartitionState.of_log(log)
-    cleanable = choose_range(state, config, request)
+        state = PartitionState.of_log(log)
+        cleanable = choose_range(state, config, request)
+        loaded_files = digest_files(store) if cleanable.is_due else None
     observed = range_columns(
         cleanable,
         size_bytes=log.size_bytes,
@@ -305,7 +306,7 @@ def _plan(
     refuse_negative_timestamps(store, plan)
     if manifest_checkpoints(store) is not None:
         observed["checkpoint_reset"] = False  # the round's own commit says where the next begins
-    observed["loaded_files"] = loaded_files
+    observed |= {"loaded_files": loaded_files, "load_writes": LoadWrites.encode(log)}
     return observed | _describe_plan(store, plan, log.size_bytes)
 
 

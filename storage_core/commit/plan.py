@@ -11,8 +11,9 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from storage_core.filenames import DELETED_SUFFIX, SCRATCH_PREFIX, TEMPORARY_SUFFIX
 from storage_core.json_values import ONE_LINE, Count, FileName, JsonFile, Key, SystemText, whole
@@ -340,9 +341,22 @@ _MET: Final[Mapping[type, tuple[str, ...]]] = {
 }
 
 
+def _names_of(fields: tuple[str, ...]) -> Callable[[Operation], tuple[str, ...]]:
+    values: Callable[[Operation], Any] = attrgetter(*fields)
+    return values if fields[1:] else lambda step: (values(step),)
+
+
+def _no_names(_step: Operation) -> tuple[str, ...]:
+    return ()
+
+
+_CHANGED_NAMES: Final = {kind: _names_of(fields) for kind, fields in _CHANGED.items()}
+_MET_NAMES: Final = {kind: _names_of(fields) for kind, fields in _MET.items()}
+
+
 def changed_names(step: Operation) -> tuple[str, ...]:
     """Return the names of files possibly changed by a step."""
-    return tuple([getattr(step, field) for field in _CHANGED.get(type(step), ())])
+    return _CHANGED_NAMES.get(type(step), _no_names)(step)
 
 
 def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
@@ -354,7 +368,7 @@ def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, 
     group: list[Operation] = []
     met: set[str] = set()
     for step in steps:
-        names = _met_names(step)
+        names = _MET_NAMES.get(type(step), _no_names)(step)
         if not met.isdisjoint(names):
             yield tuple(group)
             group, met = [], set()
@@ -362,11 +376,6 @@ def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, 
         met.update(names)
     if group:
         yield tuple(group)
-
-
-def _met_names(step: Operation) -> tuple[str, ...]:
-    """Return the names of files that a step changes or works with."""
-    return tuple([getattr(step, field) for field in _MET.get(type(step), ())])
 
 
 def follow_step(
@@ -380,11 +389,11 @@ def follow_step(
         new_version: Returns what stands for the version that the step itself makes.
     """
     match step:
+        case DeleteFile():  # nearly all steps: patterns are tried in turn
+            files.pop(step.name, None)
         case RenameFile(source=source, target=target):
             if source in files:
                 files[target] = files.pop(source)
-        case DeleteFile(name=name):
-            files.pop(name, None)
         case CreateEmptyFile(name=name):
             if name not in files:
                 files[name] = new_version(step)

@@ -10,7 +10,7 @@ Source: ``org.apache.kafka.storage.internals.log.LogConfig`` of Kafka 4.4, and `
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, Self, cast
 
 from storage_core.config.values import (
@@ -59,6 +59,8 @@ LEVELS: Final = {
     BrokerCompressionType.LZ4: int32(at_least=1, at_most=17),
     BrokerCompressionType.GZIP: int32(at_least=1, at_most=9),
 }
+# Keys and their values.
+_Settings = tuple[tuple[str, str], ...]
 _CODECS: Final = frozenset(BrokerCompressionType) - {BrokerCompressionType.PRODUCER}
 _NAMES: Final = {
     "kafka": (BrokerCompressionType.PRODUCER, None),
@@ -497,7 +499,13 @@ class LogConfig:
                 passed over, so that a broker's whole file may be given.
             release: The release of Kafka whose limits count, one of ``OTHER_TYPES``.
         """
-        resolved = resolve_topic_settings(overrides, broker or {}, release)
+        # Tasks ask for each partition of a topic, and to resolve takes longer than to open a file.
+        return cls._resolve(tuple(overrides.items()), tuple((broker or {}).items()), release)
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _resolve(cls, overrides: _Settings, broker: _Settings, release: str) -> Self:
+        resolved = resolve_topic_settings(dict(overrides), dict(broker), release)
         values: dict[str, Any] = {
             TOPIC_KEYS[name].attribute: resolution.value for name, resolution in resolved.items()
         }

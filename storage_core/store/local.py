@@ -508,7 +508,8 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
         """Delete a file; one that is gone already is no error."""
         if self._held is not None and name in self._small:
             # A commit deletes hundreds of them: each block around the call takes as long as it.
-            self._require_ours()
+            self.seen = None
+            (self._fence_of_held or self._require_ours)()
             try:
                 os.unlink(name, dir_fd=self._held)
             except FileNotFoundError:

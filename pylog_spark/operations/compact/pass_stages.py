@@ -182,6 +182,7 @@ class DueCompaction:
             log_start_checkpoint=self.plans["log_start_checkpoint"][self.ref.ordinal].as_py(),
             plan=self.plans["plan"][self.ref.ordinal].as_py(),
             loaded_files=self.loaded_files,
+            load_writes=self.plans["load_writes"][self.ref.ordinal].as_py(),
         )
 
 

@@ -134,6 +134,7 @@ class CompactionWork:
     log_start_checkpoint: int  # its entry in the log-start checkpoint, 0 without one
     plan: bytes  # the round, as ``encode_plan`` wrote it
     loaded_files: str | None  # as ``changes_since_plan`` takes it
+    load_writes: str | None  # as it takes it, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +239,7 @@ def _commit(
                 records=cleaned.stats.messages_read,
             )
         with one_look(store):
-            changes = changes_since_plan(store, work.loaded_files)
+            changes = changes_since_plan(store, work.loaded_files, work.load_writes)
             if changes is None:
                 verify_inputs(store, plan)
                 changes = _load(store, work, context)

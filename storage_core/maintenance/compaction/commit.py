@@ -18,6 +18,7 @@ does, and the partition is cleaned by another round, over the new segments.
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
@@ -43,6 +44,7 @@ from storage_core.filenames import (
     segment_file,
     snapshot_file,
 )
+from storage_core.json_values import from_json, to_json
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.loaded_log import LoadChanges, LoadedLog
 from storage_core.log.segment_recovery import SegmentSplit, find_parts, plan_parts
@@ -52,6 +54,8 @@ from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.store.base import LogStore, UnsharedStore
 
 _COUNTS: Final = "from here on it counts"
+# Snapshots of many producers are not carried along with a plan.
+_MOST_CARRIED_BYTES: Final = 4096
 
 
 def verify_inputs(store: LogStore, plan: CompactionPlan) -> None:
@@ -65,21 +69,41 @@ def verify_inputs(store: LogStore, plan: CompactionPlan) -> None:
             raise ChangedWhileReadError(segment.log_file, expected, actual)
 
 
-def changes_since_plan(store: LogStore, loaded_files: str | None) -> LoadChanges | None:
-    """Return what loading the partition changes: nothing, as when the round was planned. None where
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadWrites:
+    """What loading a partition changes, where it only writes small files."""
+
+    writes: tuple[WriteFile, ...]
+
+    @classmethod
+    def encode(cls, log: LoadedLog) -> str | None:
+        """Return the changes as JSON; None where there are others, or they are not small."""
+        writes = tuple(step for step in log.operations if isinstance(step, WriteFile))
+        size_bytes = sum(len(step.content) for step in writes)
+        is_all = len(writes) == len(log.operations) and size_bytes <= _MOST_CARRIED_BYTES
+        return to_json(cls(writes=writes)) if is_all else None
+
+
+def changes_since_plan(
+    store: LogStore, loaded_files: str | None, load_writes: str | None
+) -> LoadChanges | None:
+    """Return what loading the partition changes: the same as when the round was planned. None where
     its files are no longer the same.
 
     Args:
-        loaded_files: What ``digest_files`` said when a load changed nothing; None where it did.
+        loaded_files: What ``digest_files`` said when the round was planned; None if nobody asked.
+        load_writes: What ``LoadWrites.encode`` said then.
     """
-    if loaded_files is None or not isinstance(store, UnsharedStore):
+    if None in {loaded_files, load_writes} or not isinstance(store, UnsharedStore):
         return None
     entries = store.scan()
     if digest_versions(entries) != loaded_files:
         return None
-    snapshots = (offset_of(name) for name, _ in entries if name.endswith(SNAPSHOT_SUFFIX))
-    offsets = frozenset(offset for offset in snapshots if offset is not None)
-    return LoadChanges(operations=(), snapshot_offsets=offsets)
+    writes = from_json(LoadWrites, load_writes or "").writes
+    names = [*(entry.name for entry in entries), *(step.name for step in writes)]
+    offsets = (offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+    snapshot_offsets = frozenset(offset for offset in offsets if offset is not None)
+    return LoadChanges(operations=writes, snapshot_offsets=snapshot_offsets)
 
 
 def plan_commit(

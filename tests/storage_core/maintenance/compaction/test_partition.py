@@ -41,6 +41,7 @@ from storage_core.log import segment_recovery as segment_split
 from storage_core.log.loaded_log import LoadChanges
 from storage_core.maintenance.compaction import partition
 from storage_core.maintenance.compaction.commit import (
+    LoadWrites,
     changes_since_plan,
     plan_commit,
     plan_split,
@@ -709,9 +710,32 @@ def test_files_as_they_were_loaded_change_by_no_other_load(planned):
     directory, loaded_files = planned
     (directory / f"{SCRATCH_PREFIX}of-the-round").touch()
     again = cleaning(**SETTINGS).load(LocalStore(directory))
-    changes = changes_since_plan(LocalStore(directory), loaded_files)
+    writes = to_json(LoadWrites(writes=()))
+    changes = changes_since_plan(LocalStore(directory), loaded_files, writes)
     assert changes == LoadChanges(operations=(), snapshot_offsets=again.snapshot_offsets)
     assert changes.snapshot_offsets
+
+
+def test_what_a_load_writes_is_known_at_the_commit_without_another_load(tmp_path):
+    directory = two_groups(tmp_path / "t-0")
+    for snapshot in directory.glob("*.snapshot"):
+        snapshot.unlink()
+    log = cleaning(**SETTINGS).load(LocalStore(directory))
+    assert log.operations
+    changes = changes_since_plan(
+        LocalStore(directory), digest_files(LocalStore(directory)), LoadWrites.encode(log)
+    )
+    assert changes == LoadChanges(operations=log.operations, snapshot_offsets=log.snapshot_offsets)
+
+
+def test_what_a_load_removes_or_writes_at_length_is_found_by_another_load(planned):
+    directory, loaded_files = planned
+    log = cleaning(**SETTINGS).load(LocalStore(directory))
+    removal = DeleteFile(name="x", reason="")
+    assert LoadWrites.encode(replace(log, operations=(removal,))) is None
+    many = WriteFile(name="x", content=bytes(5000), reason="")
+    assert LoadWrites.encode(replace(log, operations=(many,))) is None
+    assert changes_since_plan(LocalStore(directory), loaded_files, None) is None
 
 
 @pytest.mark.parametrize("change", ["touched", "gone", "new", "replaced"])
@@ -730,11 +754,8 @@ def test_files_that_changed_since_are_loaded_again(planned, change):
             former = path.rename(directory.parent / "former")
             path.write_bytes(former.read_bytes())
             os.utime(path, ns=(0, facts.st_mtime_ns))
-    assert changes_since_plan(LocalStore(directory), loaded_files) is None
-
-
-def test_where_a_load_would_change_something_each_commit_loads(tmp_path):
-    assert changes_since_plan(LocalStore(two_groups(tmp_path / "t-0")), None) is None
+    writes = to_json(LoadWrites(writes=()))
+    assert changes_since_plan(LocalStore(directory), loaded_files, writes) is None
 
 
 def test_a_partition_that_is_written_to_while_it_is_cleaned_is_left_as_it_is(tmp_path, monkeypatch):
