@@ -40,6 +40,7 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final, Protocol, Self
 
 from storage_core.errors import CheckpointError, InvalidNameError
@@ -233,9 +234,11 @@ def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, i
         Offsets by partition, in file order; of a partition that is there twice, the last one.
         An offset may be negative.
     """
-    usual = _parse_usual(data)
+    # Each task of a run reads the same files.
+    parse = _parse_again if len(data) <= _MOST_KEPT_BYTES else _parse_usual
+    usual = parse(data)
     if usual is not None:
-        return usual
+        return usual.copy()
     offsets = {}
     for line, (topic, partition, offset) in parse_entries(data, file=file, field_count=3):
         try:
@@ -268,6 +271,11 @@ def _parse_usual(data: bytes) -> dict[TopicPartition, int] | None:
         offsets[TopicPartition(topic.decode(), int(partition))] = int(offset)
         end, count = entry.end(), count + 1
     return offsets if end == len(data) and count == int(head[1]) else None
+
+
+# A few thousand partitions.
+_MOST_KEPT_BYTES: Final = 1 << 18
+_parse_again: Final = lru_cache(maxsize=4)(_parse_usual)
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:

@@ -33,6 +33,8 @@ from storage_core.store.local import storage_errors
 
 SMALL_FILE_BYTES: Final = 64 * 1024
 _DIGEST_BYTES: Final = 16
+# Of files that wait for their end, and of scratch files.
+_PASSING_SUFFIXES: Final = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -124,7 +126,7 @@ def versions_of(entries: Iterable[Entry]) -> dict[str, FileVersion]:
     return {
         name: FileVersion(facts.st_size, facts.st_mtime_ns, facts.st_ino)
         for name, facts in entries
-        if not (stat.S_ISDIR(facts.st_mode) or is_scratch(name))
+        if not (is_scratch(name) or stat.S_ISDIR(facts.st_mode))
     }
 
 
@@ -152,7 +154,11 @@ def digest_versions(entries: Iterable[Entry]) -> str:
     listed = [
         (name, facts.st_size, facts.st_mtime_ns, facts.st_ino)
         for name, facts in entries
-        if not (name.endswith(DELETED_SUFFIX) or is_scratch(name) or stat.S_ISDIR(facts.st_mode))
+        if not (
+            name.endswith(_PASSING_SUFFIXES)
+            or name.startswith(SCRATCH_PREFIX)
+            or stat.S_ISDIR(facts.st_mode)
+        )
     ]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 

@@ -70,8 +70,9 @@ class DirectoryView:
         self._reasons: dict[str, str] = {}
         self._stages = _STAGES
         # By offset the number of snapshot names with it, and these offsets, sorted.
-        self._snapshots = Counter(map(_snapshot_offset, self._files))
-        self._snapshot_offsets = sorted(o for o in self._snapshots if o is not None)
+        snapshots = (offset_of(name) for name in self._files if name.endswith(SNAPSHOT_SUFFIX))
+        self._snapshots = Counter(offset for offset in snapshots if offset is not None)
+        self._snapshot_offsets = sorted(self._snapshots)
 
     @property
     def names(self) -> list[str]:

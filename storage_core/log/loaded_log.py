@@ -9,6 +9,7 @@ from storage_core.checkpoint.checkpoints import EpochEntry
 from storage_core.commit import CommitPlan, Operation
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import (
+    LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -84,10 +85,12 @@ def describe_segment(
         needs_first_timestamp: Whether its first batch is.
     """
     log_name = log_file(base_offset)
-    time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
+    stem = log_name.removesuffix(LOG_SUFFIX)
+    time_name = stem + TIME_INDEX_SUFFIX
     times_bytes = view.source(time_name).size_bytes
     log = view.source(log_name)
-    index = view.source(segment_file(base_offset, OFFSET_INDEX_SUFFIX))
+    index = view.source(stem + OFFSET_INDEX_SUFFIX)
+    has_txn_index = stem + TXN_INDEX_SUFFIX in view
     entry_bytes = OFFSET_INDEX_ENTRY.itemsize
     return SegmentState(
         base_offset=base_offset,
@@ -103,8 +106,8 @@ def describe_segment(
         first_batch_timestamp=(
             _first_batch_timestamp(view, log_name) if needs_first_timestamp else NO_TIMESTAMP
         ),
-        aborted=read_aborted(view, base_offset),
-        has_txn_index=segment_file(base_offset, TXN_INDEX_SUFFIX) in view,
+        aborted=read_aborted(view, base_offset) if has_txn_index else (),
+        has_txn_index=has_txn_index,
     )
 
 

@@ -265,8 +265,8 @@ class LogLoader:
                 MAX_LOG_BYTES,
                 f"the segment has {size_bytes} bytes; Kafka opens none beyond {MAX_LOG_BYTES}",
             )
-        index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
-        time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
+        stem = name.removesuffix(LOG_SUFFIX)
+        index_name, time_name = stem + OFFSET_INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX
         reason = None
         if index_name not in self._log.view:
             reason = f"{index_name} is missing"

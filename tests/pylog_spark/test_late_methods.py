@@ -110,6 +110,8 @@ def test_a_method_is_compiled_once_and_others_stay_as_they_are(monkeypatch):
     assert made is not waiting
     assert isinstance(made, FunctionType)
     assert made.__code__.co_varnames[: made.__code__.co_argcount] == ("self", "x", "y", "name")
+    # Each field is set by its slot, not by its name.
+    assert {"_set_x", "_set_y", "_set_name"} <= set(made.__code__.co_freevars)
     point(2)
     assert vars(point)["__init__"] is made
     assert vars(point)["__eq__"].__code__ is vars(point)["__lt__"].__code__  # not called yet

@@ -42,6 +42,7 @@ from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.partition_facts import manifest_timestamps
 from storage_core.roots.root import Prepared
 from storage_core.store import LogStore, one_look
+from storage_core.store.base import held
 from storage_core.store.open_objects import names_manifest
 
 
@@ -107,9 +108,11 @@ def _observe(
         always_loads=facts.is_owned_by_broker,
     )
     unlink = _unlinks(run, row["directory"])
-    with one_look(store):
-        sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
-        loaded_files = digest_files(store) if sweep.is_due else None
+    with held(store):
+        with one_look(store):
+            sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
+            loaded_files = digest_files(store) if sweep.is_due else None
+        removals = _removals(store, sweep) if sweep.is_due else {}
     state, decision, block = sweep.state, sweep.decision, sweep.decision.blocked_by
     start, checkpointed = decision.log_start_offset, admitted.checkpointed_mark
     columns = kept_columns(
@@ -133,8 +136,7 @@ def _observe(
         columns["operations"] = json.dumps(list(sweep.steps.describe()))
     if not sweep.is_due:
         return columns
-    found = {"loaded_files": loaded_files, "log_end": state.log_end}
-    return columns | found | _removals(store, sweep)
+    return columns | removals | {"loaded_files": loaded_files, "log_end": state.log_end}
 
 
 def kept_columns(seen: Mapping[str, Any]) -> dict[str, Any]:

@@ -390,3 +390,9 @@ def test_no_recovery_point_stays_below_a_log_start_that_moves(start, point):
     )
     assert before.moved(PartitionCheckpoints(cleaner_offset=0)).cleaner_offset == 0
     assert before.moved(PartitionCheckpoints()) == before
+
+
+def test_a_checkpoint_that_is_read_again_is_another_dictionary():
+    content = encode_offset_checkpoint({TopicPartition("t", 0): 5})
+    parse_offset_checkpoint(content, file="f").clear()
+    assert parse_offset_checkpoint(content, file="f") == {TopicPartition("t", 0): 5}
