@@ -180,7 +180,7 @@ def clean_partitions(
         threads = 1 if size_bytes < BYTES_AT_ONCE else context.threads
         with Unsynced() as unsynced:
             with room.take(size_bytes):
-                cleaned = _clean_whole(
+                cleaned = clean_whole(
                     store, plan, access, replace(context, threads=threads), unsynced
                 )
             # Another one is cleaned meanwhile.
@@ -191,7 +191,7 @@ def clean_partitions(
     return context.map_commits(partial(_attempt, context=context, clean=clean), items)
 
 
-def _clean_whole(
+def clean_whole(
     store: LogStore,
     plan: CompactionPlan,
     access: RootAccess,

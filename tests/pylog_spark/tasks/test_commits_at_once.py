@@ -6,6 +6,7 @@ one after the other they would wait for each other in vain.
 
 import threading
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,10 @@ def test_one_partition_is_cleaned_at_a_time_where_two_would_be_too_many(
     if not is_paced:
         monkeypatch.setattr(commit, "BYTES_AT_ONCE", 1)
     alone = Meeting(commit.clean_whole)
+    # While one waits for its syncs, the next one is cleaned.
+    syncs = Meeting(commit.Unsynced.sync, calls=PARTITIONS)
     monkeypatch.setattr(commit, "clean_whole", alone)
+    monkeypatch.setattr(commit.Unsynced, "sync", partialmethod(syncs))
     assert [row["error"] for row in cleaning.clean_whole()] == [None] * PARTITIONS
     assert alone.most == 1
 
@@ -132,9 +136,9 @@ def test_a_partition_that_is_cleaned_beside_others_has_one_thread(
     told = set()
     clean = commit.clean_whole
 
-    def noted(store, plan, access, context):
+    def noted(store, plan, access, context, unsynced):
         told.add(context.threads)
-        return clean(store, plan, access, context)
+        return clean(store, plan, access, context, unsynced)
 
     monkeypatch.setattr(commit, "BYTES_AT_ONCE", room)
     monkeypatch.setattr(commit, "clean_whole", noted)
