@@ -751,3 +751,9 @@ class DamageRow:
 
 
 DAMAGE: Final = schema_of(DamageRow)
+
+# What SQL has beside topics, here and on Spark: views of the source, behind a prefix.
+SQL_PREFIX: Final = "pylog_"
+# These are made of whole roots.
+SQL_ROOT_VIEWS: Final = ("groups", "consumer_offsets", "transactions", "open_transactions")
+SQL_VIEWS: Final = ("partitions", "segments", *SQL_ROOT_VIEWS)

@@ -7,19 +7,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Final
 
 import pyarrow as pa
 
 from pylog_spark.cli.runner import load_options
 from pylog_spark.options.declared import ROOTS
 from pylog_spark.options.option import CommandLine
+from pylog_spark.schemas import SQL_PREFIX, SQL_ROOT_VIEWS, SQL_VIEWS
 from storage_core.clock import SystemClock
 from storage_core.kafka_log import Logs
-
-_PREFIX: Final = "pylog_"
-# Views of the Spark source that are made of whole roots.
-_VIEWS: Final = ("groups", "consumer_offsets", "transactions", "open_transactions")
 
 
 def system_tables(line: CommandLine, logs: Logs) -> Mapping[str, Callable[[], pa.Table]]:
@@ -27,10 +23,10 @@ def system_tables(line: CommandLine, logs: Logs) -> Mapping[str, Callable[[], pa
     makers: dict[str, Callable[[], pa.Table]] = {
         "partitions": logs.partitions,
         "segments": logs.segments,
-        **{name: partial(_view, line, name) for name in _VIEWS},
+        **{name: partial(_view, line, name) for name in SQL_ROOT_VIEWS},
         "runs": partial(_runs, line),
     }
-    return {f"{_PREFIX}{name}": make for name, make in makers.items()}
+    return {f"{SQL_PREFIX}{name}": make for name, make in makers.items()}
 
 
 def system_columns() -> dict[str, list[str]]:
@@ -38,10 +34,9 @@ def system_columns() -> dict[str, list[str]]:
     from pylog_spark.operations.past_runs import PastRun  # noqa: PLC0415  # deltalake
     from pylog_spark.tasks.views import VIEWS  # noqa: PLC0415  # takes its time
 
-    views = ("partitions", "segments", *_VIEWS)
-    columns = {name: VIEWS[name].schema.names for name in views}
+    columns = {name: VIEWS[name].schema.names for name in SQL_VIEWS}
     columns["runs"] = [each.name for each in fields(PastRun)]
-    return {f"{_PREFIX}{name}": names for name, names in columns.items()}
+    return {f"{SQL_PREFIX}{name}": names for name, names in columns.items()}
 
 
 def _view(line: CommandLine, name: str) -> pa.Table:

@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pylog_spark.source.registration import register
+    from pylog_spark.source.registration import create_views, register
 
-__all__ = ["register"]
+__all__ = ["create_views", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``register`` on demand: Spark's workers do not need it."""
+    """Import these on demand: Spark's workers do not need them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pylog_spark.source import registration  # noqa: PLC0415
 
-    return registration.register
+    return getattr(registration, name)

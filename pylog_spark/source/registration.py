@@ -1,15 +1,21 @@
-"""Make ``kafka-log`` known to a Spark session, and the function ``kafka_log``."""
+"""Make ``kafka-log`` known to a Spark session, the function ``kafka_log``, and views of topics."""
 
 import importlib
-from collections.abc import Iterator
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from pylog_spark.engines.session_facts import setting
 from pylog_spark.rows import spark_ddl
-from pylog_spark.source.data_source import KafkaLogDataSource
+from pylog_spark.schemas import SQL_PREFIX, SQL_VIEWS
+from pylog_spark.source.data_source import FORMAT_NAME, KafkaLogDataSource
 from pylog_spark.source.options import (
     PLAIN_COLUMNS,
     RECORDS,
@@ -33,6 +39,10 @@ from storage_core.reading.ranges import read_range, schema_of
 
 FUNCTION_NAME: Final = "kafka_log"
 _INSTEAD: Final = "CREATE TEMPORARY VIEW ... USING `kafka-log` OPTIONS (...)"
+# A view costs a process of Python that says its columns.
+_VIEWS_AT_ONCE: Final = 4
+
+_log: Final = logging.getLogger(__name__)
 
 
 class KafkaLogFunction:
@@ -55,8 +65,11 @@ class KafkaLogFunction:
         texts = {name: _text(name, array) for name, array in arguments.items() if array is not None}
         asked = parse_options({name: text for name, text in texts.items() if text is not None})
         if (asked.view, asked.columns, asked.typed) != (RECORDS, PLAIN_COLUMNS, None):
-            columns = ", ".join(PLAIN_COLUMNS)
-            reason = f"has the columns {columns}; for others there is {_INSTEAD}"
+            said = {name: text for name, text in texts.items() if text is not None}
+            reason = (
+                f"Spark fixes the columns of a function: {', '.join(PLAIN_COLUMNS)}; for others: "
+                f"CREATE TEMPORARY VIEW {_quoted(said.get('subscribe', 'records'))} {_using(said)}"
+            )
             raise ConfigError(FUNCTION_NAME, None, reason)
         warn_of_meaningless(asked.without_meaning)
         for wanted in plan_ranges(asked.request, now_ms=SystemClock().now_ms()):
@@ -126,3 +139,71 @@ def register(spark: SparkSession) -> None:
 
     spark.dataSource.register(SessionDataSource)
     register_function(spark)
+
+
+def create_views(
+    spark: SparkSession, path: str | Sequence[str], *, pattern: str | None = None, **options: str
+) -> list[str]:
+    """Make temporary views for SQL: one of each topic, with the name of the topic, and
+    ``pylog_partitions``, ``pylog_segments``, ``pylog_groups``, ``pylog_consumer_offsets``,
+    ``pylog_transactions`` and ``pylog_open_transactions``: the tables of ``pylog sql``.
+
+    A view of the same name is replaced. One shows what was there at its first query: make the views
+    again to see new records.
+
+    Args:
+        spark: The session, classic or Connect.
+        path: As for ``load``.
+        pattern: Regular expression for the whole names of topics; None for all but the cluster's
+            own metadata log.
+        options: The format's, for all topics, such as ``valueFormat="registry"``. A topic that they
+            do not fit, as one without a schema, has no view; a warning says why.
+
+    Returns:
+        The names of the views that were made.
+
+    Raises:
+        AnalysisException: There is no topic, or the options fit none.
+    """
+    register(spark)
+    places = [path] if isinstance(path, str) else list(path)
+    where = {"path": places[0]} if len(places) == 1 else {"paths": json.dumps(places)}
+    of_tiers = ("withLocal", "decryptionKey", "topicId")
+    where |= {name: options.pop(name) for name in of_tiers if name in options}
+    chosen = where if pattern is None else where | {"subscribePattern": pattern}
+    listed = spark.read.format(FORMAT_NAME).options(**chosen, view="partitions", columns="topic")
+    topics = sorted(row.topic for row in listed.load().distinct().collect())
+    views = {topic: where | options | {"subscribe": topic} for topic in topics}
+    views |= {f"{SQL_PREFIX}{name}": where | {"view": name} for name in SQL_VIEWS}
+
+    def create(name: str) -> AnalysisException | None:
+        try:
+            spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name)} {_using(views[name])}")
+        except AnalysisException as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(_VIEWS_AT_ONCE) as threads:
+        failures = dict(zip(views, threads.map(create, views), strict=True))
+    errors = [(name, error) for name, error in failures.items() if error is not None]
+    if errors and len(errors) >= len(topics):
+        raise errors[0][1]
+    for name, error in errors:
+        reasons = re.findall(r"^\S+Error: (.*)$", str(error), re.MULTILINE) or [error]
+        _log.warning("kafka-log: no view %s: %s", name, reasons[-1])
+    return [name for name, error in failures.items() if error is None]
+
+
+def _using(options: Mapping[str, str]) -> str:
+    """Return the end of a statement that makes a view with some options."""
+    said = ", ".join(f"{_quoted(name)} {_literal(text)}" for name, text in options.items())
+    return f"USING {_quoted(FORMAT_NAME)} OPTIONS ({said})"
+
+
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

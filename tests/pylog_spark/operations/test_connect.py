@@ -91,7 +91,7 @@ def test_the_format_reads_streams_and_writes_over_connect(spark, ended, folder):
     reader = spark.read.format("kafka-log")
     rows = rows_of(reader.options(**WITH_LOG).load(said["root"]))
     assert said["rows"] == rows
-    assert len(rows) == said["streamed"] == said["counted"] == 1048
+    assert len(rows) == said["streamed"] == said["counted"] == said["viewed"] == 1048
     assert said["triggers"] == 2
     for view in SOME_VIEWS:
         table = spark.read.format("kafka-log").option("view", view).load(said["root"])

@@ -7,7 +7,7 @@
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.source import register
+from pylog_spark.source import create_views
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.source.stream_program import copy_stream
 
@@ -26,8 +26,8 @@ def rows_of(frame: Any) -> list[list[Any]]:
 
 def read_and_write(spark: Any, folder: Path) -> dict[str, Any]:
     """Read a golden directory in each way, stream it, write it; the copies are in the folder."""
-    register(spark)
     root = Golden("broker-dir").unpack(folder)
+    create_views(spark, str(root), pattern="events")
     reader = spark.read.format("kafka-log")
     views = {view: reader.option("view", view).load(str(root)).count() for view in SOME_VIEWS}
     events = spark.read.format("kafka-log").options(**WITH_LOG).load(str(root))
@@ -43,4 +43,5 @@ def read_and_write(spark: Any, folder: Path) -> dict[str, Any]:
         "streamed": spark.read.parquet(str(folder / "rows")).distinct().count(),
         "triggers": len(list((folder / "checkpoint" / "commits").glob("[0-9]*"))),
         "counted": function.count(),
+        "viewed": spark.sql("SELECT key FROM events").count(),
     }

@@ -279,6 +279,10 @@ def test_the_table_function_has_the_rows_of_the_format_in_one_task(read, call):
         (", topic => 'nothing'", "no such topic"),
         (", `view` => 'segments'", "CREATE TEMPORARY VIEW"),
         (", includeHeaders => true", "CREATE TEMPORARY VIEW"),
+        (
+            ", topic => 'a\\'b', includeHeaders => true, keys => 'x\\\\y'",
+            r"VIEW `a'b` USING `kafka-log` OPTIONS .* `subscribe` 'a\\'b', .* `keys` 'x\\\\y'\)",
+        ),
         (", topic => array('events')", "subscribe: expected a text"),
     ],
     ids=str,

@@ -5,9 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 from pylog_spark.rows import spark_ddl
-from pylog_spark.source import register
+from pylog_spark.source import create_views, register
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.typed_columns import spark_schema
 from storage_core.errors import ConfigError
@@ -72,6 +73,28 @@ def test_batch_and_stream_give_what_the_official_deserializer_gives(spark, root,
     found = spark.read.parquet(str(tmp_path / "rows")).orderBy("offset").collect()
     assert [row.buyer for row in found] == [row and row["buyer"] for row in expected("orders")]
     assert str(found[4].vat) == "12.30"
+
+
+@pytest.mark.spark
+def test_topics_are_views_of_sql_with_their_columns(spark, tmp_path, caplog):
+    root = write_golden(tmp_path / "it's")
+    names = create_views(spark, str(root), **TYPED)
+    tables = ["pylog_partitions", "pylog_segments", "pylog_groups", "pylog_consumer_offsets"]
+    tables += ["pylog_transactions", "pylog_open_transactions"]
+    assert sorted(names) == sorted([*TOPICS, *tables])
+    for topic in TOPICS:
+        found = spark.sql(f"FROM `{topic}` ORDER BY `offset`").collect()
+        rows = [row and {k: v for k, v in row.items() if k != "at"} for row in as_rows(found)]
+        assert rows == of_spark(topic)
+    segments = spark.sql("SELECT topic, segments FROM pylog_partitions ORDER BY topic").collect()
+    assert [row.topic for row in segments] == ["_schemas", *sorted(TOPICS)]
+    assert "no view _schemas: readerSchema: the value of _schemas: no subject" in caplog.text
+    assert "orders" in create_views(spark, [str(root)], pattern="orders")
+    assert spark.table("orders").schema["value"].dataType.typeName() == "binary"
+    with pytest.raises(AnalysisException, match="no subject _schemas-value"):
+        create_views(spark, str(root), pattern="_schemas", **TYPED)
+    for name in names:
+        spark.catalog.dropTempView(name)
 
 
 @pytest.mark.spark
