@@ -3,10 +3,11 @@
 import json
 import math
 import os
+import re
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -20,7 +21,7 @@ from pylog_spark.cli.cat import is_watched
 from pylog_spark.cli.error_text import write_line
 from pylog_spark.cli.runner import ProgressLine, show
 from pylog_spark.cli.sql_file import check_file, unlike, write_file
-from pylog_spark.cli.sql_tables import system_columns, system_tables
+from pylog_spark.cli.sql_tables import quoted_where_needed, system_columns, system_tables
 from pylog_spark.cli.tiers import tell_requests, with_tiers
 from pylog_spark.cli.value_formats import key_format, registry_columns, value_format
 from pylog_spark.exit_code import ExitCode
@@ -71,10 +72,11 @@ _SETTINGS: Final = {
 }
 # DuckDB's own tree of a query as JSON; it makes none of a statement that changes something.
 _PARSE: Final = """
-    SELECT tree->>'$.error', tree->>'$.error_message', json_array_length(tree->'$.statements'),
-        tree->>'$..table_name'
+    SELECT tree->>'$.error', tree->>'$.error_type', tree->>'$.error_message',
+        json_array_length(tree->'$.statements'), tree->>'$..table_name'
     FROM (SELECT json_serialize_sql(?::VARCHAR)::JSON AS tree)
 """
+_ALL_TABLES: Final = '"tables"'  # what SHOW TABLES reads, in that tree
 _NAMED_TABLES: Final = 10
 
 
@@ -87,7 +89,8 @@ def sql(line: CommandLine) -> int:
     if has_prompt:
         roots.append(query)
     elif not roots or _is_place(query):
-        raise ConfigError("QUERY", query, 'expected ROOT... "SELECT ..."')
+        reason = 'expected ROOT... "SELECT ..."; a prompt needs a terminal'
+        raise ConfigError("QUERY", query, reason)
     if has_prompt and OUT in line:
         raise ConfigError(OUT.label, line[OUT], "needs a query")
     line = with_tiers(line.with_written({ROOTS: roots}))
@@ -156,6 +159,7 @@ def _answer(connection: Any, line: CommandLine, query: str, to: AnswerFormat | N
             logs = open_logs(*line[ROOTS])
             tables = [*logs.topics(), *system_tables(line, logs)][:_NAMED_TABLES]
             reason = f"{reason.partition(' Did you mean')[0]} There are {', '.join(tables)}, ..."
+            reason += _missing_quotes(query, logs.topics())
         raise ConfigError("QUERY", query, reason) from error
     _tell_read(read)
     return status
@@ -232,13 +236,18 @@ def _register_tables(connection: Any, line: CommandLine, query: str) -> Iterator
         if written is not BytesFormat.RAW and not isinstance(written, RegistryFormat)
     }
     tables = system_tables(line, logs)
-    for name in _table_names(connection, query):
-        if name in topics:
+    for name in _meant_tables(
+        query, _table_names(connection, query, topics), [_ALL_TABLES, *topics, *tables]
+    ):
+        if name == _ALL_TABLES:
+            for table in (*topics, *tables):
+                connection.register(table, pa.table({"of": pa.nulls(0)}))
+        elif name in topics:
             typed = registry_columns(line, [name], formats).get(name)
             dataset = LogDataset(logs, name, how, texts, typed=typed, lateness=lateness)
             connection.register(name, dataset)
             yield dataset
-        elif name in tables:
+        else:
             connection.register(name, tables[name]())
 
 
@@ -249,18 +258,50 @@ def _as_text(batch: pa.RecordBatch, *, name: str, how: ValueFormat) -> pa.Array:
         raise batch_not_in_format(batch, error) from error
 
 
-def _table_names(connection: Any, query: str) -> list[str]:
+def _table_names(connection: Any, query: str, topics: Iterable[str]) -> list[str]:
     """Return the tables that a query names, and its own names among them.
 
     Raises:
         ConfigError: It is not one query: malformed, several, or a statement that changes something.
     """
-    ((is_refused, reason, count, names),) = connection.execute(_PARSE, [query]).fetchall()
+    ((is_refused, kind, reason, count, names),) = connection.execute(_PARSE, [query]).fetchall()
     if is_refused == "true":
-        raise ConfigError("QUERY", query, reason)
+        if kind == "not implemented":  # a statement without a tree
+            reason = "expected a SELECT, DESCRIBE, SUMMARIZE or SHOW TABLES"
+        raise ConfigError("QUERY", query, reason + _missing_quotes(query, topics))
     if count != 1:
         raise ConfigError("QUERY", query, f"expected one query, found {count}")
     return list(dict.fromkeys(names))
+
+
+def _missing_quotes(query: str, topics: Iterable[str]) -> str:
+    """Return a hint at topics that a query names without the quotes that they need."""
+    for topic in topics:
+        name = quoted_where_needed(topic)
+        if name != topic and re.search(rf"(?<![\w\"'-]){re.escape(topic)}(?![\w\"'-])", query):
+            return f"; the topic needs quotes: {name}"
+    return ""
+
+
+def _meant_tables(query: str, names: Iterable[str], tables: Sequence[str]) -> list[str]:
+    """Return the tables that the names of a query mean.
+
+    To DuckDB `Orders` and `orders` are one name; to Kafka they are two topics.
+
+    Raises:
+        ConfigError: The query means two such tables, or does not say which.
+    """
+    meant: dict[str, set[str]] = {}
+    for name in names:
+        like = [table for table in tables if table.lower() == name.lower()]
+        meant.setdefault(name.lower(), set()).update([name] if name in like else like)
+    for several in meant.values():
+        if len(several) > 1:
+            text = " and ".join(sorted(several))
+            raise ConfigError(
+                "QUERY", query, f"{text} are one name in SQL: ask for one of them, as it is written"
+            )
+    return [name for (name,) in filter(None, meant.values())]
 
 
 def _view_of_rows(line: CommandLine, reader: pa.RecordBatchReader) -> View:
@@ -284,19 +325,24 @@ def _view_of_rows(line: CommandLine, reader: pa.RecordBatchReader) -> View:
         rows = [dict(zip(names, row, strict=True)) for row in shown]
         table = Table(kind=TableKind(columns=columns), rows=rows)
         return View(lines=(), blocks=[table], notes=notes, status=ExitCode.DONE)
+    kinds = reader.schema.types
     lines = (
-        OutputLine(_ROW, {}, data=dict(zip(names, map(_json_text, row), strict=True)))
+        OutputLine(_ROW, {}, data=dict(zip(names, map(_json_text, row, kinds), strict=True)))
         for row in islice(values, most)
     )
     return View(lines=lines, csv=(_ROW, names), blocks=(), status=ExitCode.DONE)
 
 
-def _json_text(value: Any) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+def _json_text(value: Any, kind: pa.DataType) -> str:
+    return json.dumps(_plain(value, kind), ensure_ascii=False, separators=(",", ":"))
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: times in ISO 8601, bytes in Base64."""
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as JSON has it: times in ISO 8601, bytes in Base64.
+
+    Args:
+        kind: Its type, which tells maps from lists.
+    """
     match value:
         case None | bool() | int() | str():
             plain: Any = value
@@ -308,13 +354,27 @@ def _plain(value: Any) -> Any:
             plain = int(value)
         case float() if math.isfinite(value):
             plain = value
+        case pa.MonthDayNano():
+            plain = _span_text(value)
+        case list() if pa.types.is_map(kind):
+            plain = {
+                str(_plain(name, kind.key_type)): _plain(each, kind.item_type)
+                for name, each in value
+            }
         case list():
-            plain = [_plain(each) for each in value]
+            plain = [_plain(each, getattr(kind, "value_type", kind)) for each in value]
         case dict():
-            plain = {str(name): _plain(each) for name, each in value.items()}
+            plain = {name: _plain(each, kind.field(name).type) for name, each in value.items()}
         case _:
             plain = str(value)
     return plain
+
+
+def _span_text(span: Any) -> str:
+    """Return an interval in ISO 8601, such as P1DT2H."""
+    seconds = Decimal(span.nanoseconds).scaleb(-9)
+    days = "".join(f"{n}{unit}" for n, unit in ((span.months, "M"), (span.days, "D")) if n)
+    return f"P{days}" + (f"T{seconds.normalize():f}S" if seconds or not days else "")
 
 
 def _column(field: pa.Field, name: str, *, is_wide: bool) -> Column:
@@ -322,17 +382,17 @@ def _column(field: pa.Field, name: str, *, is_wide: bool) -> Column:
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     return Column(
         heading=name,
-        cell=partial(_cell, name=name, limit=None if is_wide else _SHOWN_CHARACTERS),
+        cell=partial(_cell, name=name, kind=kind, limit=None if is_wide else _SHOWN_CHARACTERS),
         is_number=is_number,
         folds=not is_number,
     )
 
 
-def _cell(row: Mapping[str, Any], *, name: str, limit: int | None) -> str:
+def _cell(row: Mapping[str, Any], *, name: str, kind: pa.DataType, limit: int | None) -> str:
     value = row[name]
     if value is None:
         return NOTHING
     # A person is shown all of a decimal's places.
-    plain = f"{value:f}" if isinstance(value, Decimal) else _plain(value)
-    text = plain if isinstance(plain, str) else _json_text(value)
+    plain = f"{value:f}" if isinstance(value, Decimal) else _plain(value, kind)
+    text = plain if isinstance(plain, str) else _json_text(value, kind)
     return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."

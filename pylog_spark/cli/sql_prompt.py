@@ -17,6 +17,7 @@ from typing import Any, Final
 from typer import echo
 
 from pylog_spark.cli.error_text import report_error, write_line
+from pylog_spark.cli.sql_tables import quoted_where_needed
 from storage_core import interruption
 from storage_core.errors import PylogError
 
@@ -25,7 +26,7 @@ _NEXT: Final = "...> "
 _LEAVE: Final = frozenset({r"\q", "quit", "exit", ".quit", ".exit"})
 _COMMANDS: Final = {
     ".tables": "list the tables",
-    ".columns": "list the columns of each table",
+    ".columns": "list the columns of each table, or of those that are named",
     ".help": "list these commands",
     r"\q": "leave; so does Ctrl-D. Ctrl-C cancels a query",
 }
@@ -112,20 +113,19 @@ def _answer(text: str, answer: Callable[[str], object], cancel: Callable[[], obj
 
 
 def _do(command: str, columns_of: Callable[[], Columns]) -> None:
-    match command:
-        case ".help":
+    match command.split():
+        case [".help"]:
             for name, meaning in _COMMANDS.items():
                 echo(f"{name:9} {meaning}")
-        case ".tables" | ".columns":
+        case [".tables"]:
+            for table in columns_of():
+                echo(quoted_where_needed(table))
+        case [".columns", *named]:
             for table, columns in columns_of().items():
-                echo(_quoted(table) + (f" ({', '.join(columns)})" if command == ".columns" else ""))
+                if not named or {table, quoted_where_needed(table)} & set(named):
+                    echo(f"{quoted_where_needed(table)} ({', '.join(columns)})")
         case _:
             write_line(f"there is no command {command}; .help lists them")
-
-
-def _quoted(name: str) -> str:
-    is_plain = name.isascii() and name.isidentifier() and name.lower() not in {"offset", "group"}
-    return name if is_plain else '"{}"'.format(name.replace('"', '""'))
 
 
 def _wake_editor() -> None:
@@ -202,7 +202,7 @@ def _completer(columns_of: Callable[[], Columns]) -> Callable[[str, int], str | 
 def complete_word(text: str, columns: Columns) -> list[str]:
     """Return the words that begin so: commands, SQL's, tables and columns."""
     names = [*columns, *dict.fromkeys(name for of_table in columns.values() for name in of_table)]
-    words = {name: _quoted(name) for name in names}
+    words = {name: quoted_where_needed(name) for name in names}
     words |= {word: word for word in (*_COMMANDS, *_WORDS)}
     begin = text.removeprefix('"').lower()
     is_quoted = text.startswith('"')

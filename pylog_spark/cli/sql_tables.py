@@ -6,7 +6,7 @@ The rows are those of the commands and views that show the same things.
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 
 import pyarrow as pa
 
@@ -37,6 +37,24 @@ def system_columns() -> dict[str, list[str]]:
     columns = {name: VIEWS[name].schema.names for name in SQL_VIEWS}
     columns["runs"] = [each.name for each in fields(PastRun)]
     return {f"{SQL_PREFIX}{name}": names for name, names in columns.items()}
+
+
+def quoted_where_needed(name: str) -> str:
+    """Return the name of a table or column as a query writes it."""
+    is_plain = name.isascii() and name.isidentifier() and name.lower() not in _reserved_words()
+    return name if is_plain else '"{}"'.format(name.replace('"', '""'))
+
+
+@cache
+def _reserved_words() -> frozenset[str]:
+    import duckdb  # noqa: PLC0415  # an extra
+
+    query = """
+        SELECT keyword_name FROM duckdb_keywords()
+        WHERE keyword_category IN ('reserved', 'type_function')
+    """
+    with duckdb.connect() as connection:
+        return frozenset(word for (word,) in connection.execute(query).fetchall())
 
 
 def _view(line: CommandLine, name: str) -> pa.Table:
