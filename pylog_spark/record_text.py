@@ -56,6 +56,7 @@ class AvroFormat:
     schema: str
     # Whether the five bytes of a schema registry stand before each value.
     has_registry_header: bool = False
+    has_logical: bool = False  # whether decimals, dates, times and UUIDs are text
 
     def __str__(self) -> str:
         return "avro-registry" if self.has_registry_header else "avro"
@@ -83,7 +84,7 @@ class AvroFormat:
         reader = AvroBytes(data)
         if has_registry_header:
             _take_registry_header(reader)
-        return whole_value(reader_of(self.schema), reader)
+        return whole_value(reader_of(self.schema, has_logical=self.has_logical), reader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # a registry has no hash
@@ -96,6 +97,7 @@ class RegistryFormat:
 
     registry: SchemaRegistry
     name: str  # key or value
+    has_logical: bool = False  # as of ``AvroFormat``
 
     def __str__(self) -> str:
         return "registry"
@@ -132,7 +134,7 @@ class RegistryFormat:
             reason = f"is of the kind {schema.kind}, which is not decoded; base64 shows the value"
             raise ValueError(f"{of_registry}: {reason}")
         try:
-            read = registered_reader(schema.texts)
+            read = registered_reader(schema.texts, has_logical=self.has_logical)
         except ValueError as error:
             raise ValueError(f"{of_registry}: {error}") from error
         try:

@@ -35,7 +35,7 @@ READ_BY_COMMANDS = {
     *("need", "null", "out", "partitions", "sample", "start", "to", "topic", "value_format"),
     "lateness",
     *("key_schema", "value_schema", "schemas", "with_local", "decryption_key", "topic_id"),
-    *("reader_schema", "reader_message", "on_error"),
+    *("reader_schema", "reader_message", "on_error", "logical_types"),
     *("all_commands", "as_records", "folder", "quiet", "root_of_topic", "state", "up"),
     *("targets", "new_names", "keep_producers", "allow_abort", "offsets_out"),
     *("archive", "metadata_partitions", "newest", "topics_out"),

@@ -9,6 +9,7 @@ from pylog_spark.options.choices import AVRO_FORMATS, BytesFormat
 from pylog_spark.options.declared import (
     KEY_FORMAT,
     KEY_SCHEMA,
+    LOGICAL_TYPES,
     ON_ERROR,
     READER_MESSAGE,
     READER_SCHEMA,
@@ -38,10 +39,15 @@ def key_format(line: CommandLine) -> ValueFormat | None:
 
 def value_format(line: CommandLine) -> ValueFormat | None:
     """Return how values are written; as ``key_format``."""
+    if line[LOGICAL_TYPES] and not {line[KEY_FORMAT], line[VALUE_FORMAT]} & {*_BY_SCHEMA}:
+        raise ConfigError(
+            LOGICAL_TYPES.label, None, f"is for {VALUE_FORMAT.label} {' or '.join(_BY_SCHEMA)}"
+        )
     return _format(line, VALUE_FORMAT, VALUE_SCHEMA)
 
 
 _MOST_DIGITS: Final = 10
+_BY_SCHEMA: Final = (*AVRO_FORMATS, BytesFormat.REGISTRY)
 
 
 def registry_columns(
@@ -111,6 +117,7 @@ def _format(
     return AvroFormat(
         schema=read_schema(schema.label, file),
         has_registry_header=written is BytesFormat.AVRO_REGISTRY,
+        has_logical=line[LOGICAL_TYPES],
     )
 
 
@@ -123,7 +130,9 @@ def _registry_format(line: CommandLine, how: Option[BytesFormat | None]) -> Valu
     folder = line[SCHEMAS]
     name = "key" if how is KEY_FORMAT else "value"
     if folder is not None:
-        return RegistryFormat(registry=read_schemas_of_folder(SCHEMAS.label, folder), name=name)
-    if not line[ROOTS]:
+        registry = read_schemas_of_folder(SCHEMAS.label, folder)
+    elif line[ROOTS]:
+        registry = read_schemas_of_roots(how.label, line[ROOTS])
+    else:
         raise ConfigError(how.label, BytesFormat.REGISTRY, f"needs {SCHEMAS.label} DIR, or a root")
-    return RegistryFormat(registry=read_schemas_of_roots(how.label, line[ROOTS]), name=name)
+    return RegistryFormat(registry=registry, name=name, has_logical=line[LOGICAL_TYPES])

@@ -890,8 +890,14 @@ SCHEMAS: Final = Option[Path | None](
     kind=FILE,
     default=None,
     metavar="DIR",
-    help="Folder of schemas by number (7.avsc, 8.json, 9.proto) for the form registry. Default: "
-    "the topic _schemas of the roots.",
+    help="Schemas for registry: 7.avsc, 8.json, 9.proto. Default: the topic _schemas of the roots.",
+)
+LOGICAL_TYPES: Final = Option[bool](
+    name="logical_types",
+    flag="--logical-types",
+    kind=SWITCH,
+    default=False,
+    help="Decimals and times of Avro as text in JSON.",
 )
 READER_SCHEMA: Final = Option[str | None](
     name="reader_schema",

@@ -19,7 +19,12 @@ import pyarrow as pa
 
 from storage_core.json_values import MAX_JSON_DEPTH
 from storage_core.kernels import avro_columns as op
-from storage_core.values.avro_values import MAX_FIXED_BYTES, parse_avro
+from storage_core.values.avro_values import (
+    MAX_DECIMAL_DIGITS,
+    MAX_FIXED_BYTES,
+    PER_SECOND,
+    parse_avro,
+)
 
 # Named types used many times over make a column each time: a short schema could ask for billions.
 MAX_COLUMNS: Final = 10_000
@@ -66,11 +71,9 @@ _TIMES: Final = {
         for name, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
     },
 }
-_PER_SECOND: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
-_DAY: Final = {"time-millis": 86_400_000, "time-micros": 86_400_000_000}
+_DAY: Final = {f"time-{unit}": 86_400 * PER_SECOND[unit] for unit in ("millis", "micros")}
 # The sizes are those of a fixed, in bytes.
 _OTHERS: Final = {("string", "uuid", 0), ("fixed", "uuid", 16), ("fixed", "duration", 12)}
-_MOST_DIGITS: Final = 76  # of Arrow's decimals
 _NARROW_DIGITS: Final = 38
 _LIMIT_WORDS: Final = 4
 
@@ -178,7 +181,7 @@ def _add_logical_type(made: AvroType, schema: Mapping[str, Any]) -> None:
         return
     if (made.kind, logical) in _TIMES or (made.kind, logical, made.size) in _OTHERS:
         made.logical = logical
-    elif logical == "decimal" and schema["precision"] <= _MOST_DIGITS:
+    elif logical == "decimal" and schema["precision"] <= MAX_DECIMAL_DIGITS:
         made.logical = logical
         made.precision, made.scale = schema["precision"], schema.get("scale", 0)
 
@@ -680,9 +683,9 @@ def _factor(writer: str, reader: str) -> int:
     the two are no times of one kind."""
     kind, _, unit = writer.rpartition("-")
     other, _, wanted = reader.rpartition("-")
-    if kind != other or not {unit, wanted} <= _PER_SECOND.keys():
+    if kind != other or not {unit, wanted} <= PER_SECOND.keys():
         return 0
-    here, there = _PER_SECOND[unit], _PER_SECOND[wanted]
+    here, there = PER_SECOND[unit], PER_SECOND[wanted]
     return there // here if there >= here else -(here // there)
 
 

@@ -4,8 +4,10 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from datetime import datetime, timedelta
+from functools import cache, partial
 from typing import Any, Final
+from uuid import UUID
 
 from storage_core.json_values import MAX_JSON_DEPTH, parse_json
 
@@ -18,12 +20,16 @@ from storage_core.json_values import MAX_JSON_DEPTH, parse_json
 #
 # As JSON a record is an object, a union the value alone, bytes are text of the characters 0 to 255
 # as in Avro's own JSON, and a number that JSON has not is its name: ``"NaN"``. Logical types are
-# shown as what they are made of.
+# shown as what they are made of, or, where that is asked for, as text.
 
 MAX_SCHEMA_BYTES: Final = 4 << 20
 MAX_FIXED_BYTES: Final = 2**31 - 1
 # What of a schema has types in it.
 _WITH_TYPES: Final = {"type", "items", "values", "fields"}
+PER_SECOND: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}  # of times
+MAX_DECIMAL_DIGITS: Final = 76  # Arrow's decimals have so many
+_UUID_BYTES: Final = 16
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # the zone is written by hand
 # Items may take no bytes at all; so many of those are fine in any value.
 FREE_ITEMS: Final = 1024
 _MOST_VARINT_BYTES: Final = 10
@@ -172,16 +178,22 @@ Read = Callable[[AvroBytes], Any]
 
 
 @cache
-def reader_of(*schemas: str) -> Read:
-    """Return the reader of the last of some schemas, which may refer to types of those before."""
+def reader_of(*schemas: str, has_logical: bool = False) -> Read:
+    """Return the reader of the last of some schemas, which may refer to types of those before.
+
+    Args:
+        has_logical: Whether decimals, dates, times and UUIDs are text: ``"12.30"``.
+    """
     named: dict[str, Read] = {}
-    return [_compile(json.loads(schema), named) for schema in schemas][-1]
+    wrap = _as_text if has_logical else None
+    return [_compile(json.loads(schema), named, wrap) for schema in schemas][-1]
 
 
 @cache
-def registered_reader(texts: tuple[str, ...]) -> Read:
-    """Return the reader of values of a registry's schema, the last of these texts."""
-    return reader_of(*parse_avro(texts))
+def registered_reader(texts: tuple[str, ...], *, has_logical: bool = False) -> Read:
+    """Return the reader of values of a registry's schema, the last of these texts; see
+    ``reader_of``."""
+    return reader_of(*parse_avro(texts), has_logical=has_logical)
 
 
 def whole_value(read: Read, reader: AvroBytes) -> Any:
@@ -194,18 +206,23 @@ def whole_value(read: Read, reader: AvroBytes) -> Any:
     return value
 
 
-def _compile(schema: Any, named: dict[str, Read]) -> Read:
+_Wrap = Callable[[Mapping[str, Any], Read], Read]
+
+
+def _compile(schema: Any, named: dict[str, Read], wrap: _Wrap | None) -> Read:
     match schema:
         case str():
             read = _PRIMITIVES.get(schema) or _reference(schema, named)
         case list() if schema:
-            read = _union([_compile(branch, named) for branch in schema])
+            read = _union([_compile(branch, named, wrap) for branch in schema])
         case {"type": "array", "items": items}:
-            read = _array(_compile(items, named))
+            read = _array(_compile(items, named, wrap))
         case {"type": "map", "values": values}:
-            read = _map(_compile(values, named))
+            read = _map(_compile(values, named, wrap))
         case {"type": "record" | "error", "name": str(), "fields": list(fields)}:
-            read = _record({field["name"]: _compile(field["type"], named) for field in fields})
+            read = _record(
+                {field["name"]: _compile(field["type"], named, wrap) for field in fields}
+            )
         case {"type": "enum", "name": str(), "symbols": list(symbols)}:
             read = _enum(symbols)
         case {"type": "fixed", "name": str(), "size": int(size)} if size >= 0:
@@ -214,6 +231,8 @@ def _compile(schema: Any, named: dict[str, Read]) -> Read:
             read = _PRIMITIVES[primitive]  # with attributes, as a logical type has them
         case _:
             raise ValueError(f"no such type: {json.dumps(schema)[:80]}")
+    if wrap is not None and isinstance(schema, dict):
+        read = wrap(schema, read)
     if isinstance(schema, dict) and "name" in schema:
         named[schema["name"]] = read
     return read
@@ -226,6 +245,71 @@ def _reference(name: str, named: Mapping[str, Read]) -> Read:
         return named[name](data)
 
     return read
+
+
+def _as_text(schema: Mapping[str, Any], read: Read) -> Read:
+    """Return the reader of a logical type's text. A logical type that does not suit the type is
+    ignored, as are those that a column has as numbers or bytes."""
+    what = (schema.get("type"), schema.get("logicalType"))
+    kind, _, unit = str(what[1]).rpartition("-")
+    write: Callable[[Any], str]
+    match what:
+        case ["bytes" | "fixed", "decimal"] if schema["precision"] <= MAX_DECIMAL_DIGITS:
+            write = partial(
+                _decimal_text, precision=schema["precision"], scale=schema.get("scale", 0)
+            )
+        case ["fixed", "uuid"] if schema["size"] == _UUID_BYTES:
+            write = _uuid_text
+        case ["int", "date"]:
+            write = _date_text
+        case ["int", "time-millis"] | ["long", "time-micros"]:
+            write = partial(_time_text, per_second=PER_SECOND[unit])
+        case ["long", _] if kind in {"timestamp", "local-timestamp"} and unit in PER_SECOND:
+            zone = "Z" if kind == "timestamp" else ""
+            write = partial(_timestamp_text, per_second=PER_SECOND[unit], zone=zone)
+        case _:
+            return read
+
+    def read_text(data: AvroBytes) -> Any:
+        start = data.position
+        value = read(data)
+        try:
+            return write(value)
+        except OverflowError:
+            return value  # beyond the years 1 to 9999
+        except ValueError as error:
+            raise ValueError(f"position {start}: {error}") from error
+
+    return read_text
+
+
+def _decimal_text(value: str, precision: int, scale: int) -> str:
+    number = int.from_bytes(value.encode("latin-1"), "big", signed=True)
+    if abs(number) >= 10**precision:
+        raise ValueError("expected a decimal of the schema's precision, found more digits")
+    digits = str(abs(number)).rjust(scale + 1, "0")
+    whole = len(digits) - scale
+    return f"{'-' if number < 0 else ''}{digits[:whole]}{'.' if scale else ''}{digits[whole:]}"
+
+
+def _uuid_text(value: str) -> str:
+    return str(UUID(bytes=value.encode("latin-1")))
+
+
+def _date_text(value: int) -> str:
+    return (_EPOCH + timedelta(days=value)).date().isoformat()
+
+
+def _time_text(value: int, per_second: int) -> str:
+    if not 0 <= value < 86_400 * per_second:
+        raise ValueError("expected a time of day, found a number that is none")
+    return _timestamp_text(value, per_second, "").partition("T")[2]
+
+
+def _timestamp_text(value: int, per_second: int, zone: str) -> str:
+    seconds, rest = divmod(value, per_second)
+    digits = len(str(per_second)) - 1
+    return f"{(_EPOCH + timedelta(seconds=seconds)).isoformat()}.{rest:0{digits}d}{zone}"
 
 
 def _fixed(size: int) -> Read:

@@ -5,8 +5,11 @@ import json
 import pickle
 import random
 import sys
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 
 from pylog_spark.record_text import AvroFormat, read_schema
 from storage_core.errors import ConfigError
+from storage_core.values.avro_values import AvroBytes, reader_of, whole_value
 
 NODE: Final = {
     "type": "record",
@@ -284,3 +288,56 @@ def test_a_schema_that_is_not_there_and_a_package_that_is_not(tmp_path, monkeypa
     file.write_text('"int"')
     with pytest.raises(ConfigError, match=r"pip install 'pylog-spark\[avro\]'"):
         read_schema("--key-schema", file)
+
+
+def logical(kind: Any, data: bytes) -> Any:
+    schema = json.dumps(fastavro.parse_schema(kind))
+    return whole_value(reader_of(schema, has_logical=True), AvroBytes(data))
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
+FIXED = {"type": "fixed", "name": "f"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "text"),
+    [
+        (DECIMAL, Decimal("12.30"), "12.30"),
+        (DECIMAL, Decimal("-0.05"), "-0.05"),
+        (DECIMAL, Decimal("9999.99"), "9999.99"),
+        ({**DECIMAL, "scale": 0}, Decimal(-7), "-7"),
+        ({**DECIMAL, **FIXED, "size": 3}, Decimal("1.00"), "1.00"),
+        ({**DECIMAL, "precision": 77}, Decimal("0.65"), "A"),
+        ({"type": "int", "logicalType": "date"}, date(1, 1, 1), "0001-01-01"),
+        ({"type": "int", "logicalType": "time-millis"}, time(23, 59, 59, 7000), "23:59:59.007"),
+        ({"type": "long", "logicalType": "time-micros"}, time(0, 0, 1), "00:00:01.000000"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, -1, "1969-12-31T23:59:59.999Z"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, 0, "1970-01-01T00:00:00.000000Z"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, 1, "1970-01-01T00:00:00.000000001Z"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, 1, "1970-01-01T00:00:00.001"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 2**62, 2**62),
+        ({"type": "int", "logicalType": "date"}, -(2**31), -(2**31)),
+        ({"type": "int", "logicalType": "timestamp-millis"}, 5, 5),
+        ({"type": "string", "logicalType": "uuid"}, str(UUID(int=1)), str(UUID(int=1))),
+        ({**FIXED, "size": 16, "logicalType": "uuid"}, UUID(int=7).bytes, str(UUID(int=7))),
+    ],
+)
+def test_logical_types_become_text(schema, value, text):
+    out = io.BytesIO()
+    plain = isinstance(value, int | bytes)
+    written = {key: each for key, each in schema.items() if key != "logicalType" or not plain}
+    fastavro.schemaless_writer(out, fastavro.parse_schema(written), value)
+    assert logical(schema, out.getvalue()) == text
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "reason"),
+    [
+        (DECIMAL, b"\x06\x0f\x42\x40", "position 0: expected a decimal of the schema's precision"),
+        (DECIMAL, b"\xa0\x8d\x06" + b"\x7f" * 50_000, "found more digits"),
+        ({"type": "int", "logicalType": "time-millis"}, b"\x01", "expected a time of day"),
+    ],
+)
+def test_what_no_logical_type_can_be_is_refused(schema, data, reason):
+    with pytest.raises(ValueError, match=reason):
+        logical(schema, data)

@@ -6,10 +6,13 @@ import io
 import json
 import re
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+import fastavro
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -327,6 +330,35 @@ def test_only_a_schema_of_avro_needs_the_package_for_it(pylog, misfit, tmp_path,
         refused = pylog(*words, *VALUES)
         assert refused.exit_code == ExitCode.USAGE
         assert "fastavro is not installed: pip install 'pylog-spark[avro]'" in refused.stderr
+
+
+def test_logical_types_are_text_if_that_is_asked_for(pylog, tmp_path):
+    types = {
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2},
+        "at": {"type": "long", "logicalType": "timestamp-millis"},
+    }
+    fields = [{"name": name, "type": ["null", each]} for name, each in types.items()]
+    kind = {"type": "record", "name": "R", "fields": fields}
+    written = io.BytesIO()
+    at = datetime(2026, 11, 30, 10, tzinfo=UTC)
+    fastavro.schemaless_writer(written, kind, {"price": Decimal("12.30"), "at": at})
+    root = tmp_path / "root"
+    write_schemas(root, schema(1, kind))
+    value = value_of(1, written.getvalue())[1]
+    write_topic(root, "t", (value, value))
+    words = ("cat", root, "--topic", "t", "--output", "json")
+    plain = pylog.row(*words, *VALUES)["value"]
+    assert plain == {"price": "\u0004\u00ce", "at": at.timestamp() * 1000}
+    row = pylog.row(*words, *BOTH, "--logical-types")
+    assert row["key"] == row["value"] == {"price": "12.30", "at": "2026-11-30T10:00:00.000Z"}
+    out = tmp_path / "out"
+    export = ("export", root, "--topic", "t", "--to", "jsonl", "--out", out, *VALUES)
+    pylog.done(*export, "--logical-types", "--engine", "local")
+    (file,) = out.glob("*.jsonl")
+    assert json.loads(file.read_text())["value"]["price"] == "12.30"
+    refused = pylog(*words, "--value-format", "json", "--logical-types")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "--logical-types" in refused.stderr
 
 
 NODE: Final = {
