@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.cli.runner import (
     Call,
+    ProgressLine,
     Tasks,
     Work,
     engine_text,
@@ -122,7 +123,15 @@ def _prepare_ingest(line: CommandLine) -> Call:
 def _ingest(call: Call, place: Any) -> TransferReport:
     mirror = call.line[MIRROR]
     rules: IngestRules = call.subject
-    report = ingest(place, mirror, call.line[MANAGED], call.options, rules=rules)
+    with ProgressLine(is_shown=call.has_progress) as progress:
+        report = ingest(
+            place,
+            mirror,
+            call.line[MANAGED],
+            call.options,
+            rules=rules,
+            on_progress=progress.on_progress,
+        )
     return _with_notes(report, call, mirror)
 
 

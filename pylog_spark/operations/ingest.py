@@ -31,6 +31,7 @@ from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import count_look_tasks
+from pylog_spark.run.progress import OnProgress, ProgressMeter
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import INGEST, Action, Status
 from pylog_spark.tasks.observe import REMOTE_KEY
@@ -61,6 +62,7 @@ def ingest(
     *,
     rules: IngestRules | None = None,
     clock: Clock | None = None,
+    on_progress: OnProgress | None = None,
 ) -> TransferReport:
     """Take a mirror's closed segments still missing in a managed root.
 
@@ -71,6 +73,7 @@ def ingest(
             it and writes nothing.
         rules: What the owner says about the mirror.
         clock: For the lease and the times in the ledger.
+        on_progress: Told how far the tasks have come that take segments.
     """
     rules = rules or IngestRules()
     source, target = check_places(mirror, managed, rules, dry_run=options.dry_run)
@@ -95,7 +98,7 @@ def ingest(
             high_watermark=high_watermark,
             lease=lease,
         )
-        details = _take(run, source, context)
+        details = _take(run, source, context, on_progress)
         if lease is not None:
             run.note(_carry(run, source, target, details))
         results = _results(details, job)
@@ -154,7 +157,9 @@ def _hold(run: Run, target: LogRoot) -> LeaseProof:
     return held.access.lease
 
 
-def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
+def _take(
+    run: Run, source: LogRoot, context: IngestContext, on_progress: OnProgress | None
+) -> pa.Table:
     """Return a row of ``schemas.INGEST`` for each partition, without its files."""
     job, engine = run.job, run.engine
     partitions = discover_partitions(
@@ -176,9 +181,17 @@ def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
     new = pc.sum(planned).as_py() or 0
     if not new:
         return sort_details(details, "taken_bytes")
+    total_bytes = pc.sum(details.filter(planned)["taken_bytes"]).as_py() or 0
+    meter = ProgressMeter(engine, total_bytes=total_bytes, report=on_progress)
+    meter.tell(0, 0)
     time.sleep(context.rules.settle_ms / 1000)
-    spread = looked.map(only_planned, INGEST).deal_out(min(new, tasks)).map(take, INGESTED)
-    results = engine.collect(spread, INGESTED, f"{job.title}: take what is new into {context.root}")
+    # Not as many as looked: the meter knows the tasks of a stage by their number.
+    count = min(new, max(1, tasks - 1))
+    spread = looked.map(only_planned, INGEST).deal_out(count).map(take, INGESTED)
+    with meter.stage([(total_bytes // count, 0)] * count):
+        results = engine.collect(
+            spread, INGESTED, f"{job.title}: take what is new into {context.root}"
+        )
     others = details.filter(pc.invert(planned))
     return sort_details(pa.concat_tables([results, others]), "taken_bytes")
 

@@ -49,8 +49,8 @@ from storage_core.maintenance.ingest.partition import (
     Source,
     TierPartition,
     commit_ingest,
-    has_candidates,
     list_store,
+    new_bytes,
     observe_and_plan,
 )
 from storage_core.maintenance.ingest.plan import IngestPlan
@@ -98,7 +98,8 @@ def compare_with_manifests(
     batches: Iterator[pa.RecordBatch], context: IngestContext
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION``, files included, into rows of ``schemas.INGEST``. Those
-    with something new are planned and keep their files; the others have their reason."""
+    with something new are planned, with their bytes at most, and keep their files; the others have
+    their reason."""
     compared = map_ahead(lambda row: _compare(row, context), rows_of(batches))
     yield from rows_to_batches(INGEST, compared)
 
@@ -163,9 +164,10 @@ def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
     size = _size_of(target)
     if _is_own(target, context):
         return size | {"status": Status.PLANNED} | _files_of(row)
-    if not has_candidates(listed_files(row) or (), target, context.rules):
+    most_bytes = new_bytes(listed_files(row) or (), target, context.rules)
+    if most_bytes is None:
         return size | {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_INGEST}
-    return size | {"status": Status.PLANNED} | _files_of(row)
+    return size | {"status": Status.PLANNED, "taken_bytes": most_bytes} | _files_of(row)
 
 
 def _attempt(

@@ -258,9 +258,9 @@ class PlannedIngest:
         return bool(self.plan.segments)
 
 
-def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: IngestRules) -> bool:
-    """Whether the first listing has anything new for the managed partition. A partition with
-    nothing new is neither listed again nor read."""
+def new_bytes(first: Iterable[ListedFile], target: ManagedStore, rules: IngestRules) -> int | None:
+    """Return how many bytes of segments the first listing has that are new for the managed
+    partition, at most. None without new segments: then it is neither listed again nor read."""
     listing = group_files(first)
     candidates = choose_candidates(
         listing,
@@ -268,7 +268,9 @@ def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: Ing
         end_offset=_ingested(target).checkpoints.recovery_point,
         sync_has_stopped=rules.sync_has_stopped,
     )
-    return bool(candidates.segments)
+    if not candidates.segments:
+        return None
+    return sum(segment.log.size_bytes for segment in candidates.segments)
 
 
 def _ingested(target: ManagedStore) -> SmallFacts:

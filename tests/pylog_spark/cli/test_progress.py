@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "free": f"free {{root}} --now-ms {NOW_MS} --engine local",
     "export": "export events {out} --root {root} --to parquet",
     "verify": f"verify {{root}} --now-ms {NOW_MS} --engine local",
+    "ingest": "ingest {root} {out} --settle 0s --engine local",
     "recover": f"recover {{root}} --role broker --now-ms {NOW_MS} --engine local --dry-run",
 }
 

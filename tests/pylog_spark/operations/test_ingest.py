@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pylog_spark.engines.choice import Local
 from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.materialize import materialize
 from pylog_spark.options import HighWatermarkSource, JobOptions
@@ -225,3 +226,21 @@ def test_materialize_refuses_a_directory_of_somebody_elses(spark, mirror, tmp_pa
     materialize(spark, str(managed), tmp_path / "first", OPTIONS)
     with pytest.raises(GuardRefusedError, match="another managed root"):
         materialize(spark, str(other), tmp_path / "first", OPTIONS)
+
+
+@pytest.mark.parametrize("engine", ["here", pytest.param("spark", marks=pytest.mark.thorough)])
+def test_progress_ends_with_all_that_was_taken(request, tmp_path, engine):
+    place = Local(2) if engine == "here" else request.getfixturevalue("spark")
+    for number in range(20):
+        write_files(tmp_path / "mirror", segment(0), segment(6), name=f"orders-{number}")
+    told = []
+    managed = str(tmp_path / "managed")
+    report = ingest(
+        place, str(tmp_path / "mirror"), managed, OPTIONS, rules=PLAIN, on_progress=told.append
+    )
+    taken = sum(report.details["taken_bytes"].to_pylist())
+    assert report.details["taken_segments"].to_pylist() == [1] * 20
+    assert (told[0].done_bytes, told[0].total_bytes) == (0, taken)
+    assert told[-1].total_bytes == taken
+    assert 0.9 * taken < told[-1].done_bytes <= taken  # tasks count as if they were equal
+    assert ingest(place, str(tmp_path / "mirror"), managed, OPTIONS, rules=PLAIN).exit_code == 0

@@ -116,13 +116,21 @@ def test_a_second_ingest_takes_only_what_is_new(objects, tmp_path):
     assert log_file(0) in manifest.files
 
 
+def listed_size(listed, name):
+    (size,) = {file.size_bytes for file in listed if file.name == name}
+    return size
+
+
 def test_nothing_new_is_seen_in_the_first_listing_alone(objects, tmp_path):
     mirror, managed = synced(objects, tmp_path, segment(0), segment(6))
     listed = mirror_of(mirror).first
-    assert partition.has_candidates(listed, target_of(managed), partition.IngestRules())
+    size = partition.new_bytes(listed, target_of(managed), partition.IngestRules())
+    assert size == listed_size(listed, log_file(0))
     ingest(mirror, managed)
-    assert not partition.has_candidates(listed, target_of(managed), partition.IngestRules())
-    assert partition.has_candidates(listed, target_of(managed), STOPPED)
+    assert partition.new_bytes(listed, target_of(managed), partition.IngestRules()) is None
+    assert partition.new_bytes(listed, target_of(managed), STOPPED) == listed_size(
+        listed, log_file(6)
+    )
 
 
 def test_a_segment_that_changes_between_two_listings_is_not_taken_nor_what_follows(
