@@ -53,6 +53,7 @@ from storage_core.errors import ConfigError
 from storage_core.kafka_log import open_logs
 from storage_core.reading.arrow_dataset import LogDataset
 from storage_core.store.open_objects import is_url
+from storage_core.temporary_folder import temporary_folder
 from storage_core.wording import count_text
 
 _ROW: Final = "row"  # the kind of a line for a program
@@ -102,7 +103,12 @@ def sql(line: CommandLine) -> int:
             EXPORT_FORMAT.label, line.written(EXPORT_FORMAT), f"is for {OUT.label} FILE"
         )
     duckdb = _import_duckdb()
-    with duckdb.connect(config=_SETTINGS) as connection:
+    # By default DuckDB makes a folder `.tmp` in the working directory. Kafka refuses such a log
+    # directory.
+    with (
+        temporary_folder("pylog-sql-") as scratch,
+        duckdb.connect(config=_SETTINGS | {"temp_directory": str(scratch)}) as connection,
+    ):
         connection.execute("SET TimeZone = 'UTC'")
         if has_prompt:
             from pylog_spark.cli.sql_prompt import run_prompt  # noqa: PLC0415  # for a person alone
@@ -347,7 +353,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         case None | bool() | int() | str():
             plain: Any = value
         case datetime():
-            plain = value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+            plain = aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case bytes():
             plain = b64encode(value).decode()
         case Decimal() if value == value.to_integral_value():

@@ -4,6 +4,7 @@ DuckDB writes them, beside the file; one rename then makes the file visible.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from secrets import token_hex
@@ -16,7 +17,7 @@ from pylog_spark.options.option import CommandLine
 from pylog_spark.run.guards import check_outside
 from storage_core import interruption
 from storage_core.catalog.roles import guess_role
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, StorageError
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import storage_errors, sync_folder
 from storage_core.store.open_objects import is_url
@@ -53,6 +54,8 @@ def check_file(line: CommandLine) -> AnswerFormat:
 
 def write_file(connection: Any, query: str, line: CommandLine, to: AnswerFormat) -> int:
     """Write the rows of a query to a new file; return their number."""
+    import duckdb  # noqa: PLC0415  # an extra
+
     out = Path(line[OUT])
     relation = connection.sql(query)
     # Files, and DuckDB's tables, have no two columns of one name.
@@ -75,6 +78,11 @@ def write_file(connection: Any, query: str, line: CommandLine, to: AnswerFormat)
             check_new(out)  # nothing that came meanwhile is replaced
             scratch.rename(out)
             sync_folder(out.absolute().parent)
+        except duckdb.IOException as error:
+            number = re.search(r'"errno":"(\d+)"', str(error))
+            if number is None or scratch.name not in str(error):  # a file that the query reads
+                raise
+            raise StorageError(str(out), os.strerror(int(number[1]))) from error
         finally:
             scratch.unlink(missing_ok=True)
     return int(count)

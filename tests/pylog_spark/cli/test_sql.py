@@ -5,10 +5,12 @@ import math
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -97,6 +99,23 @@ def test_maps_are_objects_and_intervals_are_iso_8601(pylog, root):
     expected = {"m": {"a": [{"eA==": 1}]}, "none": {}, "s": {"m": {"1": None}}}
     assert rows_of(pylog, root, query) == [expected | {"i": "P1M2DT3.5S", "zero": "PT0S"}]
     assert '{"a":[{"eA==":1}]}  {}    {"m":{"1":null}}' in pylog.done("sql", root, query).stdout
+
+
+def test_a_time_without_a_zone_is_in_utc_wherever_the_machine_is(pylog, root, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        rows = rows_of(pylog, root, "SELECT TIMESTAMP '2026-01-01' AS t")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert rows == [{"t": "2026-01-01T00:00:00Z"}]
+
+
+def test_what_does_not_fit_into_memory_waits_outside_of_the_working_directory(pylog, root):
+    (row,) = rows_of(pylog, root, "SELECT current_setting('temp_directory') AS place")
+    place = Path(row["place"])
+    assert (place.parent, place.exists()) == (Path(tempfile.gettempdir()), False)
 
 
 def test_topics_that_are_one_name_in_sql_are_not_taken_for_each_other(pylog, tmp_path):
@@ -230,6 +249,20 @@ def test_a_file_that_is_not_to_be_written_is_refused(pylog, root, tmp_path, word
     assert (result.exit_code, reason in result.stderr) == (ExitCode.USAGE, True), result.stderr
     assert names(tmp_path) == ["there.csv"]
     assert (tmp_path / "there.csv").read_text() == "mine"
+
+
+def test_a_full_disk_is_no_wrong_query(pylog, root, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        out = tmp_path / "x.csv"
+        result = pylog("sql", root, "FROM range(1000000)", "--out", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (result.exit_code, result.stderr) == (ExitCode.FAILED, f"pylog: {out}: File too large\n")
+    assert not names(tmp_path)
+    result = pylog("sql", root, "FROM 'nowhere.csv'", "--out", out)
+    assert (result.exit_code, "nowhere.csv" in result.stderr) == (ExitCode.USAGE, True)
 
 
 def test_a_query_that_fails_leaves_no_file(pylog, tmp_path):
