@@ -48,7 +48,7 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import LOG_SUFFIX, META_PROPERTIES_FILE, is_text
 from storage_core.local_files import folder_names, list_open, open_folder
-from storage_core.maintenance.listings import sizes_by_offset
+from storage_core.maintenance.listings import Logs, list_logs, sizes_by_offset
 from storage_core.redaction import plain_places
 from storage_core.roots.open_root import LogRoot, check_log_directory, check_no_tier, find_tier
 from storage_core.store.listing import open_listing
@@ -63,6 +63,7 @@ _INVENTORY_TASKS: Final = 256
 _DIRECTORY_KEYS: Final = ("root", "role", "directory")
 # Of so many logs the listing is kept that chose the engine: a few megabytes.
 _MOST_KEPT_LOGS: Final = 100_000
+_LISTED_AT_ONCE: Final = 512
 
 
 def resolve_roots(
@@ -259,22 +260,37 @@ def list_few(
     kinds = [row.get("kind") for _, rows in places for row in rows]
     if len(kinds) - kinds.count(DirectoryKind.METADATA) > most_partitions:
         return None
-    listed: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    listed: dict[str, Logs] = {}
     kept = 0
-    for path, rows in places:
-        for row in rows:
-            directory = f"{path}/{row['directory'].rpartition('/')[2]}"
+    directories = [
+        f"{path}/{row['directory'].rpartition('/')[2]}" for path, rows in places for row in rows
+    ]
+    for first in range(0, len(directories), _LISTED_AT_ONCE):
+        some = directories[first : first + _LISTED_AT_ONCE]
+        plain = list_logs(some)
+        for directory in some:
+            logs, size_bytes = plain.get(directory), 0
             # What cannot be listed is an error of its row later.
-            with suppress(OSError), open_folder(directory, may_be_link=True) as folder:
-                logs, _, are_files = list_open(folder, LOG_SUFFIX)
-                sizes = {name: facts.st_size for name, facts in logs.items()}
-                remaining -= sum(sizes.values())
-                if are_files and kept < _MOST_KEPT_LOGS:
-                    listed[directory] = sizes_by_offset(sizes)
-                    kept += len(sizes)
-            if remaining < 0:
-                return None
+            with suppress(OSError):
+                if logs is None:
+                    logs, size_bytes = _list_alone(directory)
+                else:
+                    size_bytes = sum(logs[1])
+            remaining -= size_bytes
+            if logs is not None and kept < _MOST_KEPT_LOGS:
+                listed[directory] = logs
+                kept += len(logs[0])
+        if remaining < 0:
+            return None
     return listed
+
+
+def _list_alone(directory: str) -> tuple[Logs | None, int]:
+    """Return a directory's logs, None where there are other things than files, and their bytes."""
+    with open_folder(directory, may_be_link=True) as folder:
+        logs, _, are_files = list_open(folder, LOG_SUFFIX)
+    sizes = {name: facts.st_size for name, facts in logs.items()}
+    return sizes_by_offset(sizes) if are_files else None, sum(sizes.values())
 
 
 def _read_inventory(

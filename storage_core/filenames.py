@@ -85,6 +85,8 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NUMBER: Final = re.compile(r"[0-9]+")
 # Names are parsed several times while their directory is read, and many are equal.
 _PARSED_NAMES: Final = 1 << 12
+# A look lists a log directory several times, and each of its names comes once a time.
+_PARSED_DIRECTORIES: Final = 1 << 14
 _CLUSTER_SNAPSHOT: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _UNIQUE_DIRECTORY: Final = re.compile(
     r"(?P<partition>\S+-\S+)\.[^\s.]+-(?P<state>delete|future|stray)"
@@ -113,6 +115,7 @@ def validate_topic(topic: str) -> str:
     return topic
 
 
+@lru_cache(maxsize=_PARSED_DIRECTORIES)
 def parse_partition_directory(name: str) -> TopicPartition:
     """Parse ``<topic>-<partition>``, split at the last hyphen."""
     topic, hyphen, number = name.rpartition("-")

@@ -8,14 +8,14 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 
 import enum
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
 from storage_core.checkpoint.broker_files import CleanShutdown, MetaProperties
 from storage_core.checkpoint.checkpoints import (
-    MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
 from storage_core.errors import (
@@ -32,7 +32,8 @@ from storage_core.filenames import (
     parse_partition_directory,
     parse_renamed_directory,
 )
-from storage_core.local_files import OpenFolder, open_folder
+from storage_core.kernels.file_starts import FOLDER, KIND, MOST_BYTES, PART_COLUMNS
+from storage_core.records.file_starts import METADATA, Folders
 from storage_core.store import open_store
 from storage_core.store.log_identity import topic_id_of
 
@@ -65,6 +66,8 @@ class DirectoryKind(enum.StrEnum):
     FOREIGN = "foreign"
 
 
+# A file with a version and an id; one with more in it is read alone.
+_USUAL_METADATA_BYTES: Final = 256
 _LOG_KINDS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE})
 
 
@@ -125,15 +128,20 @@ def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]
 
 def read_topic_id(location: str) -> str | None:
     """Return the topic id in a partition's ``partition.metadata``, None without one."""
-    if location.startswith("/"):
-        # Most directories have a sound one; about others the functions below say what is wrong.
-        with suppress(OSError), open_folder(location) as descriptor:
-            folder = OpenFolder(descriptor)
-            content, facts = folder.read(PARTITION_METADATA_FILE, 0, MAX_PARTITION_METADATA_BYTES)
-            topic_id = _parse_topic_id(content) if len(content) == facts.st_size else None
-            if topic_id is not None:
-                return topic_id
     return topic_id_of(open_store(location))
+
+
+def read_topic_ids(locations: Iterable[str]) -> dict[str, str]:
+    """Return the topic ids of local directories, not links, that have a sound
+    ``partition.metadata``; about others `read_topic_id` says what is wrong."""
+    paths = [location for location in locations if location.startswith("/")]
+    parts = np.zeros((PART_COLUMNS, len(paths)), np.int64)
+    parts[FOLDER], parts[KIND] = np.arange(len(paths)), METADATA
+    parts[MOST_BYTES] = _USUAL_METADATA_BYTES
+    found = Folders(paths).read(parts, most_of_folder=_USUAL_METADATA_BYTES)
+    whole = np.flatnonzero(found.lengths == found.sizes).tolist()
+    ids = {paths[number]: _parse_topic_id(found.content(number)) for number in whole}
+    return {path: topic_id for path, topic_id in ids.items() if topic_id is not None}
 
 
 @lru_cache(maxsize=256)

@@ -10,6 +10,7 @@ Whatever else lies in a directory, its partition is looked at alone, by those wh
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from storage_core.records.file_starts import (
     TIME_INDEX,
     TXN_INDEX,
     FolderFiles,
+    Folders,
 )
 
 PLAIN_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
@@ -54,6 +56,8 @@ NO_ENTRY: Final = -(2**63)
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+# Base offsets of logs, ascending, and their lengths.
+Logs = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def parse_file_names(names: Sequence[str]) -> tuple[Numbers, NDArray[np.int8]]:
@@ -151,7 +155,7 @@ def look_at(
         return None
 
 
-def sizes_by_offset(logs: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def sizes_by_offset(logs: Mapping[str, int]) -> Logs:
     """Return the base offsets of logs, ascending, and their lengths. Names that Kafka does not
     write are left out.
 
@@ -165,6 +169,26 @@ def sizes_by_offset(logs: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int
     }
     bases = tuple(sorted(sizes))
     return bases, tuple(map(sizes.__getitem__, bases))
+
+
+def list_logs(directories: Sequence[str]) -> dict[str, Logs]:
+    """Return the base offsets and lengths, as of ``sizes_by_offset``, of all logs in those of some
+    local directories that have plain files only."""
+    folders = Folders(directories)
+    files = folders.list_files()
+    (logs,) = np.nonzero(files.kinds == LOG)
+    found = folders.read(files.parts(logs, most_bytes=0), most_of_folder=0)
+    is_plain = files.is_listed.copy()
+    is_plain[files.folders[logs[found.lengths < 0]]] = False
+    bounds = np.searchsorted(files.folders[logs], np.arange(len(directories) + 1)).tolist()
+    bases, sizes = files.offsets[logs].tolist(), found.sizes.tolist()
+    return {
+        directory: (tuple(bases[first:end]), tuple(sizes[first:end]))
+        for directory, (first, end), is_one in zip(
+            directories, pairwise(bounds), is_plain, strict=True
+        )
+        if is_one
+    }
 
 
 def read_last_time(folder: OpenFolder, log_name: str) -> bytes:

@@ -1,7 +1,7 @@
 """Open the root of a path or URL, or of a partition's. A person names it."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,6 +17,7 @@ from storage_core.catalog.log_directories import (
     SubDirectory,
     classify_directory,
     read_topic_id,
+    read_topic_ids,
 )
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.checkpoint.broker_files import (
@@ -417,23 +418,24 @@ def observe_root(root: Root, names: Sequence[str]) -> LogDirectoryState:
     """Read what lies in a root, wherever it is."""
     meta = root.read(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
     file = f"{root.location}/{META_PROPERTIES_FILE}"
+    ids = read_topic_ids(map(root.locate, names))
     return LogDirectoryState(
         path=root.location,
         meta_properties=None if meta is None else parse_meta_properties(meta, file=file),
         clean_shutdown=read_marker(root),
         entries=tuple(
-            map_over_root(root, lambda name: _observe_entry(root.locate(name), name), names)
+            map_over_root(root, lambda name: _observe_entry(root.locate(name), name, ids), names)
         ),
     )
 
 
-def _observe_entry(location: str, name: str) -> SubDirectory:
+def _observe_entry(location: str, name: str, ids: Mapping[str, str]) -> SubDirectory:
     kind, partition = classify_directory(name)
     if kind is DirectoryKind.FOREIGN:
         reason = "expected <topic>-<partition>, perhaps with Kafka's mark of a renamed directory"
         return SubDirectory(path=location, kind=kind, problem=reason)
     topic_id, problem = None, ""
-    if kind is not DirectoryKind.CACHE:
+    if kind is not DirectoryKind.CACHE and (topic_id := ids.get(location)) is None:
         try:
             topic_id = read_topic_id(location)
         except (PylogError, OSError) as error:

@@ -241,7 +241,7 @@ def test_many_partitions_with_nothing_due_cost_less_than_a_millisecond_each() ->
 def test_looks_at_partitions_that_were_closed_take_a_few_times_of_find() -> None:
     rows = show(bench_many.measure_looks())
     keep("looks", rows, table="looks")
-    most = {"inspect": 8, "doctor": 24}
+    most = {"inspect": 4, "doctor": 8}
     assert all(row.ratios()[-1][1] < most[row.what] for row in rows)
 
 

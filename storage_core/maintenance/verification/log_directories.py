@@ -1,6 +1,5 @@
 """Verifies log directories as a whole: owners, sub-directories, checkpoints."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from storage_core.catalog.log_directories import (
     SubDirectory,
     classify_directory,
     read_topic_id,
+    read_topic_ids,
 )
 from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.broker_files import (
@@ -130,8 +130,9 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
     if role.facts.is_owned_by_broker and not context.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
+    ids = read_topic_ids(map(files.locate, names))
     entries = tuple(
-        map_over_root(files, lambda name: _observe_entry(files.locate(name), name), names)
+        map_over_root(files, lambda name: _observe_entry(files.locate(name), name, ids), names)
     )
     owners = {
         entry.topic_partition
@@ -148,12 +149,12 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
     )
 
 
-def _observe_entry(location: str, name: str) -> SubDirectory:
+def _observe_entry(location: str, name: str, ids: Mapping[str, str]) -> SubDirectory:
     kind, partition = classify_directory(name)
     path = location if location.startswith("/") else local_path(location)
-    is_link = path is not None and os.path.islink(path)  # noqa: PTH114  # of each of very many
-    topic_id, problem = None, ""
-    if kind in VERIFIED_KINDS and not is_link:
+    topic_id, problem = ids.get(location) if kind in VERIFIED_KINDS else None, ""
+    is_link = topic_id is None and path is not None and Path(path).is_symlink()
+    if topic_id is None and kind in VERIFIED_KINDS and not is_link:
         try:
             topic_id = read_topic_id(location)
         except (PylogError, OSError) as error:

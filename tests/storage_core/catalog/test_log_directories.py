@@ -11,6 +11,7 @@ from storage_core.catalog.log_directories import (
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
     read_topic_id,
+    read_topic_ids,
 )
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off, read_off_switch
 from storage_core.catalog.roles import Role, guess_role, local_path, require_role
@@ -303,3 +304,14 @@ def test_a_switch_that_cannot_be_read_is_no_permission(tmp_path):
     (tmp_path / OFF_SWITCH_FILE).mkdir()
     with pytest.raises(StorageError):
         read_off_switch(tmp_path)
+
+
+def test_topic_ids_are_read_together_where_nothing_is_wrong(tmp_path: Path):
+    sound = [make_partition(tmp_path, f"t-{number}", ID_A) for number in range(2)]
+    long, broken = (make_partition(tmp_path, f"{name}-0", ID_A) for name in ("long", "broken"))
+    content = (long / "partition.metadata").read_bytes()
+    (long / "partition.metadata").write_bytes(content + b"\n" * 300)
+    (broken / "partition.metadata").write_bytes(content[:20])
+    (tmp_path / "link-0").symlink_to(sound[0])
+    places = [*sound, long, broken, tmp_path / "link-0", make_partition(tmp_path, "without-0")]
+    assert read_topic_ids([*map(str, places), "s3://b/t-0"]) == dict.fromkeys(map(str, sound), ID_A)

@@ -36,6 +36,7 @@ from storage_core.maintenance.listings import (
     CheckpointColumns,
     DirectoryLook,
     Listings,
+    list_logs,
     look_at,
     parse_file_names,
 )
@@ -170,6 +171,20 @@ def test_a_look_reads_the_oldest_age_and_the_topic_id_and_follows_no_link(tmp_pa
     (tmp_path / "link-0").symlink_to(directory)
     assert look_at(tmp_path / "link-0", needs_age=False, needs_topic_id=False) is None
     assert look_at(tmp_path / "gone-0", needs_age=False, needs_topic_id=False) is None
+
+
+def test_logs_of_plain_directories_are_listed_together(tmp_path: Path):
+    plain, odd, empty = (tmp_path / name for name in ("t-0", "t-1", "t-2"))
+    for directory in (plain, odd, empty):
+        directory.mkdir()
+    for directory in (plain, odd):
+        for base, size in ((7, 3), (0, 5)):
+            (directory / log_file(base)).write_bytes(bytes(size))
+    (odd / "x.deleted").touch()
+    (tmp_path / "link-0").symlink_to(plain)
+    names = ("t-0", "t-1", "t-2", "link-0", "gone-0")
+    listed = list_logs([str(tmp_path / name) for name in names])
+    assert listed == {str(plain): ((0, 7), (5, 3)), str(empty): ((), ())}
 
 
 # --- decisions
