@@ -32,6 +32,9 @@ _UUID_BYTES: Final = 16
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # the zone is written by hand
 # Items may take no bytes at all; so many of those are fine in any value.
 FREE_ITEMS: Final = 1024
+# Names of fields and symbols are the schema's, and as long as it likes: each item repeats them.
+FREE_NAME_BYTES: Final = 64 << 20
+NAME_BYTES_PER_BYTE: Final = 256
 _MOST_VARINT_BYTES: Final = 10
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
@@ -107,6 +110,7 @@ class AvroBytes:
         self.position = 0
         self._depth = 0
         self._items_left = max(len(data), FREE_ITEMS)
+        self._names_left = FREE_NAME_BYTES + NAME_BYTES_PER_BYTE * len(data)
 
     @property
     def left(self) -> int:
@@ -160,6 +164,14 @@ class AvroBytes:
                 raise ValueError(f"position {start}: {count} items are too many for {size} bytes")
             for _ in range(count):
                 yield
+
+    def repeat_names(self, size: int) -> None:
+        """Take note that names of the schema become part of the value."""
+        self._names_left -= size
+        if self._names_left < 0:
+            raise ValueError(
+                f"position {self.position}: names of the schema are too long for so many items"
+            )
 
     def go_down(self) -> None:
         """Enter a record, an array or a map."""
@@ -321,7 +333,12 @@ def _union(branches: list[Read]) -> Read:
 
 
 def _enum(symbols: list[str]) -> Read:
-    return lambda data: symbols[data.take_index(len(symbols), "of an enum")]
+    def read(data: AvroBytes) -> str:
+        symbol = symbols[data.take_index(len(symbols), "of an enum")]
+        data.repeat_names(len(symbol))
+        return symbol
+
+    return read
 
 
 def _array(item: Read) -> Read:
@@ -345,8 +362,11 @@ def _map(value: Read) -> Read:
 
 
 def _record(fields: Mapping[str, Read]) -> Read:
+    size = sum(map(len, fields))
+
     def read(data: AvroBytes) -> dict[str, Any]:
         data.go_down()
+        data.repeat_names(size)
         record = {name: field(data) for name, field in fields.items()}
         data.go_up()
         return record

@@ -341,3 +341,21 @@ def test_logical_types_become_text(schema, value, text):
 def test_what_no_logical_type_can_be_is_refused(schema, data, reason):
     with pytest.raises(ValueError, match=reason):
         logical(schema, data)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "record", "name": "R", "fields": [{"name": "n" * 1_000_000, "type": "null"}]},
+        {"type": "enum", "name": "E", "symbols": ["s" * 1_000_000]},
+    ],
+    ids=["field", "symbol"],
+)
+def test_long_names_of_a_schema_multiply_only_so_far(item):
+    count, size = (1000, 0) if item["type"] == "record" else (100, 100)
+    many = b"\xd0\x0f" if count == 1000 else b"\xc8\x01"
+    schema = json.dumps(fastavro.parse_schema({"type": "array", "items": item}))
+    with pytest.raises(ValueError, match="names of the schema are too long for so many items"):
+        whole_value(reader_of(schema), AvroBytes(many + bytes(size) + b"\0"))
+    few = whole_value(reader_of(schema), AvroBytes(b"\x0a" + bytes(5 if size else 0) + b"\0"))
+    assert len(few) == 5
