@@ -15,6 +15,7 @@ from storage_core.maintenance.compaction import pass_one, rewrite
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.survival import SegmentFilter
 from storage_core.store.local import LocalStore
+from storage_core.store.syncing import Unsynced
 from tests.kit.compare import read_tree
 from tests.kit.golden_cleaning import Cleaning
 from tests.storage_core.maintenance.compaction.hand_made import batch, cleaning, record, write_log
@@ -73,24 +74,27 @@ def test_a_round_makes_the_same_bytes_with_any_number_of_threads(tmp_path, expec
     assert [result, read_tree(directory)] == made
 
 
-def test_a_group_is_filtered_while_the_one_before_it_is_synced(tmp_path, monkeypatch):
+def test_a_group_is_filtered_while_the_one_before_it_ends(tmp_path, monkeypatch):
     directory = long_log(tmp_path / "t-0")
     is_next_there = threading.Event()
-    note, sync = SegmentFilter.note, rewrite.sync
+    note, add = SegmentFilter.note, Unsynced.add
+    ended = []
 
     def noted(self, window, notes):
         if window.file == log_file(3 * BATCHES):
             is_next_there.set()
         return note(self, window, notes)
 
-    def waits(*files):
-        assert is_next_there.wait(30)
-        sync(*files)
+    def waits(unsynced, *files):
+        assert ended or is_next_there.wait(30)
+        ended.append(files)
+        add(unsynced, *files)
 
     monkeypatch.setattr(SegmentFilter, "note", noted)
-    monkeypatch.setattr(rewrite, "sync", waits)
+    monkeypatch.setattr(Unsynced, "add", waits)
     result = round_of(groups=2).clean(directory, threads=2)
     assert result.segments == 3
+    assert len(ended) == 2
 
 
 def test_two_threads_are_used_for_what_has_several_windows_and_no_more(tmp_path, monkeypatch):
