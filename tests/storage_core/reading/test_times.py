@@ -98,7 +98,8 @@ def rows_between(logs: Logs, times_ms: tuple[int, int], *, isolation: str, is_si
 @pytest.mark.usefixtures("fine_grained")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
-def test_no_record_of_the_time_is_left_out(tmp_path, seed):
+def test_no_record_of_the_time_is_left_out(tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(sifted_scan, "CAN_CALL", sifted_scan.CAN_CALL and seed % 4 != 0)
     batches = batches_of_any_kind(seed)
     half = len(batches) // 2
     segments = [
