@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Final
 
-from pylog_spark.operations.export_out import check_new
+from pylog_spark.operations.export_out import check_new, scratch_beside
 from pylog_spark.options.choices import AnswerFormat
 from pylog_spark.options.declared import EXPORT_FORMAT, MAX_RECORDS, OUT, ROOTS
 from pylog_spark.options.option import CommandLine
@@ -66,9 +65,13 @@ def write_file(connection: Any, query: str, line: CommandLine, to: AnswerFormat)
         for name, kind in zip(names, relation.types, strict=True)
     )
     limit = "" if line[MAX_RECORDS] is None else f"LIMIT {line[MAX_RECORDS]}"
-    scratch = out.absolute().with_name(f".{out.name}.pylog-sql-{token_hex(8)}")
-    place = str(scratch).replace("'", "''")
-    with storage_errors(out), interruption.removed_at_end(str(scratch)):
+    with (
+        storage_errors(out),
+        scratch_beside(out) as folder,
+        interruption.removed_at_end(str(folder)),
+    ):
+        scratch = folder / out.name
+        place = str(scratch).replace("'", "''")
         try:
             ((count,),) = connection.execute(
                 f"COPY (SELECT {columns} FROM {_VIEW} {limit}) TO '{place}' ({_COPY[to]})"  # noqa: S608  # quoted
@@ -80,11 +83,9 @@ def write_file(connection: Any, query: str, line: CommandLine, to: AnswerFormat)
             sync_folder(out.absolute().parent)
         except duckdb.IOException as error:
             number = re.search(r'"errno":"(\d+)"', str(error))
-            if number is None or scratch.name not in str(error):  # a file that the query reads
+            if number is None or folder.name not in str(error):  # a file that the query reads
                 raise
             raise StorageError(str(out), os.strerror(int(number[1]))) from error
-        finally:
-            scratch.unlink(missing_ok=True)
     return int(count)
 
 

@@ -113,12 +113,20 @@ class _Folder:
                 if path.is_dir():
                     sync_folder(path)
             sync_folder(self._scratch)
+            check_new(self._out)  # another export may have been faster
             self._scratch.rename(self._out)
             sync_folder(self._out.absolute().parent)
 
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[_Folder]:
+    with scratch_beside(out) as scratch:
+        yield _Folder(out, scratch)
+
+
+@contextmanager
+def scratch_beside(out: Path) -> Iterator[Path]:
+    """Make a folder for what becomes ``out`` by a rename; remove those of processes that died."""
     _remove_remains(out)
     scratch = out.absolute().parent / f".{out.name}{_MARK}{secrets.token_hex(8)}"
     with storage_errors(scratch):
@@ -126,14 +134,14 @@ def _new_folder(out: Path) -> Iterator[_Folder]:
         descriptor = os.open(scratch, _OPEN_FOLDER)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield _Folder(out, scratch)
+        yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(descriptor)
 
 
 def _remove_remains(out: Path) -> None:
-    """Remove what exports to the same place have left that were killed."""
+    """Remove what commands with the same ``--out`` have left that were killed."""
     for folder in out.absolute().parent.glob(f".{glob.escape(out.name)}{_MARK}*"):
         try:
             descriptor = os.open(folder, _OPEN_FOLDER | os.O_NOFOLLOW)

@@ -265,6 +265,22 @@ def test_a_full_disk_is_no_wrong_query(pylog, root, tmp_path):
     assert (result.exit_code, "nowhere.csv" in result.stderr) == (ExitCode.USAGE, True)
 
 
+def test_the_next_query_removes_what_a_killed_one_has_left(pylog, root, tmp_path):
+    out = tmp_path / "x.csv"
+    endless = "FROM range(10000000000000) WHERE range % 1000003 = 1"
+    command = [sys.executable, "-m", "pylog_spark", "sql", root, endless, "--out", out]
+    with subprocess.Popen(command) as killed:
+        while not any(tmp_path.glob(".x.csv.*/x.csv")):
+            assert killed.poll() is None
+            time.sleep(0.01)
+        assert pylog("sql", root, "SELECT 1 AS a", "--out", out).exit_code == ExitCode.DONE
+        assert len(names(tmp_path)) == 2  # that of the other one, which still writes
+        killed.kill()
+    out.unlink()
+    pylog.done("sql", root, "SELECT 2 AS a", "--out", out)
+    assert (names(tmp_path), out.read_text()) == (["x.csv"], "a\n2\n")
+
+
 def test_a_query_that_fails_leaves_no_file(pylog, tmp_path):
     (tmp_path / "logs").mkdir()
     write_topic(tmp_path / "logs", "orders", (b"a", b"one"))

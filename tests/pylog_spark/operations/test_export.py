@@ -19,10 +19,12 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations import export as export_operation
 from pylog_spark.operations.export import choose_range_bytes, export
+from pylog_spark.operations.export_out import new_out
 from pylog_spark.operations.export_task import ExportRequest, export_parts
 from pylog_spark.options.choices import BytesFormat, ExportFormat
 from pylog_spark.run.progress import Progress, progress_text
 from storage_core import kafka_log
+from storage_core.errors import ConfigError
 from storage_core.reading.request import DEFAULT_RANGE_BYTES
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
 from tests.kit.compare import read_tree
@@ -300,6 +302,17 @@ def test_what_a_killed_export_leaves_is_removed_by_the_next_one(pylog, root, tmp
     assert list(left.iterdir())
     assert pylog_export(pylog, root, tmp_path / "out", "parquet").exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_of_two_exports_at_a_time_the_slower_one_is_refused(tmp_path):
+    out = tmp_path / "out"
+    with new_out(str(out)) as slow:
+        with new_out(str(out)) as fast:
+            Path(fast.folder, "part").touch()
+            fast.publish()
+        with pytest.raises(ConfigError, match="out: is there already"):
+            slow.publish()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "part"]
 
 
 def test_nothing_of_others_is_taken_for_remains(pylog, root, tmp_path):
