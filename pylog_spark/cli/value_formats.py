@@ -66,6 +66,8 @@ def registry_columns(
         for option in (READER_SCHEMA, READER_MESSAGE, ON_ERROR):
             if option in line:
                 reason = f"is for {VALUE_FORMAT.label} {BytesFormat.REGISTRY}"
+                if BytesFormat.REGISTRY in {line[KEY_FORMAT], line[VALUE_FORMAT]}:
+                    reason = "is for columns, which --to parquet and delta have"
                 raise ConfigError(option.label, line[option], reason)
         return {}
     from storage_core.values.registry_columns import (  # noqa: PLC0415  # Arrow's reader of JSON

@@ -308,7 +308,7 @@ def _reader_of(
 ) -> tuple[RegisteredSchema, str]:
     """Return the schema that reads the values of a subject, and what to call it."""
     if isinstance(reader, RegisteredSchema):
-        return reader, ""
+        return reader, "the schema in that file: "
     if reader is not None:
         return registry.schema(reader), f"schema {reader}: "
     version = registry.newest(subject)
@@ -316,7 +316,7 @@ def _reader_of(
         (version,) = registry.versions
     if version is None:
         there = registry.subjects_text()
-        subjects = f"there are {there}" if there else "files have none"
+        subjects = f"there are {there}" if there else "there are none"
         raise ValueError(
             f"no subject {subject} in {registry.place} ({subjects}): read the topic alone, with a "
             "schema that you choose by its number, or leave it out"

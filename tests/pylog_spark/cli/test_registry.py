@@ -447,9 +447,12 @@ def test_options_of_columns_are_for_columns(pylog, misfit, tmp_path):
     assert "--reader-schema=1: is for --value-format registry" in result.stderr
     words = ("export", misfit, "--topic", "t", "--out", tmp_path / "out", *VALUES)
     result = pylog(*words, "--to", "csv", "--on-error", "null")
-    assert "--on-error=null: is for" in result.stderr
+    assert "--on-error=null: is for columns, which --to parquet and" in result.stderr
     result = pylog(*words, "--to", "parquet", "--reader-schema", "none.avsc")
     assert "--reader-schema=none.avsc: " in result.stderr
+    (tmp_path / "torn.avsc").write_text("{")
+    result = pylog(*words, "--to", "parquet", "--reader-schema", tmp_path / "torn.avsc")
+    assert "the value of t: the schema in that file: expected an Avro schema" in result.stderr
 
 
 PROTOBUF: Final = json.loads((GOLDEN / "registry" / "protobuf.json").read_text())
