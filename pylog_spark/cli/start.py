@@ -5,6 +5,7 @@ imported is an error as any other: 1, Python's own status for it, means findings
 """
 
 import gc
+import io
 import os
 import sys
 import traceback
@@ -26,6 +27,7 @@ _OBJECTS_BETWEEN_LOOKS: Final = 250_000
 def start(arguments: Sequence[str] | None = None) -> None:
     """Do what ``pylog_spark.cli.main`` does, once Ctrl-C says nothing any more."""
     _open_closed_streams()
+    _write_utf_8()
     interruption.watch()
     # Modules are no garbage. To look through them while they are imported, and again at the end of
     # the process, takes a quarter of the time of a short command.
@@ -54,6 +56,13 @@ def start(arguments: Sequence[str] | None = None) -> None:
         os._exit(status)
     if status:
         sys.exit(status)
+
+
+def _write_utf_8() -> None:
+    """Write UTF-8 whatever the locale says: its encoding may lack what values and names have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(encoding="utf-8", errors=stream.errors)
 
 
 def _open_closed_streams() -> None:

@@ -515,6 +515,18 @@ def test_words_are_completed(text, words):
     assert complete_word("off", columns) == ['"offset"']
 
 
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_answers_are_utf_8_in_every_locale(root, output):
+    command = [sys.executable, "-m", "pylog_spark", "sql", root, "SELECT 'Ö 日本' AS a"]
+    done = subprocess.run(
+        [*command, "--output", output],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    )
+    assert ("Ö 日本".encode() in done.stdout, done.stderr) == (True, b"")
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("out", [False, True])
 @pytest.mark.parametrize("query", ["SELECT count(*) FROM orders", "FROM nowhere"])
