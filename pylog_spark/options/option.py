@@ -187,7 +187,7 @@ _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86
 _AMOUNT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([a-zA-Z]*)")
 _LARGEST: Final = 2**63 - 1
 _OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
-_AGO: Final = re.compile(r"(-?)([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([a-z]+)( ago)?", re.IGNORECASE)
+_AGO: Final = re.compile(r"(-?)([0-9]{1,18}(?:\.[0-9]{1,6})?) ?([a-z]+)( ago)?", re.IGNORECASE)
 # Seconds.
 _AGO_UNITS: Final = {
     name: seconds

@@ -92,6 +92,7 @@ _NOW_MS = int(datetime(2026, 11, 21, 23, 30, tzinfo=UTC).timestamp()) * 1000
         ("-2 weeks ago", None),
         ("-5 moons", None),
         ("999999999 weeks ago", None),
+        ("99999999999999 weeks ago", None),
         ("tomorrow", None),
         ("today 25:00", None),
         ("now 08:00", None),
