@@ -39,6 +39,7 @@ _WORDS: Final = (
 _DELIMITERS: Final = " \t\n,;()=<>'"
 _KEPT_LINES: Final = 1000
 _WAKE_SECONDS: Final = 0.1
+_HEARD_SECONDS: Final = 1.0
 
 # The columns of each table, by name.
 Columns = Mapping[str, Sequence[str]]
@@ -55,9 +56,19 @@ def run_prompt(
         cancel: Ends the query that is being answered; called by another thread.
     """
     echo("SQL, ended by a semicolon; .help lists other commands")
+    heard = threading.Event()
+    main = threading.get_ident()
+
+    def wake_editor() -> None:
+        """Let the editor see a Ctrl-C that came just before it began to wait for a key: to readline
+        of Python this signal is a change of the window's size, after which it looks for others."""
+        heard.set()
+        time.sleep(_WAKE_SECONDS)
+        signal.pthread_kill(main, signal.SIGWINCH)
+
     # Also between one query and the next: Ctrl-C is heard by another thread, which may be late.
-    with interruption.cancelled_by(_wake_editor), _line_editor(columns_of) as keep_history:
-        for text in _typed():
+    with interruption.cancelled_by(wake_editor), _line_editor(columns_of) as keep_history:
+        for text in _typed(heard):
             command = text.strip()
             if command in _LEAVE:
                 return
@@ -69,8 +80,12 @@ def run_prompt(
     echo("")
 
 
-def _typed() -> Iterator[str]:
-    """Yield what is typed: a command of one line, or a query."""
+def _typed(heard: threading.Event) -> Iterator[str]:
+    """Yield what is typed: a command of one line, or a query.
+
+    Args:
+        heard: The other thread sets it when it hears of a Ctrl-C.
+    """
     lines: list[str] = []
     while True:
         try:
@@ -79,6 +94,9 @@ def _typed() -> Iterator[str]:
         except EOFError:
             return
         except KeyboardInterrupt:
+            # Else it could hear of this one when the next query is being answered.
+            heard.wait(_HEARD_SECONDS)
+            heard.clear()
             lines.clear()
             echo("")
             continue
@@ -126,15 +144,6 @@ def _do(command: str, columns_of: Callable[[], Columns]) -> None:
                     echo(f"{quoted_where_needed(table)} ({', '.join(columns)})")
         case _:
             write_line(f"there is no command {command}; .help lists them")
-
-
-def _wake_editor() -> None:
-    """Let the editor see a Ctrl-C that came just before it began to wait for a key: to readline of
-    Python this signal is a change of the window's size, after which it looks for others."""
-    time.sleep(_WAKE_SECONDS)
-    main = threading.main_thread().ident
-    if main is not None:
-        signal.pthread_kill(main, signal.SIGWINCH)
 
 
 @contextmanager
