@@ -191,15 +191,15 @@ def figures(size: Size, found: Sequence[tuple[int, Night]]) -> list[Figure]:
 def _round(source: Path, topic: Topic, scratch: Path, kafka: Ask, warm: Ask) -> Night:
     root = _copy(source, scratch)
     kafkas = kafka({"root": str(root), "config": topic.config})
-    expected = _sample(root)
+    expected = sample(root)
     root = _copy(source, scratch)
     counted = _run(root, topic, scratch)
     exactness = Exactness.BYTES if topic.compression == UNCOMPRESSED else Exactness.RECORDS
-    _compare(expected, _sample(root), exactness)
+    compare(expected, sample(root), exactness)
     root = _copy(source, scratch)
     ours = warm({"root": str(root), "configs": {topic.name: topic.config}})
     assert (ours["status"], ours["done"]) == (0, topic.partitions), ours
-    _compare(expected, _sample(root), exactness)
+    compare(expected, sample(root), exactness)
     return Night(kafka=kafkas["seconds"], counted=counted, warm=ours["seconds"])
 
 
@@ -237,7 +237,7 @@ def _run(root: Path, topic: Topic, scratch: Path) -> float:
     return seconds
 
 
-def _sample(root: Path) -> dict[str, dict[str, bytes]]:
+def sample(root: Path) -> dict[str, dict[str, bytes]]:
     """Return the files of some partitions, but for those that only wait for their end."""
     directories = sorted(path for path in root.iterdir() if path.is_dir())
     return {
@@ -250,7 +250,7 @@ def _sample(root: Path) -> dict[str, dict[str, bytes]]:
     }
 
 
-def _compare(
+def compare(
     expected: dict[str, dict[str, bytes]],
     found: dict[str, dict[str, bytes]],
     exactness: Exactness,

@@ -27,6 +27,7 @@ from tests.bench import (
     bench_recover,
     bench_single_records,
     bench_tier,
+    bench_tiny,
     bench_values,
     bench_verify,
 )
@@ -297,6 +298,15 @@ def test_single_records_in_batches_are_no_slower_than_for_kafka() -> None:
     figures = show(bench_single_records.measure())
     keep("single_records", figures)
     assert all(figure.ratio(bench_single_records.KAFKA) > 1 for figure in figures if figure.targets)
+
+
+@pytest.mark.bench
+@pytest.mark.oracle
+@pytest.mark.timeout(3600)
+def test_tiny_partitions_are_cleaned_by_the_program_and_kafka_alike() -> None:
+    figures = show(bench_tiny.measure())
+    keep("tiny", figures)
+    assert figures[0].ratio(bench_tiny.KAFKA) > 0.5
 
 
 @pytest.mark.bench

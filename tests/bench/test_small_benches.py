@@ -35,6 +35,7 @@ from tests.bench import (
     bench_single_records,
     bench_skew,
     bench_tier,
+    bench_tiny,
     bench_values,
     bench_verify,
 )
@@ -140,6 +141,10 @@ FOUND: dict[str, tuple[str, Callable[[Path], Any]]] = {
         lambda _: bench_skew.measure(megabytes=4, small=2, segment_bytes=MIB),
     ),
     "tier": ("rates", lambda _: bench_tier.measure(records=SOME_RECORDS, rounds=2)),
+    "tiny": (
+        "rates",
+        lambda _: bench_tiny.measure(partitions=(20,), places=("disk",), rounds=2),
+    ),
     "values": ("rates", lambda _: bench_values.measure(values=SOME_RECORDS, rounds=2)),
     "verify": (
         "rates",
@@ -150,7 +155,7 @@ FOUND: dict[str, tuple[str, Callable[[Path], Any]]] = {
 ELSEWHERE = {"commits"}
 NEEDS_KAFKA = {
     *("append", "arrow", "compaction", "cores", "dump", "incremental", "nightly", "recover"),
-    *("single_records", "verify"),
+    *("single_records", "tiny", "verify"),
 }
 
 
