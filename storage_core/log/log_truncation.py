@@ -149,7 +149,7 @@ def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> int | None:
         is_plain = is_plain and firsts[0] <= index.last_offset <= lasts[0]
     if not is_plain or (position and check_crcs(data, table[:, :count], 1) == 0):
         return None
-    return lasts[-1] + 1
+    return int(lasts[-1]) + 1
 
 
 def _read_newest_entries(folder: OpenFolder, base_offset: int) -> OffsetIndex | None:
