@@ -150,6 +150,13 @@ def _find_targets(run: Run, request: ScrubRequest) -> _Known:
     tier = place.open()
     folders, others = tier.listing
     remote = _remote_logs(request.roots) if request.roots else None
+    uploaded = frozenset() if remote is None else remote.uploaded_ids()
+    if remote is not None and not uploaded.issubset(_segment_ids(folders)):
+        # What is not there was uploaded since, or is being deleted, or is lost: the next records
+        # tell, read after another listing.
+        tier = place.open()
+        folders, others = tier.listing
+        remote = _remote_logs(request.roots)
     recorded = set() if remote is None else remote.partitions()
     if not folders and not recorded:
         reason = "holds no segment of a tier, as LocalTieredStorage or Aiven's plugin writes it"
@@ -158,12 +165,6 @@ def _find_targets(run: Run, request: ScrubRequest) -> _Known:
         _key(folder): {each: len(kinds) for (_, each), kinds in folder.segments.items()}
         for folder in folders
     }
-    if recorded - listed.keys():
-        # The first segments of these may have been uploaded meanwhile.
-        folders = [
-            *folders,
-            *(each for each in place.open().listing[0] if _key(each) not in listed),
-        ]
     findings = [
         *_unknown_objects(others),
         *_unfinished_uploads(run, tier, request),
@@ -184,7 +185,13 @@ def _find_targets(run: Run, request: ScrubRequest) -> _Known:
             uploads = remote.uploads_of(topic_id, partition)
             gaps.update(filter(None, [uploads.gap]))
             if not uploads.gap:
-                known = Recorded(segments=uploads.segments, listed=listed.get(key, {}))
+                known = Recorded(
+                    segments=uploads.segments,
+                    listed=listed.get(key, {}),
+                    uploaded=uploaded.intersection(
+                        each.identity.segment_id for each in uploads.segments
+                    ),
+                )
         targets.append(_target(place, len(targets), partition, folder, known))
     run.note(
         f"{count_text(count, 'partition')} not compared with the brokers' records: {gap}"
@@ -205,6 +212,10 @@ def _remote_logs(roots: Sequence[str]) -> RemoteLogs:
         reason = f"has no partition of {REMOTE_LOG_TOPIC}; name the directories of all brokers"
         raise ConfigError("--root", ", ".join(roots), reason)
     return remote
+
+
+def _segment_ids(folders: Iterable[TierFolder]) -> set[str]:
+    return {segment_id for folder in folders for _, segment_id in folder.segments}
 
 
 def _key(folder: TierFolder) -> tuple[str, TopicPartition]:

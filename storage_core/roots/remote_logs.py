@@ -180,6 +180,15 @@ class RemoteLogs:
             for segment in self._log(number)[0].segments()
         }
 
+    def uploaded_ids(self) -> frozenset[str]:
+        """Return the ids of all segments that are recorded as uploaded, and not as deleted."""
+        return frozenset(
+            segment.identity.segment_id
+            for number in self._places
+            for segment in self._log(number)[0].segments()
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+        )
+
     def tier_start(
         self,
         store: LogStore,

@@ -7,15 +7,15 @@ upload counts once its newest object is older than a grace.
 ``__remote_log_metadata`` says what brokers know of each segment. It is read after one listing and
 before another. A broker records the begin of an upload before the first byte, and the begin of a
 deletion before the first object goes: so a segment without a record in both listings is unknown to
-brokers, and one that both lack, though it is recorded as uploaded, is lost. One that has fewer
-objects in the second is being deleted.
+brokers. One that both lack is lost if it was recorded as uploaded before the first of them, and
+still is behind it. One that has fewer objects in the second is being deleted.
 
 The deep look reads every object. It checks a segment as ``verify`` checks one in a log directory,
 and what the tier adds: chunks, the manifest's epochs, the last offset.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -105,6 +105,8 @@ class Recorded:
     segments: tuple[RemoteSegment, ...]
     # By id, how many objects of a segment lay in the tier before those were read.
     listed: Mapping[str, int]
+    # Ids of those that were recorded as uploaded before that listing, if it lacks any.
+    uploaded: Set[str]
 
     @property
     def by_id(self) -> dict[str, RemoteSegment]:
@@ -243,7 +245,7 @@ def _check_records(
             message = f"hidden by a later upload from offset {segment.base_offset}"
             findings.add(Code.TIER_SEGMENT_LEAKED, message, file=file, offset=segment.base_offset)
     for segment_id, record in records.items():
-        is_gone = segment_id not in here and segment_id not in recorded.listed
+        is_gone = segment_id in recorded.uploaded - recorded.listed.keys() - here.keys()
         if is_gone and record.state is SegmentState.COPY_SEGMENT_FINISHED:
             findings.add(
                 Code.TIER_SEGMENT_LOST,

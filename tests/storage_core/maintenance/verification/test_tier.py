@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,10 @@ def records_of(case: TierCase) -> dict[Place, list[RemoteSegment]]:
     return found
 
 
+def ids_of(records: Iterable[RemoteSegment]) -> set[str]:
+    return {each.identity.segment_id for each in records}
+
+
 def scrub(case: TierCase, *, options: ScrubOptions = OPTIONS) -> Scrubbed:
     place = ArchivePlace(place=str(case.archive), decryption_key=str(case.key or "") or None)
     tier = place.open()
@@ -71,7 +75,8 @@ def scrub(case: TierCase, *, options: ScrubOptions = OPTIONS) -> Scrubbed:
         assert read.error is None
         segments = {} if folder is None else folder.segments
         listed = {each: len(kinds) for (_, each), kinds in segments.items()}
-        recorded = Recorded(segments=tuple(records.get(of, ())), listed=listed)
+        some = tuple(records.get(of, ()))
+        recorded = Recorded(segments=some, listed=listed, uploaded=ids_of(some))
         known = look_at_folder(tier, folder, recorded, options)
         levels = {"listing": look.findings, "deep": read.findings, "records": known.findings}
         for level, findings in levels.items():
@@ -481,7 +486,7 @@ def test_a_leaked_segment_is_a_finding(unpacked):
         identity=replace(known[1].identity, segment_id=OTHER_ID),
         event_ms=known[-1].event_ms + 1,
     )
-    recorded = Recorded(segments=(*known, again), listed={})
+    recorded = Recorded(segments=(*known, again), listed={}, uploaded=set())
     found = look_at_folder(tier, folder, recorded, OPTIONS).findings
     assert {each.code for each in found} == {Code.TIER_SEGMENT_TWIN, Code.TIER_SEGMENT_LEAKED}
     (leaked,) = (each for each in found if each.code is Code.TIER_SEGMENT_LEAKED)
@@ -505,7 +510,27 @@ def test_a_segment_that_loses_an_object_after_its_record_was_read_is_being_delet
     recorded = Recorded(
         segments=tuple(records_of(case)[folder.topic_id, folder.partition]),
         listed={each: len(kinds) for (_, each), kinds in seen.segments.items()},
+        uploaded=set(),
     )
     found = look_at_folder(tier, now, recorded, OPTIONS).findings
     assert {each.code for each in found} == codes
     assert all(segment_id in each.file for each in found)
+
+
+@pytest.mark.parametrize(("before", "codes"), [(True, [Code.TIER_SEGMENT_LOST]), (False, [])])
+def test_a_segment_without_objects_is_lost_if_it_was_uploaded_before_the_first_listing(
+    unpacked, before, codes
+):
+    case = unpacked(KAFKA)
+    tier = ArchivePlace(place=str(case.archive)).open()
+    folder = max(tier.listing[0], key=lambda each: len(each.segments))
+    known = records_of(case)[folder.topic_id, folder.partition]
+    # It was uploaded and deleted between two listings, or it is lost.
+    other = replace(known[0], identity=replace(known[0].identity, segment_id=OTHER_ID))
+    recorded = Recorded(
+        segments=(*known, other),
+        listed={each: len(kinds) for (_, each), kinds in folder.segments.items()},
+        uploaded=ids_of([*known, *[other] * before]),
+    )
+    found = look_at_folder(tier, folder, recorded, OPTIONS).findings
+    assert [each.code for each in found] == codes
