@@ -1,8 +1,9 @@
 """Kafka's half of a night: its own LogCleaner, with the threads of a broker, over a log directory.
 
-A helper process (``orders``): ``{"root": ..., "config": ...}`` gives ``{"seconds": ...}`` from the
-start of the cleaner to the moment when the last partition is clean. Opening and closing the logs,
-which a broker does at other times, are not counted, nor is the removal of what was replaced: Kafka
+A helper process (``orders``): ``{"root": ..., "config": ...}`` gives ``{"seconds": ...}``, with
+``"names"`` for some directories alone: all files of their logs are open meanwhile. It is the time
+from the start of the cleaner to the moment when the last partition is clean. Opening and closing
+the logs, which a broker does at other times, are not counted, nor is the removal of what was replaced: Kafka
 does that a minute later. Clock and scheduler are Java's, so that nothing waits for Python.
 """
 
@@ -38,6 +39,7 @@ def clean(order: Order, threads: int) -> Order:
     partitions = [
         kafka.open_partition(directory, config=order["config"])
         for directory in sorted(path for path in root.iterdir() if path.is_dir())
+        if directory.name in order.get("names", [directory.name])
     ]
     logs = java("java.util.concurrent.ConcurrentHashMap")()
     for partition in partitions:
