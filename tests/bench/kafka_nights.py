@@ -3,8 +3,9 @@
 A helper process (``orders``): ``{"root": ..., "config": ...}`` gives ``{"seconds": ...}``, with
 ``"names"`` for some directories alone: all files of their logs are open meanwhile. It is the time
 from the start of the cleaner to the moment when the last partition is clean. Opening and closing
-the logs, which a broker does at other times, are not counted, nor is the removal of what was replaced: Kafka
-does that a minute later. Clock and scheduler are Java's, so that nothing waits for Python.
+the logs, which a broker does at other times, are not counted, nor is the removal of what was
+replaced: Kafka does that a minute later. Clock and scheduler are Java's, so that nothing waits for
+Python.
 """
 
 import sys
