@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from pylog_spark.cli.sql_tables import quoted
 from pylog_spark.operations.export_out import check_new, scratch_beside
 from pylog_spark.options.choices import AnswerFormat
 from pylog_spark.options.declared import EXPORT_FORMAT, MAX_RECORDS, OUT, ROOTS
@@ -58,7 +59,7 @@ def write_file(connection: Any, query: str, line: CommandLine, to: AnswerFormat)
     out = Path(line[OUT])
     relation = connection.sql(query)
     # Files, and DuckDB's tables, have no two columns of one name.
-    names = [_quoted(name) for name in unlike(relation.columns, like=str.lower)]
+    names = [quoted(name) for name in unlike(relation.columns, like=str.lower)]
     connection.execute(f"CREATE OR REPLACE TEMP VIEW {_VIEW} ({', '.join(names)}) AS {query}")
     columns = ", ".join(
         f"{_written(name, kind, to)} AS {name}"
@@ -110,10 +111,6 @@ def unlike(
     return chosen
 
 
-def _quoted(name: str) -> str:
-    return '"{}"'.format(name.replace('"', '""'))
-
-
 def _written(value: str, kind: Any, to: AnswerFormat) -> str:
     """Return the expression of what is written of a column."""
     if to is AnswerFormat.PARQUET:
@@ -134,7 +131,7 @@ def _plain(value: str, kind: Any) -> str:
             return f"list_transform({value}, lambda x: {_plain('x', inner)})"
         case "struct":
             fields = (
-                f"{_quoted(name)} := {_plain(f'{value}.{_quoted(name)}', inner)}"
+                f"{quoted(name)} := {_plain(f'{value}.{quoted(name)}', inner)}"
                 for name, inner in kind.children
             )
             return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(fields)}) END"

@@ -42,7 +42,12 @@ def system_columns() -> dict[str, list[str]]:
 def quoted_where_needed(name: str) -> str:
     """Return the name of a table or column as a query writes it."""
     is_plain = name.isascii() and name.isidentifier() and name.lower() not in _reserved_words()
-    return name if is_plain else '"{}"'.format(name.replace('"', '""'))
+    return name if is_plain else quoted(name)
+
+
+def quoted(name: str) -> str:
+    """Return the name of a table or column in quotes, as a query may always write it."""
+    return '"{}"'.format(name.replace('"', '""'))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Read the starts of many small files together: of one partition directory, or of many."""
+"""List partition directories and read parts of their files, of one directory or of many at once."""
 
 import ctypes
 import os
