@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import copy_bytes, load_word
 from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.gather import HIGH_BITS, find_not_utf8
 from storage_core.kernels.varint import INVALID
 
 # An operation of a program, so many int64. What A to D mean stands beside each operation.
@@ -81,7 +82,6 @@ FREE_ITEMS_OF_ALL: Final = 1 << 20
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
 _MOST_VARINT_BYTES: Final = 10
-_HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _UUID_BYTES: Final = 16
 UUID_TEXT_BYTES: Final = 36
 
@@ -123,44 +123,16 @@ def _read_long(source: NDArray[np.uint8], position: int, end: int) -> tuple[int,
     return np.int64(0), INVALID
 
 
-@kernel
-def is_utf8(source: NDArray[np.uint8], position: int, end: int) -> bool:
-    """Whether bytes are UTF-8: shortest forms, no surrogates, at most U+10FFFF."""
-    while position < end:
-        if position + 8 <= end and not np.uint64(load_word(source, position)) & _HIGH_BITS:
-            position += 8
-            continue
-        first = np.int64(source[np.uint64(position)])
-        position += 1
-        if first < 0x80:
-            continue
-        if first < 0xC2 or first > 0xF4:
-            return False
-        more = 1 if first < 0xE0 else 2 if first < 0xF0 else 3
-        if position + more > end:
-            return False
-        second = np.int64(source[np.uint64(position)])
-        least = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
-        most = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
-        if second < least or second > most:
-            return False
-        for at in range(position + 1, position + more):
-            if source[np.uint64(at)] & 0xC0 != 0x80:
-                return False
-        position += more
-    return True
-
-
 @inlined_kernel
 def _is_text(source: NDArray[np.uint8], position: int, length: int) -> bool:
     """Whether bytes are UTF-8; most texts are ASCII of a few bytes."""
     if length <= 8 and position + 8 <= source.size:
         if length == 0:
             return True
-        high = np.uint64(load_word(source, position)) & _HIGH_BITS
+        high = np.uint64(load_word(source, position)) & HIGH_BITS
         if not high << np.uint64(64 - 8 * length):
             return True
-    return is_utf8(source, position, position + length)
+    return find_not_utf8(source, position, position + length) == INVALID
 
 
 @inlined_kernel

@@ -1,12 +1,16 @@
-"""Build columns of records: scattered strings end to end, numbers from deltas. The deltas count
-from what the batches say."""
+"""Build columns: scattered strings end to end, checked for UTF-8, numbers from deltas. The deltas
+count from what the batches say."""
+
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.kernels._intrinsics import copy_bytes
+from storage_core.kernels._intrinsics import copy_bytes, load_word
 from storage_core.kernels._jit import kernel
-from storage_core.kernels.varint import read_varint
+from storage_core.kernels.varint import INVALID, read_varint
+
+HIGH_BITS: Final = np.uint64(0x8080808080808080)  # of eight bytes; ASCII has none of them
 
 
 @kernel
@@ -58,6 +62,75 @@ def gather_bytes(
         if length[i] > 0:
             source = arena if in_arena[batch[i]] else data
             copy_bytes(out, offsets[i], source, start[i], length[i])
+
+
+@kernel
+def gather_values(
+    data: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    length: NDArray[np.int64],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    """Copy scattered bytes end to end.
+
+    Args:
+        data: uint8[], where they lie.
+        start: int64[n].
+        length: int64[n].
+        offsets: int32[n + 1], where each goes in out.
+        out: uint8[offsets[n]].
+    """
+    for row in range(start.size):
+        size = length[row]
+        at = offsets[row]
+        if size > 16:
+            copy_bytes(out, at, data, start[row], size)
+        else:
+            source = start[row]
+            for byte in range(size):
+                out[at + byte] = data[source + byte]
+
+
+@kernel
+def find_not_utf8(data: NDArray[np.uint8], position: int, end: int) -> int:
+    """Return the position of the first byte in a range that is not UTF-8; INVALID for none.
+    That has shortest forms, no surrogates, at most U+10FFFF."""
+    while position < end:
+        if end - position >= 8 and not np.uint64(load_word(data, position)) & HIGH_BITS:
+            position += 8
+            continue
+        byte = np.int64(data[np.uint64(position)])
+        if byte < 0x80:
+            position += 1
+            continue
+        low, high = 0x80, 0xBF  # of the second byte: none is longer than needed, none a surrogate
+        if 0xC2 <= byte <= 0xDF:
+            more = 1
+        elif 0xE0 <= byte <= 0xEF:
+            more = 2
+            if byte == 0xE0:
+                low = 0xA0
+            elif byte == 0xED:
+                high = 0x9F
+        elif 0xF0 <= byte <= 0xF4:
+            more = 3
+            if byte == 0xF0:
+                low = 0x90
+            elif byte == 0xF4:
+                high = 0x8F
+        else:
+            return position
+        if more >= end - position:
+            return position
+        second = np.int64(data[np.uint64(position + 1)])
+        if second < low or second > high:
+            return position
+        for at in range(position + 2, position + more + 1):
+            if data[np.uint64(at)] & 0xC0 != 0x80:
+                return position
+        position += more + 1
+    return INVALID
 
 
 @kernel

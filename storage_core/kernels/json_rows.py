@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import copy_bytes
 from storage_core.kernels._jit import inlined_kernel, kernel
-from storage_core.kernels.avro_columns import is_utf8
+from storage_core.kernels.gather import find_not_utf8
+from storage_core.kernels.varint import INVALID
 
-INVALID: Final = -1
 # Kinds of parts.
 ANY: Final = 0  # not of the schema
 STRUCT: Final = 1
@@ -160,7 +160,8 @@ def _scalar_end(data: NDArray[np.uint8], position: int, end: int, kind: int) -> 
     if byte == _QUOTE:
         behind = _string_end(data, position, end)
         is_fine = (is_free or kind == STRING) and behind >= 0
-        return behind if is_fine and is_utf8(data, position, behind) else INVALID
+        is_fine = is_fine and find_not_utf8(data, position, behind) == INVALID
+        return behind if is_fine else INVALID
     if byte == ord("t") or byte == ord("f"):
         if not is_free and kind != BOOLEAN:
             return INVALID
@@ -284,7 +285,7 @@ def _write_value(
         behind = INVALID
         if position < end and data[position] == _QUOTE:
             behind = _string_end(data, position, end)
-        if behind < 0 or not is_utf8(data, position, behind):
+        if behind < 0 or find_not_utf8(data, position, behind) != INVALID:
             return INVALID
         part = 0
         if kind == STRUCT:

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.kernels._intrinsics import copy_bytes, load_word
 from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.gather import find_not_utf8
 from storage_core.kernels.varint import INVALID
 
 # Kinds of fields.
@@ -83,7 +83,6 @@ FREE_CELLS: Final = 1 << 24
 _MOST_TAG_BYTES: Final = 5
 _MOST_NUMBER_BYTES: Final = 10
 _MAX_INT32: Final = 2**31 - 1
-_ASCII: Final = np.uint64(0x8080808080808080)
 # Columns of the stack.
 _END: Final = 0
 _FIRST: Final = 1
@@ -158,46 +157,6 @@ def _read_fixed(data: NDArray[np.uint8], position: int, size: int) -> int:
     for at in range(size):
         raw |= np.uint64(data[position + at]) << np.uint64(8 * at)
     return np.int64(raw)
-
-
-@kernel
-def find_not_utf8(data: NDArray[np.uint8], position: int, end: int) -> int:
-    """Return the position of the first byte in a range that is not UTF-8; INVALID for none."""
-    while position < end:
-        if end - position >= 8 and not np.uint64(load_word(data, position)) & _ASCII:
-            position += 8
-            continue
-        byte = np.int64(data[position])
-        if byte < 0x80:
-            position += 1
-            continue
-        low, high = 0x80, 0xBF  # of the second byte: none is longer than needed, none a surrogate
-        if 0xC2 <= byte <= 0xDF:
-            more = 1
-        elif 0xE0 <= byte <= 0xEF:
-            more = 2
-            if byte == 0xE0:
-                low = 0xA0
-            elif byte == 0xED:
-                high = 0x9F
-        elif 0xF0 <= byte <= 0xF4:
-            more = 3
-            if byte == 0xF0:
-                low = 0x90
-            elif byte == 0xF4:
-                high = 0x8F
-        else:
-            return position
-        if more >= end - position:
-            return position
-        second = np.int64(data[position + 1])
-        if second < low or second > high:
-            return position
-        for at in range(position + 2, position + more + 1):
-            if data[at] & 0xC0 != 0x80:
-                return position
-        position += more + 1
-    return INVALID
 
 
 @inlined_kernel
@@ -526,31 +485,3 @@ def read_values(
         if not is_valid:
             for counter in range(columns.items.size):
                 columns.items[counter] = stack[MAX_DEPTH + counter, 0]
-
-
-@kernel
-def gather_values(
-    data: NDArray[np.uint8],
-    start: NDArray[np.int64],
-    length: NDArray[np.int64],
-    offsets: NDArray[np.int32],
-    out: NDArray[np.uint8],
-) -> None:
-    """Copy scattered bytes end to end.
-
-    Args:
-        data: uint8[], where they lie.
-        start: int64[n].
-        length: int64[n].
-        offsets: int32[n + 1], where each goes in out.
-        out: uint8[offsets[n]].
-    """
-    for row in range(start.size):
-        size = length[row]
-        at = offsets[row]
-        if size > 16:
-            copy_bytes(out, at, data, start[row], size)
-        else:
-            source = start[row]
-            for byte in range(size):
-                out[at + byte] = data[source + byte]

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage_core.kernels import protobuf_wire as wire
+from storage_core.kernels.gather import gather_values
 from storage_core.values.decoder import MAX_REASONS, Decoded
 from storage_core.values.protobuf_fields import Field, Shape
 
@@ -483,7 +484,7 @@ class _Reading:
             offsets = np.zeros(rows + 1, np.int32)
             np.cumsum(length, out=offsets[1:])
             text = np.empty(int(offsets[-1]), np.uint8)
-            wire.gather_values(self._data, words, length, offsets, text)
+            gather_values(self._data, words, length, offsets, text)
             buffers = [nulls, pa.py_buffer(offsets), pa.py_buffer(text)]
             return pa.Array.from_buffers(kind, rows, buffers)
         if pa.types.is_boolean(kind):

@@ -10,7 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_core.kernels import avro_columns as op
-from storage_core.kernels.avro_columns import FREE_ITEMS, FREE_ITEMS_OF_ALL, is_utf8
+from storage_core.kernels.avro_columns import FREE_ITEMS, FREE_ITEMS_OF_ALL
+from storage_core.kernels.gather import find_not_utf8
+from storage_core.kernels.varint import INVALID
 from storage_core.values.avro_columns import avro_decoder
 from storage_core.values.avro_values import AvroBytes, registered_reader, whole_value
 from storage_core.values.decoder import Decoded
@@ -95,7 +97,7 @@ def utf8(data: bytes) -> bool:
 @example(b"\xc2")
 @example(b"12345678\xe2\x82")
 def test_utf8_is_what_python_takes_for_it(data):
-    assert is_utf8(*fenced(data)) == utf8(data)
+    assert (find_not_utf8(*fenced(data)) == INVALID) == utf8(data)
     assert decoded([written("bytes", data)], "string").failed.size == (not utf8(data))
 
 
@@ -104,7 +106,7 @@ def test_each_first_byte_of_a_character_with_each_second_one(first):
     data = [
         bytes([first, second, 0x80, 0x80][:size]) for second in range(256) for size in (2, 3, 4)
     ]
-    found = [is_utf8(*fenced(each)) for each in data]
+    found = [find_not_utf8(*fenced(each)) == INVALID for each in data]
     assert found == [utf8(each) for each in data]
 
 

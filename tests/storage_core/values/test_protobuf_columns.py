@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage_core.kernels import protobuf_wire as wire
+from storage_core.kernels.gather import find_not_utf8
 from storage_core.values.protobuf_columns import ProtobufDecoder, protobuf_decoder, protobuf_to_json
 from tests.storage_core.values.protobuf_cases import NEW, OLD, expected, found, messages
 
@@ -419,7 +419,7 @@ def test_text_is_utf8_where_python_says_so():
         for _ in range(20)
     ]
     for sample in samples:
-        bad = wire.find_not_utf8(np.frombuffer(sample, np.uint8), 0, len(sample))
+        bad = find_not_utf8(np.frombuffer(sample, np.uint8), 0, len(sample))
         assert bad == first_not_utf8(sample), sample
 
 
