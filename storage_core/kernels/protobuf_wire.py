@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.gather import find_not_utf8
-from storage_core.kernels.varint import INVALID
+from storage_core.kernels.varint import INVALID, read_number, unfold_sign
 
 # Kinds of fields.
 VARINT: Final = 0
@@ -81,7 +81,6 @@ CELLS_PER_BYTE: Final = 16
 FREE_CELLS: Final = 1 << 24
 
 _MOST_TAG_BYTES: Final = 5
-_MOST_NUMBER_BYTES: Final = 10
 _MAX_INT32: Final = 2**31 - 1
 # Columns of the stack.
 _END: Final = 0
@@ -110,24 +109,6 @@ class Columns(NamedTuple):
 
 
 @inlined_kernel
-def _read_number(data: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
-    """Return the 64 bits of a varint, and the position behind it or INVALID."""
-    if position < end and data[position] < 0x80:
-        return np.int64(data[position]), position + 1
-    raw = np.uint64(0)
-    shift = np.uint64(0)
-    limit = min(end, position + _MOST_NUMBER_BYTES)
-    while position < limit:
-        byte = np.uint64(data[position])
-        position += 1
-        raw |= (byte & np.uint64(0x7F)) << shift
-        if byte < np.uint64(0x80):
-            return np.int64(raw), position
-        shift += np.uint64(7)
-    return np.int64(0), INVALID
-
-
-@inlined_kernel
 def _read_short_number(data: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
     """Return a tag or a length, of at most five bytes, and the position behind it or INVALID."""
     if position < end and data[position] < 0x80:
@@ -143,12 +124,6 @@ def _read_short_number(data: NDArray[np.uint8], position: int, end: int) -> tupl
             return number, position
         shift += 7
     return np.int64(0), INVALID
-
-
-@inlined_kernel
-def _zigzag(raw: int) -> int:
-    bits = np.uint64(raw)
-    return np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1))
 
 
 @inlined_kernel
@@ -223,9 +198,9 @@ def _number_of(schema: Schema, field: int, kind: int, raw: int) -> tuple[int, bo
     if kind == VARINT or kind >= FIXED32:
         return raw, True
     if kind == ZIGZAG32:
-        return _zigzag(raw & 0xFFFFFFFF), True
+        return unfold_sign(raw & 0xFFFFFFFF), True
     if kind == ZIGZAG64:
-        return _zigzag(raw), True
+        return unfold_sign(raw), True
     if kind == BOOL:
         return np.int64(raw != 0), True
     low = raw & 0xFFFFFFFF
@@ -250,7 +225,7 @@ def _take_packed(
     while position < end:
         at = position
         if wire == WIRE_VARINT:
-            raw, position = _read_number(data, position, end)
+            raw, position = read_number(data, position, end)
             if position < 0:
                 return at
         else:
@@ -275,8 +250,8 @@ def _read_indexes(
 
     Their count comes first; a zero stands for the file's first message.
     """
-    count, position = _read_number(data, position, end)
-    count = _zigzag(count)
+    count, position = read_number(data, position, end)
+    count = unfold_sign(count)
     if position < 0:
         return INVALID
     if count == 0:
@@ -287,8 +262,8 @@ def _read_indexes(
     for way in range(indexes.shape[0]):
         position = begin
         for index in indexes[way]:
-            found, position = _read_number(data, position, end)
-            if position < 0 or _zigzag(found) != index:
+            found, position = read_number(data, position, end)
+            if position < 0 or unfold_sign(found) != index:
                 position = np.int64(INVALID)
                 break
         if position >= 0:
@@ -357,7 +332,7 @@ def _read_value(
         part_end = end
         body = position
         if wire == WIRE_VARINT:
-            raw, position = _read_number(data, position, end)
+            raw, position = read_number(data, position, end)
             if position < 0:
                 return BAD_NUMBER, body, 0
         elif wire == WIRE_BYTES:

@@ -1,4 +1,4 @@
-"""Zigzag varints of a record, and the fixed-width integers of headers.
+"""Varints, most of them zigzag as a record has them, and the fixed-width integers of headers.
 
 A reader returns ``(value, next_position)``; next_position is INVALID where the number runs past
 ``end`` or past the bytes that it may have. Nothing is read outside ``[position, end)``.
@@ -74,14 +74,10 @@ def read_short_size(buffer: NDArray[np.uint8], position: int) -> tuple[int, int]
 
 
 @inlined_kernel
-def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
-    """Read a 64-bit zigzag varint of at most 10 bytes."""
+def read_number(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
+    """Read the 64 bits of a varint of at most 10 bytes, without a sign folded into them."""
     if position < end and buffer[position] < 0x80:
-        byte = np.int64(buffer[position])
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    if position + 1 < end and buffer[position + 1] < 0x80:
-        pair = np.int64(buffer[position] & 0x7F) | (np.int64(buffer[position + 1]) << 7)
-        return (pair >> 1) ^ -(pair & 1), position + 2
+        return np.int64(buffer[position]), position + 1
     raw = np.uint64(0)
     shift = np.uint64(0)
     limit = min(end, position + MAX_VARLONG_BYTES)
@@ -90,10 +86,29 @@ def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[in
         position += 1
         raw |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
-            value = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
-            return value, position
+            return np.int64(raw), position
         shift += np.uint64(7)
     return np.int64(0), INVALID
+
+
+@inlined_kernel
+def unfold_sign(raw: int) -> int:
+    """Return the signed number that zigzag made these 64 bits of."""
+    bits = np.uint64(raw)
+    return np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1))
+
+
+@inlined_kernel
+def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
+    """Read a 64-bit zigzag varint of at most 10 bytes."""
+    if position < end and buffer[position] < 0x80:
+        byte = np.int64(buffer[position])
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    if position + 1 < end and buffer[position + 1] < 0x80:
+        pair = np.int64(buffer[position] & 0x7F) | (np.int64(buffer[position + 1]) << 7)
+        return (pair >> 1) ^ -(pair & 1), position + 2
+    raw, behind = read_number(buffer, position, end)
+    return unfold_sign(raw), behind
 
 
 @inlined_kernel
