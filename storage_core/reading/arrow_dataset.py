@@ -90,7 +90,6 @@ class LogDataset(ds.Dataset):  # type: ignore[misc]  # Arrow has no types
         texts: By the name of a column, what makes text of its bytes, in a batch that also names
             its records.
         typed: What makes columns of keys or values; none that ``texts`` has.
-
         lateness: How much older than a record before it a record may be; None for no bound.
 
     Attributes:

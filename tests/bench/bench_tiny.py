@@ -32,6 +32,7 @@ from storage_core.filenames import (
     CLEANER_FILE,
     DELETED_SUFFIX,
     LOG_START_FILE,
+    LOG_SUFFIX,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     TopicPartition,
@@ -165,7 +166,6 @@ def _template(
             offset += of_batch
         specs.append(SegmentSpec(base_offset=base, batches=tuple(of_segment), modified_ms=at))
     write_partition(directory, specs)
-    (directory.parent / "ends").write_text(f"{base} {offset}")
     return directory
 
 
@@ -174,7 +174,8 @@ def _root(folder: Path, template: Path, numbers: range, clean: list[int] | None 
     root = folder / "log"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
-    active, end = map(int, (folder / "ends").read_text().split())
+    bases = sorted(int(path.stem) for path in template.glob(f"*{LOG_SUFFIX}"))
+    active, end = bases[-1], bases[-1] + bases[1]  # segments are as long as each other
     for number in numbers:
         shutil.copytree(template, root / f"{TOPIC}-{number}")
     ends = {TopicPartition(TOPIC, number): end for number in numbers}
