@@ -14,6 +14,7 @@ from pylog_spark.cli.tiers import with_tiers
 from pylog_spark.options.choices import BytesFormat, Isolation
 from pylog_spark.options.declared import (
     ALLOW_DATA_LOSS,
+    COLUMNS,
     FROM,
     ISOLATION,
     KEY_FORMAT,
@@ -240,6 +241,8 @@ def with_topic_and_roots(line: CommandLine, *, needs_out: bool = False) -> Comma
 
 
 _INTERNAL: Final = "__"
+# What Python's names for a choice are on a command line.
+_OPTIONS: Final = {"topics": TOPIC, "partitions": PARTITIONS, "columns": COLUMNS}
 
 
 def _with_topics(line: CommandLine) -> CommandLine:
@@ -301,18 +304,24 @@ def read_chosen(
     logs = open_logs(*line[ROOTS])
     topics, numbers = line[TOPIC], line[PARTITIONS]
     end = _position(logs, line, UNTIL.label, line[UNTIL])
-    return logs.read(
-        None if numbers else topics,
-        partitions=[TopicPartition(topic, number) for topic in topics for number in numbers]
-        or None,
-        start=_position(logs, line, FROM.label, line[FROM]),
-        end=LATEST if end is None and has_ends else end,
-        keys=keys_of(line),
-        columns=columns,
-        isolation=line[ISOLATION].value,
-        fail_on_data_loss=not line[ALLOW_DATA_LOSS],
-        range_bytes=range_bytes,
-    )
+    try:
+        return logs.read(
+            None if numbers else topics,
+            partitions=[TopicPartition(topic, number) for topic in topics for number in numbers]
+            or None,
+            start=_position(logs, line, FROM.label, line[FROM]),
+            end=LATEST if end is None and has_ends else end,
+            keys=keys_of(line),
+            columns=columns,
+            isolation=line[ISOLATION].value,
+            fail_on_data_loss=not line[ALLOW_DATA_LOSS],
+            range_bytes=range_bytes,
+        )
+    except ConfigError as error:
+        option = _OPTIONS.get(error.key)
+        raise ConfigError(
+            option.label if option else error.key, error.value, error.reason
+        ) from None
 
 
 def find_open_ends(line: CommandLine) -> Iterator[str]:

@@ -218,8 +218,16 @@ def test_on_a_terminal_nothing_steers_it(pylog, root, monkeypatch):
 def test_what_is_not_there_is_said(pylog, root, tmp_path):
     result = pylog("cat", "nothing", "--root", root)
     assert result.exit_code == ExitCode.USAGE
-    assert "no such topic" in result.stderr
-    assert pylog("cat", "orders", "--root", root, "-p", 9).exit_code == ExitCode.USAGE
+    assert "--topic=nothing: no such topic" in result.stderr
+    result = pylog("cat", "orders", "--root", root, "-p", 9)
+    assert result.exit_code == ExitCode.USAGE
+    assert "--partition=orders-9: no such partition" in result.stderr
+    result = pylog(
+        *("export", root, "--topic", "orders", "--out", tmp_path / "out"),
+        *("--to", "parquet", "--column", "size"),
+    )
+    assert result.exit_code == ExitCode.USAGE
+    assert "--column=size: expected names from: key, value" in result.stderr
     assert pylog("cat", "orders", "--root", tmp_path / "no").exit_code == ExitCode.USAGE
     assert pylog("cat", "orders").exit_code == ExitCode.USAGE
     result = pylog("cat", "orders", "--root", root, "--from", 3, "-p", 0)
