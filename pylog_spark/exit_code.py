@@ -5,12 +5,12 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from pylog_spark.java import MissingSoftwareError
 from storage_core.errors import (
     ConfigError,
     GuardRefusedError,
     InvalidNameError,
     LogDirectoryNotFoundError,
+    MissingSoftwareError,
     PartitionNotFoundError,
     PylogError,
     RecoveryRequiredError,

@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import ssl
 import stat
 import struct
 import subprocess
@@ -26,9 +25,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from xml.sax.saxutils import quoteattr
 
-from storage_core.errors import PylogError
+from storage_core.errors import MissingSoftwareError
 from storage_core.local_files import require_fixed_place
 from storage_core.temporary_folder import temporary_folder
 
@@ -59,6 +57,8 @@ def write_trust_store(target: Path) -> int:
 
 def _authorities() -> Iterator[bytes]:
     """Yield the certificates (DER) of Python's trust store, some repeatedly."""
+    import ssl  # noqa: PLC0415  # for a Java of a wheel alone
+
     yield from ssl.create_default_context().get_ca_certs(binary_form=True)
     paths = ssl.get_default_verify_paths()
     if paths.capath is None:
@@ -70,6 +70,8 @@ def _authorities() -> Iterator[bytes]:
 
 
 def _certificates(text: str) -> Iterator[bytes]:
+    import ssl  # noqa: PLC0415  # as above
+
     for part in text.split(_BEGIN)[1:]:
         yield ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{part.partition(_END)[0]}{_END}\n")
 
@@ -158,10 +160,6 @@ for argument in "$@"; do
 done
 exec {java} "$@"
 """
-
-
-class MissingSoftwareError(PylogError):
-    """Spark's prerequisite is missing; the text says how to get it."""
 
 
 class JavaNotFoundError(MissingSoftwareError):
@@ -471,6 +469,8 @@ def _ivy_jar(names: str) -> Path:
 
 
 def _ivy_module(libraries: Sequence[Library], exclusions: Sequence[Exclusion]) -> str:
+    from xml.sax.saxutils import quoteattr  # noqa: PLC0415  # HTTP, and nobody fetches often
+
     wanted = "".join(map(_ivy_dependency, libraries))
     unwanted = "".join(
         f"<exclude org={quoteattr(exclusion.group)} module={quoteattr(exclusion.artifact)}/>"
@@ -485,6 +485,8 @@ def _ivy_module(libraries: Sequence[Library], exclusions: Sequence[Exclusion]) -
 
 
 def _ivy_dependency(library: Library) -> str:
+    from xml.sax.saxutils import quoteattr  # noqa: PLC0415  # as above
+
     name = quoteattr(library.artifact)
     head = (
         f"<dependency org={quoteattr(library.group)} name={name} rev={quoteattr(library.version)}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pylog_spark.house import additions
-from pylog_spark.schemas import ALLOWED_BY, Reason
+from pylog_spark.outcomes import ALLOWED_BY, Reason
 from storage_core.coordinators.offsets_audit import CommitFinding
 from storage_core.coordinators.transactions import TransactionEnding
 from storage_core.errors import (
@@ -41,7 +41,7 @@ class Refusal:
     way: str = ""  # what to do, and what that claims; empty where nothing is to be done
 
 
-# Of partitions, in the order of ``schemas.Reason``.
+# Of partitions, in the order of ``outcomes.Reason``.
 REASONS: Final[Mapping[Reason, Refusal]] = {
     Reason.CONFIG_UNKNOWN: Refusal(
         means="no source has the topic's config",

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import humanize
 
-from pylog_spark.schemas import ALLOWED_BY, Action, Status
+from pylog_spark.outcomes import ALLOWED_BY, Action, Status
 from pylog_spark.text import printable, to_json
 from pylog_spark.view import NOTHING, Column, Row, TableKind
 from storage_core.errors import kafka_code_of

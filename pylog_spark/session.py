@@ -22,13 +22,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import javaproperties
-
 from pylog_spark.java import (
     Exclusion,
     Java,
     Library,
-    MissingSoftwareError,
     cache_folder,
     class_archive,
     fetch_jars,
@@ -37,27 +34,13 @@ from pylog_spark.java import (
 )
 from pylog_spark.without_pandas import show_pandas
 from storage_core import interruption
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, MissingSoftwareError
 from storage_core.import_path import PACKAGE_HOME, SAFE_PATH_VARIABLE
 from storage_core.interruption import removed_at_end
+from storage_core.threads import BLAS_THREADS_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-# Threads of NumPy's linear algebra, of which nothing here makes use.
-#
-# OpenBLAS starts one for each processor but one while NumPy is imported, and each looks for work
-# for some hundredths of a second before it sleeps: on two processors that was a quarter of the CPU
-# time of a short command. It reads the environment, at that moment only.
-
-# As many threads of OpenBLAS as a process has, its own included.
-BLAS_THREADS_VARIABLE: Final = "OPENBLAS_NUM_THREADS"
-
-
-def start_no_blas_threads() -> None:
-    """Let this process and its children start no BLAS threads. Settings of the user stay."""
-    os.environ.setdefault(BLAS_THREADS_VARIABLE, "1")
 
 
 # Hold Ctrl-C and SIGTERM during a step that must not be interrupted.
@@ -317,6 +300,8 @@ def submit_arguments(
         file: Where the content is going to stand.
         settings: They win over that file, and over ``spark-defaults.conf``.
     """
+    import javaproperties  # noqa: PLC0415  # XML; Spark alone needs it
+
     arguments = [
         part
         for argument in shlex.split(user_arguments or "pyspark-shell")

@@ -27,10 +27,11 @@ from pylog_spark.operations.undo import undo
 from pylog_spark.operations.verify.driver import VerifyReport, VerifyRequest, verify
 from pylog_spark.options import JobOptions
 from pylog_spark.options.load import broker_config, options_of_release
+from pylog_spark.outcomes import Action
 from pylog_spark.rows import spark_frame, table_of
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file, write_plan_file
 from pylog_spark.run.run_report import Report, RunReport, RunSummary
-from pylog_spark.schemas import EXPLANATION, Action
+from pylog_spark.schemas import EXPLANATION
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.clock import SystemClock

@@ -5,11 +5,10 @@ in each process that makes an array.
 """
 
 import sys
-from importlib.abc import MetaPathFinder
 from typing import Final
 
 
-class _Hidden(MetaPathFinder):
+class _Hidden:
     """Finds no pandas, and says so before others look for it."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:

@@ -440,6 +440,10 @@ class UnsupportedPythonError(PylogError):
     reason: str  #: the unexpected fact
 
 
+class MissingSoftwareError(PylogError):
+    """Software that this needs is not installed; the text says how to get it."""
+
+
 class RecoveryRequiredError(PylogError):
     """The partition needs a recovery, and this operation makes none."""
 

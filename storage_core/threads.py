@@ -12,6 +12,21 @@ from contextlib import closing, contextmanager
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar, cast
 
+# Threads of NumPy's linear algebra, of which nothing here makes use.
+#
+# OpenBLAS starts one for each processor but one while NumPy is imported, and each looks for work
+# for some hundredths of a second before it sleeps: on two processors that was a quarter of the CPU
+# time of a short command. It reads the environment, at that moment only.
+
+# As many threads of OpenBLAS as a process has, its own included.
+BLAS_THREADS_VARIABLE: Final = "OPENBLAS_NUM_THREADS"
+
+
+def start_no_blas_threads() -> None:
+    """Let this process and its children start no BLAS threads. Settings of the user stay."""
+    os.environ.setdefault(BLAS_THREADS_VARIABLE, "1")
+
+
 # Let one thread compute at a time; release the turn during I/O.
 #
 # Small partitions are committed beside each other because a sync takes milliseconds and several at

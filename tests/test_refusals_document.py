@@ -14,8 +14,8 @@ import storage_core
 from pylog_spark.cli.explain import all_codes
 from pylog_spark.cluster.audit.elections import Remark
 from pylog_spark.exit_code import MEANINGS, ExitCode
+from pylog_spark.outcomes import ALLOWED_BY, Reason, RunEvent
 from pylog_spark.refusals import PREDICATES, REASONS, all_guards, all_remarks, way_out_of, ways_out
-from pylog_spark.schemas import ALLOWED_BY, Reason, RunEvent
 from storage_core.cluster.healing import DamageState
 from storage_core.cluster.metadata_rebuild import UnknownPart
 from storage_core.cluster.stray_adoption import StrayReason

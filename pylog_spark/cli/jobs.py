@@ -54,6 +54,7 @@ from pylog_spark.options.declared import (
     TRASH,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.outcomes import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.pictures import MOST_ROWS, before_and_after, dirty_ratios
 from pylog_spark.refusals import ways_out
 from pylog_spark.report import (
@@ -71,7 +72,6 @@ from pylog_spark.run.guards import check_outside, check_recovery, check_roots, c
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport, note_of_empty_root
-from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.tasks.listing import list_partitions
 from pylog_spark.view import Block, OutputLine, Page, Section, Table, View, lines_of
 from storage_core.catalog.roles import require_role

@@ -18,7 +18,7 @@ from pylog_spark.options.of_partitions import (
     TRUNCATE_TO,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.schemas import Reason
+from pylog_spark.outcomes import Reason
 from storage_core.errors import GuardRefusedError, PylogError
 from storage_core.filenames import log_file, parse_partition_directory, parse_renamed_directory
 from storage_core.log.loaded_log import LoadedLog

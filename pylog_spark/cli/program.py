@@ -30,9 +30,9 @@ from pylog_spark.house import load
 from pylog_spark.options.declared import DRY_RUN, EXACT, ROOTS
 from pylog_spark.options.option import CommandLine, Option
 from pylog_spark.options.place import read_place
-from pylog_spark.session import start_no_blas_threads
 from pylog_spark.structured_logs import LogFormat, use_log_format
 from storage_core import __version__, interruption
+from storage_core.threads import start_no_blas_threads
 
 # The short help of ``-h``: a command's purpose and option names. It fits one screen.
 
@@ -109,9 +109,6 @@ _LOG_FORMAT_VARIABLE: Final = "PYLOG_LOG_FORMAT"
 _EXACT_DRY_RUN: Final = f"{DRY_RUN.flag}=exact"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
-
-# Where typer lets pydantic check a value, the message begins with a word of pydantic's own.
-_PYDANTICS_PREFIX: Final = "Value error, "
 
 
 def _build(command: Command | CommandGroup) -> Any:
@@ -360,7 +357,7 @@ def _report_usage(error: Any) -> None:
     """Write a command line error to stderr, with a pointer to help."""
     context = getattr(error, "ctx", None)
     path = _PROGRAM if context is None else context.command_path
-    message = " ".join(error.format_message().split()).replace(_PYDANTICS_PREFIX, "")
+    message = " ".join(error.format_message().split())
     # Where nothing but the name of a group was given, its help has been printed, and that is all.
     if message:
         text = message[:1].lower() + message[1:].removesuffix(".")

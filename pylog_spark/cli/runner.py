@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pylog_spark.cli.error_text import leave_out_lost_connections, write_line
 from pylog_spark.options.choices import EngineChoice, OutputFormat
@@ -39,8 +38,6 @@ from pylog_spark.options.declared import (
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import error_text, json_line
 from pylog_spark.report_page import write_page
-from pylog_spark.run.progress import Progress as JobProgress
-from pylog_spark.run.progress import progress_text
 from pylog_spark.text import escaped, printable, to_json
 from pylog_spark.text_table import write_blocks
 from pylog_spark.view import OutputLine, Row, View
@@ -53,9 +50,11 @@ from storage_core.errors import ConfigError, PylogError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.progress import Progress
 
     from pylog_spark.engines.choice import Local, Place
     from pylog_spark.options import JobOptions
+    from pylog_spark.run.progress import Progress as JobProgress
     from storage_core.roots.open_root import LogRoot
 
 
@@ -238,39 +237,47 @@ class ProgressLine:
     def __init__(self, *, is_shown: bool, after_seconds: float = 0) -> None:
         console = Console(stderr=True)
         self._begins = time.monotonic() + after_seconds
-        self._is_shown = is_shown and console.is_terminal
-        self._bar = Progress(
-            TextColumn("reading"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("reading", total=None, text="looking what is there")
+        self._bar = _new_bar(console) if is_shown and console.is_terminal else None
 
     def __enter__(self) -> Self:
         self._begin()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._bar.live.is_started:
+        if self._bar is not None and self._bar.live.is_started:
             self._bar.stop()
 
     def _begin(self) -> None:
-        if self._is_shown and time.monotonic() >= self._begins:
+        if self._bar is not None and time.monotonic() >= self._begins:
             self._bar.start()
 
-    def on_progress(self, progress: JobProgress) -> None:
+    def on_progress(self, progress: "JobProgress") -> None:
         """Show how far the job has come."""
-        if self._is_shown:
+        from pylog_spark.run.progress import progress_text  # noqa: PLC0415  # Arrow
+
+        if self._bar is not None:
             self._begin()
             self._bar.update(
-                self._task,
+                self._bar.task_ids[0],
                 total=progress.total_bytes,
                 completed=progress.done_bytes,
                 text=progress_text(progress),
             )
+
+
+def _new_bar(console: Console) -> "Progress":
+    from rich import progress  # noqa: PLC0415  # for a terminal alone
+
+    bar = progress.Progress(
+        progress.TextColumn("reading"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[text]}"),
+        progress.TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    bar.add_task("reading", total=None, text="looking what is there")
+    return bar
 
 
 # Up to so much needs no cluster, and no memory to speak of: Spark would do it with the same
@@ -495,7 +502,7 @@ def _is_written_here(ledger: str | None) -> bool:
 
 def load_options(line: CommandLine, *, release: str | None = None) -> "JobOptions":
     """Return the options of a run by this machine's clock."""
-    from pylog_spark.options.load import load_config  # noqa: PLC0415  # pydantic, YAML
+    from pylog_spark.options.load import load_config  # noqa: PLC0415  # YAML
 
     return load_config(line, now_ms=SystemClock().now_ms(), release=release).options
 

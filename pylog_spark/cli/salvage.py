@@ -28,8 +28,8 @@ from pylog_spark.options.declared import (
     TOPICS,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.outcomes import Status
 from pylog_spark.report import PARTITION, error_text, number_column, size_column, text_column
-from pylog_spark.schemas import Status
 from pylog_spark.view import Row, Table, TableKind, View, lines_of
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.kafka_log import open_logs

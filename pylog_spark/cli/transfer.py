@@ -40,6 +40,7 @@ from pylog_spark.options.declared import (
     TARGET,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.pictures import bytes_by_state, dirty_ratios
 from pylog_spark.refusals import ways_out
 from pylog_spark.report import (
@@ -50,7 +51,6 @@ from pylog_spark.report import (
     size_column,
     summary_line,
 )
-from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.text_table import SHOWN_ROWS
 from pylog_spark.view import (
     Block,

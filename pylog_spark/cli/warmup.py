@@ -18,7 +18,6 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.house import additions
 from pylog_spark.java import (
     ARCHIVE_SUFFIX,
-    MissingSoftwareError,
     class_archive,
     find_java,
     options_to_make,
@@ -35,6 +34,7 @@ from pylog_spark.session import (
 from storage_core import kafka_log, kernels
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
+from storage_core.errors import MissingSoftwareError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, log_file
 from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels._code_files import cache_folder

@@ -21,12 +21,13 @@ from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.options import JobOptions
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.declared import TOPIC_ID, TOPICS, TRASH
+from pylog_spark.outcomes import Action, Status
 from pylog_spark.rows import table_of
 from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.run.job import Job, new_job, run_trash
 from pylog_spark.run.run import Run
 from pylog_spark.run.upkeep import begin_trash
-from pylog_spark.schemas import Action, AttachRow, Failure, PartitionName, Status
+from pylog_spark.schemas import AttachRow, Failure, PartitionName
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS

@@ -19,9 +19,9 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import ATTEST
+from pylog_spark.outcomes import Action
 from pylog_spark.run.guards import check_of_brokers, check_roots
 from pylog_spark.run.job import new_job
-from pylog_spark.schemas import Action
 from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot

@@ -20,13 +20,14 @@ from pylog_spark.operations.recover.recovered_logs import ChosenRecovery, LogKey
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import DONORS
+from pylog_spark.outcomes import Action, Status
 from pylog_spark.rows import table_of
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.planning import WorkItem
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import DAMAGE, Action, DamageRow, Failure, PartitionName, Status
+from pylog_spark.schemas import DAMAGE, DamageRow, Failure, PartitionName
 from storage_core.catalog.roles import local_path
 from storage_core.cluster.healing import DamageState, Healing
 from storage_core.cluster.places import PartitionPlaces, ReplicaPlace

@@ -11,11 +11,11 @@ from pylog_spark.cluster.metadata_rebuild_task import RebuildFacts, read_partiti
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action
 from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import Action
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     ClusterMetadata,

@@ -25,6 +25,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import TRASH
+from pylog_spark.outcomes import Action, Status
 from pylog_spark.rows import table_of
 from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.run.guards import check_ledger, check_outside
@@ -32,7 +33,7 @@ from pylog_spark.run.job import new_job, run_trash
 from pylog_spark.run.planning import LOOK_TASKS_PER_SLOT, WorkItem, are_read_here
 from pylog_spark.run.run import Run
 from pylog_spark.run.upkeep import begin_trash
-from pylog_spark.schemas import Action, Failure, Status, TransplantRow
+from pylog_spark.schemas import Failure, TransplantRow
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY, ClusterMetadata
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.checkpoint.broker_files import MetaProperties

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pylog_spark.schemas import PartitionName, Status, TransplantRow
+from pylog_spark.outcomes import Status
+from pylog_spark.schemas import PartitionName, TransplantRow
 from pylog_spark.tasks.message import attempt
 from storage_core.checkpoint.lock import share_lock
 from storage_core.cluster.transplant.plan import Assignment, open_log, plan_transplant

@@ -18,11 +18,11 @@ from pylog_spark.operations.recover.task import RecoveryWork
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import LEADER
+from pylog_spark.outcomes import Action, Status
 from pylog_spark.run.guards import owner_of
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import Action, Status
 from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import RECOVERY_POINT_FILE
 from storage_core.roots.root import HeldRoot

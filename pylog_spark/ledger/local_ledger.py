@@ -36,7 +36,8 @@ from pylog_spark.ledger.tables import (
     table_location,
     why_spark,
 )
-from pylog_spark.schemas import RUN, Action
+from pylog_spark.outcomes import Action
+from pylog_spark.schemas import RUN
 from storage_core.errors import ConfigError, StorageError
 
 # How deltalake speaks of a table of which commits or data were removed.

@@ -31,8 +31,8 @@ from pylog_spark.ledger.tables import (
     last_enforced,
     table_location,
 )
+from pylog_spark.outcomes import Action
 from pylog_spark.rows import spark_ddl
-from pylog_spark.schemas import Action
 from storage_core import interruption
 from storage_core.errors import ConfigError, StorageError
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.engines.engine import Engine, RowsT
+from pylog_spark.outcomes import ALLOWED_BY
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.schemas import ALLOWED_BY, CLEANING, OPERATION, RECORDED_FINDING, RESULT, RUN
+from pylog_spark.schemas import CLEANING, OPERATION, RECORDED_FINDING, RESULT, RUN
 
 # Find the retention that topics had when it was last enforced.
 

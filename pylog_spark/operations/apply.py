@@ -13,9 +13,9 @@ from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.retain.driver import retain
 from pylog_spark.options import JobOptions
 from pylog_spark.options.choices import EngineChoice
+from pylog_spark.outcomes import Action
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import Action
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 

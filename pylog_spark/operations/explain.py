@@ -12,11 +12,11 @@ from typing import Any, Final
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.options.load import broker_config
+from pylog_spark.outcomes import Reason
 from pylog_spark.refusals import way_out_of
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
-from pylog_spark.schemas import Reason
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog

@@ -28,12 +28,13 @@ from pylog_spark.operations.ingest_task import (
 )
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import HighWatermarkSource, JobOptions
+from pylog_spark.outcomes import Action, Status
 from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.run.progress import OnProgress, ProgressMeter
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import INGEST, Action, Status
+from pylog_spark.schemas import INGEST
 from pylog_spark.tasks.observe import REMOTE_KEY
 from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_catalog import TopicCatalog

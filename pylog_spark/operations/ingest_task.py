@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import INGEST, Reason, Status
+from pylog_spark.schemas import INGEST
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, map_ahead
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,

@@ -22,6 +22,7 @@ from pylog_spark.operations.materialize_task import (
 )
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action, Status
 from pylog_spark.rows import batches_of
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import (
@@ -31,7 +32,7 @@ from pylog_spark.run.planning import (
     pack_units,
 )
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import MATERIALIZED, Action, MaterializedRow, Status
+from pylog_spark.schemas import MATERIALIZED, MaterializedRow
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import Failure, MaterializedRow, PartitionName, Reason, Status
+from pylog_spark.outcomes import Reason, Status
+from pylog_spark.schemas import Failure, MaterializedRow, PartitionName
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.listing import rows_of
 from pylog_spark.tasks.message import attempt

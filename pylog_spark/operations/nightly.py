@@ -20,6 +20,7 @@ from pylog_spark.operations.purge import purge_step
 from pylog_spark.operations.recover.driver import recover_step
 from pylog_spark.operations.retain.driver import retain_step
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action
 from pylog_spark.run.guards import check_roots, check_salvage
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import SavedPlan
@@ -27,7 +28,7 @@ from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run import Run, is_as_bad
 from pylog_spark.run.run_report import NOT_OF_THIS_STEP, RunReport, merge_steps, summarise_steps
 from pylog_spark.run.upkeep import open_upkeep
-from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION, Action
+from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION
 from pylog_spark.tasks.observe import Step
 from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity

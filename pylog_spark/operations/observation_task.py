@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from pylog_spark.operations.retain.task import RetentionContext, kept_columns, observe_sweep
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.schemas import OBSERVED, PARTITION, PLAN, RETENTION_PLAN, Reason, Status
+from pylog_spark.schemas import OBSERVED, PARTITION, PLAN, RETENTION_PLAN
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.listing import open_partition
 from pylog_spark.tasks.observe import (

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.ledger.local_ledger import read_runs
-from pylog_spark.schemas import RunEvent
+from pylog_spark.outcomes import RunEvent
 from storage_core.commit.purge import find_runs
 from storage_core.commit.trash import BEGUN, DONE, list_commits, read_commit, read_run
 from storage_core.errors import ConfigError, PylogError
@@ -110,6 +109,8 @@ def list_past_runs(
 
 
 def _runs_of_ledger(ledger: str) -> dict[str, PastRun]:
+    from pylog_spark.ledger.local_ledger import read_runs  # noqa: PLC0415  # deltalake
+
     runs: dict[str, PastRun] = {}
     # The end of a run stands behind its start, or in its place where that row was not written.
     for row in sorted(read_runs(ledger), key=lambda row: row["event"] != RunEvent.START):

@@ -21,13 +21,14 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.purge_task import purge_directory, purge_stretches
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action, Status
 from pylog_spark.run.catalogs import build_catalogs, dump_notes
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import Action, Failure, Status
+from pylog_spark.schemas import Failure
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.message import DirectoryResult, error_of
 from storage_core.catalog.cluster_metadata import read_cluster_metadata

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from pylog_spark.schemas import Failure, PartitionName, Status
+from pylog_spark.outcomes import Status
+from pylog_spark.schemas import Failure, PartitionName
 from pylog_spark.tasks.ahead import AT_ONCE, PURGES_AT_ONCE, map_ahead
 from pylog_spark.tasks.message import DirectoryResult, attempt
 from storage_core.commit.purge import Purged

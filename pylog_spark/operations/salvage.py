@@ -14,10 +14,10 @@ from typing import Final
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.guards import check_outside, check_roots
 from pylog_spark.run.job import new_job
-from pylog_spark.schemas import Action, Reason, Status
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import read_clean_shutdown

@@ -26,12 +26,12 @@ from pylog_spark.operations.verify.driver import (
 )
 from pylog_spark.operations.verify.task import VerifiedRow
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action
 from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import Action
 from pylog_spark.structured_logs import log_fields
 from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock

@@ -17,11 +17,12 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.survey_task import CheckpointReader, survey_partitions
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action
 from pylog_spark.run.catalogs import dump_notes, problem_notes
 from pylog_spark.run.job import new_job, run_context, unclean_roots
 from pylog_spark.run.planning import are_looked_at_here
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import SURVEY, Action
+from pylog_spark.schemas import SURVEY
 from pylog_spark.tasks.listing import ListingOpener
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.listing import open_listing

@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import SURVEY, Reason, Status
+from pylog_spark.schemas import SURVEY
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.listing import (
     REASON_OF_KIND,

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.outcomes import Status
 from pylog_spark.rows import spark_frame
 from pylog_spark.run.job import Job
 from pylog_spark.run.plan_table import sort_rows
 from pylog_spark.run.run_report import Report
-from pylog_spark.schemas import RESULT, Status
+from pylog_spark.schemas import RESULT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,12 +19,13 @@ from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.past_runs import LATEST, choose_run
 from pylog_spark.operations.undo_task import undo_partitions
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import are_looked_at_here, count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import RESULT, Action, Failure, Reason, Status
+from pylog_spark.schemas import RESULT, Failure
 from pylog_spark.tasks.message import DirectoryResult
 from storage_core.catalog.topic_filter import nearest_name
 from storage_core.clock import Clock

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
-from pylog_spark.schemas import Failure, PartitionName, Reason, Status
+from pylog_spark.outcomes import Reason, Status
+from pylog_spark.schemas import Failure, PartitionName
 from pylog_spark.tasks.ahead import map_ahead, map_in_turns
 from pylog_spark.tasks.message import DirectoryResult, attempt
 from storage_core.errors import GuardRefusedError, StoreRefusedError

@@ -8,7 +8,7 @@ import humanize
 
 from pylog_spark.options import JobOptions
 from pylog_spark.options.load import broker_config
-from pylog_spark.schemas import Reason
+from pylog_spark.outcomes import Reason
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     ClusterMetadata,

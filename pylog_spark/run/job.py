@@ -11,10 +11,10 @@ from typing import Final
 from pylog_spark.engines.choice import Place
 from pylog_spark.ledger import open_ledger
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action
 from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
 from pylog_spark.run.recording import Recorder, open_listeners
-from pylog_spark.schemas import Action
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.checkpoint.broker_files import read_clean_shutdown

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Gauge, push_to_gateway, write_to_textfile
 
+from pylog_spark.outcomes import Status
 from pylog_spark.run.run_report import RunState
-from pylog_spark.schemas import Status
 from pylog_spark.text import valid_text
 from storage_core.catalog.roles import local_path
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.options.values import TUNING_KEYS
@@ -219,6 +218,8 @@ def _read_json(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
+    import pyarrow.parquet as pq  # noqa: PLC0415  # for a saved plan alone
+
     with _open_own(path) as opened, pq.ParquetFile(opened) as file:
         groups = range(file.metadata.num_row_groups)
         _check_size(sum(file.metadata.row_group(number).total_byte_size for number in groups))
@@ -309,6 +310,8 @@ def _row(partition: PlannedPartition) -> dict[str, Any]:
 
 
 def _to_parquet(plan: SavedPlan) -> bytes:
+    import pyarrow.parquet as pq  # noqa: PLC0415  # as above
+
     rows = []
     for partition in plan.partitions:
         row = _row(partition)

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.options import Order
+from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import read_rows, rows_to_batch, schema_of
-from pylog_spark.schemas import RESULT, Failure, Reason, Status
+from pylog_spark.schemas import RESULT, Failure
 from pylog_spark.tasks.message import PartitionCommit
 from storage_core.errors import GuardRefusedError, KeylessRecordsError, NegativeTimestampError
 from storage_core.filenames import TopicPartition, directory_state

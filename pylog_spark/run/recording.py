@@ -16,10 +16,11 @@ from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import RunEvent, Status
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.plan_table import Outcome, result_rows
 from pylog_spark.run.run_report import Report, RunState, RunSummary, summarise
-from pylog_spark.schemas import OPERATION, RESULT, STEPS, RunEvent, Status
+from pylog_spark.schemas import OPERATION, RESULT, STEPS
 from pylog_spark.structured_logs import is_json_logged, log_fields
 from pylog_spark.tasks.message import slice_table
 from pylog_spark.text import one_line

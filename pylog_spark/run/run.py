@@ -23,6 +23,7 @@ from pylog_spark.engines.engine import AnyEngine, run_apart
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.house import addition_for
 from pylog_spark.options import RunLimits
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlanBook
 from pylog_spark.run.plan_table import refuse_duplicates
@@ -39,7 +40,6 @@ from pylog_spark.run.planning import (
 )
 from pylog_spark.run.recording import Recorder, ledger_problem_notes
 from pylog_spark.run.run_report import Report, RunSummary, summarise
-from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core import interruption

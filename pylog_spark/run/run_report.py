@@ -14,19 +14,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.outcomes import Reason, RunEvent, Status
 from pylog_spark.rows import spark_frame
 from pylog_spark.run.plan_table import RowKey, row_key
-from pylog_spark.schemas import (
-    CLEANING,
-    CUT,
-    PLAN,
-    RECOVERY,
-    RESULT,
-    RETENTION,
-    Reason,
-    RunEvent,
-    Status,
-)
+from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RESULT, RETENTION
 from storage_core.store.generations import GENERATION_MARK
 
 _PLAN_COLUMNS: Final = (

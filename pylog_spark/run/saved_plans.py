@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.run.plan_file import (
     PartitionKey,
     PlannedPartition,
@@ -23,7 +24,7 @@ from pylog_spark.run.plan_file import (
 )
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES, WorkItem, are_looked_at_here, pack_units
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import RETENTION_PLAN, Action, Reason, Status
+from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.message import (
     FileFacts,
     Fingerprint,

@@ -9,12 +9,12 @@ from shlex import quote
 import pyarrow as pa
 
 from pylog_spark.engines.choice import Place
+from pylog_spark.outcomes import Status
 from pylog_spark.report import size_text
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.job import Job, run_trash
 from pylog_spark.run.run import Run
 from pylog_spark.run.saved_plans import write_planned
-from pylog_spark.schemas import Status
 from storage_core.catalog.roles import local_path
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, read_checkpoints

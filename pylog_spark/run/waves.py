@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from pylog_spark.outcomes import Reason
 from pylog_spark.run.plan_table import Outcome
 from pylog_spark.run.planning import Demand, device_of, plan_rounds
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import Reason
 from pylog_spark.tasks.run_context import PartitionRef
 from storage_core.catalog.roles import local_path
 from storage_core.errors import StorageError

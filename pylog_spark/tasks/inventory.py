@@ -9,14 +9,12 @@ tens of millions of rows.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv, parquet
-from pyarrow import json as arrow_json
 
 from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION
 from pylog_spark.tasks.listing import LISTING_COLUMNS, directory_row
@@ -26,6 +24,9 @@ from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ConfigError, MissingDriverError, StorageError
 from storage_core.json_values import parse_json, require_shallow
 from storage_core.store.listing import is_plain_name
+
+if TYPE_CHECKING:
+    from pyarrow import parquet
 
 # Find the files of an inventory; read objects as uniform tables. Parquet, CSV with a header, JSON
 # lines, or an inventory of Amazon S3 by its ``manifest.json``.
@@ -195,6 +196,8 @@ def _tables(part: InventoryPart) -> Iterator[pa.Table]:
 
 
 def _csv_tables(part: InventoryPart, stream: IO[bytes]) -> Iterator[pa.Table]:
+    from pyarrow import csv  # noqa: PLC0415  # few have an inventory
+
     names = None if part.columns is None else list(part.columns)
     # With the usual spellings no value of a column is guessed at.
     usual = ("key", "Key", "size", "Size", "mtime", "LastModifiedDate", "etag", "ETag", "bucket")
@@ -228,6 +231,8 @@ def _json_table(lines: bytes, location: str) -> pa.Table:
             require_shallow(line)
     except ValueError as error:
         raise ConfigError(OPTION, location, f"has a line that {error}") from error
+    from pyarrow import json as arrow_json  # noqa: PLC0415  # as above
+
     return arrow_json.read_json(pa.BufferReader(lines))
 
 
@@ -284,7 +289,9 @@ def _is_table(name: str) -> bool:
     return _kind(name) is not None and not name.rpartition("/")[2].startswith(("_", "."))
 
 
-def _parquet(location: str) -> parquet.ParquetFile:
+def _parquet(location: str) -> "parquet.ParquetFile":
+    from pyarrow import parquet  # noqa: PLC0415  # as above
+
     system, path = _file_system(location)
     return parquet.ParquetFile(system.open(path, "rb"))
 

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import Texts, column, rows_to_batches
-from pylog_spark.schemas import PARTITION, SEGMENT, Failure, Reason, Status
+from pylog_spark.schemas import PARTITION, SEGMENT, Failure
 from pylog_spark.tasks.ahead import map_ahead
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role, local_path

@@ -18,8 +18,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import Binary, Int32, Number, Text, column, row_reader, row_writer
-from pylog_spark.schemas import STEPS, Failure, PartitionName, Reason, Status
+from pylog_spark.schemas import STEPS, Failure, PartitionName
 from pylog_spark.structured_logs import log_fields
 from storage_core.commit.plan import is_scratch
 from storage_core.errors import (

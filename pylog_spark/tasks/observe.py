@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import Reason, Status
+from pylog_spark.outcomes import Reason, Status
 from pylog_spark.tasks.listing import (
     REASON_OF_KIND,
     REASON_OF_OTHER_KIND,

@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage_core.config import CleanerConfig, LogConfig
@@ -39,6 +38,9 @@ from storage_core.kernels.record_scan import EXPANDED, IN_WINDOW, TRANSCODED, ch
 from storage_core.records.batch_table import BatchNotes, BatchTable
 from storage_core.records.codecs import Arena, Blocks, decompress, decompress_blocks
 from storage_core.records.reader import Window
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _EMPTY = np.empty(0, np.uint8)
 _CODECS = frozenset(map(int, Codec))
@@ -477,18 +479,20 @@ class RecordColumns:
         """How many headers each has."""
         return np.ascontiguousarray(self._column(record_scan.RECORD_HEADER_COUNT))
 
-    def keys(self) -> pa.BinaryArray:
+    def keys(self) -> "pa.BinaryArray":
         """Return the keys."""
         return self._binary(self.batch, self.table[record_scan.RECORD_KEY_START], self.key_length)
 
-    def values(self) -> pa.BinaryArray:
+    def values(self) -> "pa.BinaryArray":
         """Return the values."""
         return self._binary(
             self.batch, self.table[record_scan.RECORD_VALUE_START], self.value_length
         )
 
-    def headers(self) -> pa.ListArray:
+    def headers(self) -> "pa.ListArray":
         """Return headers as lists of structs: string ``key`` and binary ``value``."""
+        import pyarrow as pa  # noqa: PLC0415  # not for a look at headers
+
         counts = self.header_count
         spans = np.empty((5, int(counts.sum())), np.int64)
         list_headers(
@@ -536,7 +540,9 @@ class RecordColumns:
 
     def _binary(
         self, batch: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int64]
-    ) -> pa.BinaryArray:
+    ) -> "pa.BinaryArray":
+        import pyarrow as pa  # noqa: PLC0415  # as above
+
         length = np.ascontiguousarray(length)
         offsets = np.empty(len(start) + 1, np.int32)
         size_bytes, null_count = add_lengths(length, offsets)
@@ -562,8 +568,10 @@ class RecordColumns:
         )
 
 
-def _as_text(names: pa.BinaryArray) -> pa.StringArray:
+def _as_text(names: "pa.BinaryArray") -> "pa.StringArray":
     """Return header keys as text."""
+    import pyarrow as pa  # noqa: PLC0415  # as above
+
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

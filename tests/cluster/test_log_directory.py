@@ -10,8 +10,8 @@ from chispa import assert_df_equality
 from pylog_spark.engines.choice import Local
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.log_directory import LogDirectory
+from pylog_spark.outcomes import Action
 from pylog_spark.run.plan_file import read_plan_file
-from pylog_spark.schemas import Action
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError

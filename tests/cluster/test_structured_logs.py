@@ -46,8 +46,9 @@ from pylog_spark.operations.verify import task as verification
 from pylog_spark.operations.verify.task import Stretch, Target, verify_stretch
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.options.choices import Level
+from pylog_spark.outcomes import Status
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.schemas import PARTITION, Failure, Status
+from pylog_spark.schemas import PARTITION, Failure
 from pylog_spark.structured_logs import (
     LogFormat,
     TaskLogs,

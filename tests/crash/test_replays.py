@@ -9,7 +9,7 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.salvage import replay_salvage
 from pylog_spark.options import JobOptions
-from pylog_spark.schemas import Status
+from pylog_spark.outcomes import Status
 from storage_core.catalog.roles import Role
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE

@@ -12,7 +12,6 @@ from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from pylog_spark import session
-from pylog_spark.java import MissingSoftwareError
 from pylog_spark.session import (
     SparkNotInstalledError,
     build_session,
@@ -20,7 +19,7 @@ from pylog_spark.session import (
     submit_arguments,
 )
 from pylog_spark.without_pandas import hide_pandas
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, MissingSoftwareError
 
 JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 

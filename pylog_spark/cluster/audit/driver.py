@@ -25,6 +25,7 @@ from pylog_spark.cluster.differences_task import PlacesSize, measure_places
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action
 from pylog_spark.rows import spark_frame
 from pylog_spark.run.guards import check_outside
 from pylog_spark.run.job import Job, new_job
@@ -35,7 +36,7 @@ from pylog_spark.run.planning import (
     are_read_here,
 )
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import AUDIT, Action, AuditRow
+from pylog_spark.schemas import AUDIT, AuditRow
 from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     PartitionVersion,

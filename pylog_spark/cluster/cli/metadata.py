@@ -11,6 +11,7 @@ from pylog_spark.cluster.metadata_copies import adopt_strays, list_metadata_copi
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.declared import DRY_RUN, INTO, ROOTS
 from pylog_spark.options.option import CommandLine
+from pylog_spark.outcomes import Status
 from pylog_spark.report import (
     PARTITION,
     STATUS,
@@ -20,7 +21,6 @@ from pylog_spark.report import (
     time_column,
 )
 from pylog_spark.run.guards import check_of_brokers, check_roots
-from pylog_spark.schemas import Status
 from pylog_spark.view import (
     NOTHING,
     Block,

@@ -19,8 +19,8 @@ from pylog_spark.options.declared import (
     ROOTS,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.outcomes import Status
 from pylog_spark.report import STATUS, number_column, text_column
-from pylog_spark.schemas import Status
 from pylog_spark.view import NOTHING, Block, OutputLine, Row, Sentence, Table, TableKind, View
 from storage_core.catalog.cluster_metadata import Voter
 from storage_core.checkpoint.checkpoints import is_reserved_directory_id, parse_uuid

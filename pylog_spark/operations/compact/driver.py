@@ -33,6 +33,7 @@ from pylog_spark.operations.compact.task import (
 from pylog_spark.operations.observation import Observation
 from pylog_spark.operations.retain.driver import retain_step
 from pylog_spark.options import JobOptions, Strategy
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.rows import table_of
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
@@ -52,7 +53,7 @@ from pylog_spark.run.run_report import RunReport, merge_steps
 from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.upkeep import compaction_notes, open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
-from pylog_spark.schemas import Action, CleaningRow, Failure, PartitionName, Reason, Status
+from pylog_spark.schemas import CleaningRow, Failure, PartitionName
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.observe import Step
 from pylog_spark.tasks.run_context import RunContext, WriteContext

@@ -34,6 +34,7 @@ from pylog_spark.operations.compact.pass_task import (
 )
 from pylog_spark.operations.compact.task import CompactionWork
 from pylog_spark.options import Strategy, Tuning
+from pylog_spark.outcomes import Status
 from pylog_spark.run.plan_table import read_planned
 from pylog_spark.run.planning import (
     MANY_SLOTS,
@@ -53,7 +54,6 @@ from pylog_spark.run.planning import (
 )
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import Status
 from pylog_spark.tasks.message import MOST_CELL_BYTES, PART
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import PartitionRef, WriteContext

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.operations.compact.pass_task import keep_group
+from pylog_spark.outcomes import Action, Reason
 from pylog_spark.rows import Number, Text, Truth, column
-from pylog_spark.schemas import Action, Reason
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, is_remote
 from pylog_spark.tasks.message import PartitionCommit, TaskMessage, attempt, fill
 from pylog_spark.tasks.observe import decode_plan

@@ -36,13 +36,13 @@ from pylog_spark.operations.verify.task import Target
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import STARTED_RELEASE
 from pylog_spark.options.load import broker_config
+from pylog_spark.outcomes import Action
 from pylog_spark.rows import schema_of
 from pylog_spark.run.catalogs import build_catalogs, require_known
 from pylog_spark.run.guards import UnreadBroker, check_roots
 from pylog_spark.run.job import new_job, unclean_roots
 from pylog_spark.run.planning import WorkItem, are_read_here
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import Action
 from pylog_spark.view import Block
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.log_directories import (

@@ -24,12 +24,12 @@ from pylog_spark.operations.purge import describe_set_aside
 from pylog_spark.operations.survey import survey
 from pylog_spark.options import JobOptions
 from pylog_spark.options.load import broker_config
+from pylog_spark.outcomes import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.report import size_text
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.upkeep import roots_beside_trash
-from pylog_spark.schemas import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_groups
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.topic_filter import TopicFilter

@@ -16,6 +16,7 @@ from pylog_spark.operations.recover.recovered_logs import RecoveredLogs
 from pylog_spark.operations.recover.task import observe_recovery
 from pylog_spark.operations.recover.waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action
 from pylog_spark.run.catalogs import problem_notes
 from pylog_spark.run.guards import check_recovery, find_missing_directories
 from pylog_spark.run.job import new_job, run_context
@@ -26,7 +27,7 @@ from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, run_waves
-from pylog_spark.schemas import RECOVERY_WORK, Action
+from pylog_spark.schemas import RECOVERY_WORK
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import local_path

@@ -17,6 +17,7 @@ from pylog_spark.engines.choice import Place
 from pylog_spark.operations.recover.task import observe_recovery
 from pylog_spark.operations.recover.waves import RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.rows import table_of
 from pylog_spark.run.guards import check_truncation
 from pylog_spark.run.job import new_job, run_context
@@ -27,15 +28,7 @@ from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import note_operations, settle_plans
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_waves
-from pylog_spark.schemas import (
-    RECOVERY_WORK,
-    Action,
-    CutRow,
-    PartitionName,
-    Reason,
-    RecoveryRow,
-    Status,
-)
+from pylog_spark.schemas import RECOVERY_WORK, CutRow, PartitionName, RecoveryRow
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock

@@ -18,8 +18,9 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from pylog_spark.house import require_addition
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.rows import Binary, Int32, Number, Text, Truth, column, rows_to_batches
-from pylog_spark.schemas import RECOVERY_WORK, Action, Failure, Reason, Status
+from pylog_spark.schemas import RECOVERY_WORK, Failure
 from pylog_spark.tasks.ahead import (
     BYTES_AT_ONCE,
     Room,

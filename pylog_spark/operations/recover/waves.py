@@ -17,6 +17,7 @@ from pylog_spark.operations.recover.task import (
     recover_whole,
     scan_segments,
 )
+from pylog_spark.outcomes import Status
 from pylog_spark.report import size_text
 from pylog_spark.rows import row_writer
 from pylog_spark.run.plan_table import Outcome, read_planned
@@ -30,7 +31,6 @@ from pylog_spark.run.planning import (
 from pylog_spark.run.progress import ProgressMeter, progress_text
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import Status
 from pylog_spark.tasks.message import PART
 from pylog_spark.tasks.run_context import PartitionRef, RunContext
 from storage_core.checkpoint.checkpoints import log_start_entry

@@ -24,6 +24,7 @@ from pylog_spark.operations.retain.task import (
     observe_newest,
 )
 from pylog_spark.options import JobOptions, RunLimits
+from pylog_spark.outcomes import ALLOWED_BY, Action, Reason, Status
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import SavedPlan
@@ -34,7 +35,7 @@ from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import SWEEP, settle_plans
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
-from pylog_spark.schemas import ALLOWED_BY, NEWEST_RECORD, RETENTION, Action, Reason, Status
+from pylog_spark.schemas import NEWEST_RECORD, RETENTION
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.message import PartitionCommit
 from pylog_spark.tasks.observe import Step

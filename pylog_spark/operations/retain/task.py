@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from pylog_spark.outcomes import Action, Reason, Status
 from pylog_spark.rows import rows_to_batches
-from pylog_spark.schemas import NEWEST_RECORD, Action, Reason, Status
+from pylog_spark.schemas import NEWEST_RECORD
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.listing import (
     REASON_OF_OTHER_KIND,

@@ -35,6 +35,7 @@ from pylog_spark.operations.verify.task import (
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import METRICS_FILE
 from pylog_spark.options.load import broker_config
+from pylog_spark.outcomes import Action, Status
 from pylog_spark.rows import rows_to_batch, schema_of
 from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.run.job import Job, new_job
@@ -51,7 +52,7 @@ from pylog_spark.run.planning import (
 from pylog_spark.run.progress import OnProgress, ProgressMeter
 from pylog_spark.run.run import Run, is_as_bad
 from pylog_spark.run.run_report import Report
-from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, Action, Status
+from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT
 from pylog_spark.structured_logs import log_fields
 from pylog_spark.tasks.message import PART, with_part
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory

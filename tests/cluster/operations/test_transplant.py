@@ -13,8 +13,8 @@ from pylog_spark.cluster.transplant import (
 from pylog_spark.engines.choice import Local
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions, Tuning
+from pylog_spark.outcomes import Status
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import Status
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import (

@@ -57,7 +57,7 @@ def run(
     [
         ("typer", "missing", "inspect {}"),
         ("numpy", "broken", "inspect {}"),
-        ("pydantic", "unfit", "compact {} --role broker --dry-run --engine local"),
+        ("yaml", "unfit", "compact {} --role broker --dry-run --engine local"),
         ("pyarrow", "broken", "cat topic --root {}"),
         ("cloudpickle", "missing", "verify {} --engine local"),
     ],

@@ -59,11 +59,14 @@ HEAVY = {"pyspark", "pandas", "delta", "py4j", "s3fs", "fsspec"}
 
 
 def modules_after(*arguments: object) -> set[str]:
-    """Return the top-level packages that the program has imported once a command has ended."""
-    code = (
-        "import sys; from pylog_spark.cli.program import run; status = run(sys.argv[1:]); "
-        "sys.stderr.write('\\n' + ' '.join({m.partition('.')[0] for m in sys.modules}))"
-    )
+    """Return the modules that the program has imported once a command has ended."""
+    code = """
+import contextlib, sys
+from pylog_spark.cli import main
+with contextlib.suppress(SystemExit):
+    main(sys.argv[1:])
+sys.stderr.write("\\n" + " ".join(sys.modules))
+"""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = run_to_end(command, check=True)
     return set(done.stderr.splitlines()[-1].split())
@@ -212,6 +215,36 @@ def test_dump_imports_neither_spark_nor_pandas(tmp_path: Path):
     (tmp_path / "00000000000000000000.log").touch()
     found = modules_after("dump", tmp_path / "00000000000000000000.log", "--output", "json")
     assert found & (HEAVY | {"rich", "humanize"}) == set()
+
+
+# What few commands need.
+SPARED = {
+    *HEAVY,
+    *("deltalake", "javaproperties", "numba", "pydantic", "pyarrow.csv", "pyarrow.json"),
+    *("pyarrow.parquet", "rich.progress", "urllib.request", "xml"),
+}
+PLANNED = ("--role", "broker", "--assume-defaults", "*", "--engine", "local", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("command", "spared"),
+    [
+        (("inspect",), {"pyarrow", "yaml", "pylog_spark.engines.engine", "ssl"}),
+        (("doctor",), set()),
+        (("retain", *PLANNED), set()),
+        (("compact", *PLANNED), set()),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_start_imports_nothing_that_it_can_spare(
+    tmp_path: Path, command: tuple[str, ...], spared: set[str]
+):
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\n")
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / log_file(0)).touch()
+    found = modules_after(*command, tmp_path)
+    assert "storage_core.kernels.file_starts" in found
+    assert found & (SPARED | spared) == set()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.outcomes import Reason
 from pylog_spark.refusals import REASONS
-from pylog_spark.schemas import Reason
 from tests.kit.golden_data import Golden
 from tests.kit.start_accidents import STRAY
 

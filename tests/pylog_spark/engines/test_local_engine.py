@@ -315,7 +315,6 @@ import os, sys, time
 from pathlib import Path
 from pylog_spark.engines.choice import Local, open_engine
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.session import BLAS_THREADS_VARIABLE
 from pylog_spark.schemas import CUT
 from storage_core.interruption import watch
 

@@ -7,8 +7,9 @@ import pytest
 
 from pylog_spark.operations.compact.pass_stages import CompactionLimits, find_due_compactions
 from pylog_spark.options import Strategy
+from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import rows_to_batch
-from pylog_spark.schemas import PLAN, Reason, Status
+from pylog_spark.schemas import PLAN
 
 MIB = 1 << 20
 LIMITS = CompactionLimits(

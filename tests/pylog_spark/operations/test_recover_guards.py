@@ -14,8 +14,8 @@ from pylog_spark.engines.choice import Local
 from pylog_spark.operations.recover.driver import recover
 from pylog_spark.operations.recover.waves import RecoveryStages
 from pylog_spark.options import Tuning
+from pylog_spark.outcomes import Reason
 from pylog_spark.run.run import RunBudget
-from pylog_spark.schemas import Reason
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig

@@ -7,8 +7,9 @@ import pytest
 
 from pylog_spark.operations.recover import recovered_logs
 from pylog_spark.operations.recover.recovered_logs import RecoveredLogs
+from pylog_spark.outcomes import Status
 from pylog_spark.run.plan_table import Outcome
-from pylog_spark.schemas import RECOVERY_WORK, Status
+from pylog_spark.schemas import RECOVERY_WORK
 
 
 def outcome(duration_ms: int, *, is_repaired: bool) -> Outcome:

@@ -1,8 +1,8 @@
 """What a run may still begin with."""
 
 from pylog_spark.options import RunLimits
+from pylog_spark.outcomes import Reason
 from pylog_spark.run.run import RunBudget
-from pylog_spark.schemas import Reason
 
 
 class Seconds:

@@ -4,11 +4,12 @@ import pytest
 from pylog_spark.operations.compact.driver import outcome_of_commit
 from pylog_spark.operations.compact.task import CompactionCommit
 from pylog_spark.options import Order
+from pylog_spark.outcomes import Reason
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.plan_table import Outcome, refuse_duplicates, result_rows, sort_plans
 from pylog_spark.run.run import exit_code_of
 from pylog_spark.run.run_report import summarise
-from pylog_spark.schemas import PLAN, RESULT, Failure, Reason
+from pylog_spark.schemas import PLAN, RESULT, Failure
 
 
 def plans_of(*rows: dict) -> pa.Table:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pylog_spark.operations.undo_task import undo_partitions
+from pylog_spark.outcomes import Status
 from pylog_spark.rows import row_writer
-from pylog_spark.schemas import Status
 from pylog_spark.tasks.message import DirectoryResult
 from storage_core.catalog.topic_filter import TopicFilter
 from storage_core.errors import ChangedWhileReadError, ConditionFailedError, UnsafeStoreError

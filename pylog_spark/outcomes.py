@@ -1,0 +1,109 @@
+"""What a run does to a partition, how that ends and why: the words of rows, stable codes."""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+
+class Action(enum.StrEnum):
+    """The action of a run or of a result row. RUN is a nightly of several steps; a row is of one
+    step."""
+
+    RUN = "run"
+    COMPACT = "compact"
+    RECOVER = "recover"
+    RETAIN = "retain"
+    TRUNCATE = "truncate"
+    HEAL = "heal"
+    VERIFY = "verify"
+    SCRUB = "scrub"
+    UNDO = "undo"
+    PURGE = "purge"
+    INGEST = "ingest"
+    MATERIALIZE = "materialize"
+    SURVEY = "survey"
+    TRANSPLANT = "transplant"
+    ATTACH = "attach"
+
+
+class Status(enum.StrEnum):
+    """How an action on one partition ended."""
+
+    PLANNED = "planned"
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+class Reason(enum.StrEnum):
+    """Why a partition was left alone, or was not done; stable codes."""
+
+    CONFIG_UNKNOWN = "CONFIG_UNKNOWN"
+    METADATA_UNKNOWN = "METADATA_UNKNOWN"
+    NOT_COMPACTED = "NOT_COMPACTED"
+    CLEANER_DISABLED = "CLEANER_DISABLED"
+    NOTHING_TO_CLEAN = "NOTHING_TO_CLEAN"
+    RATIO_BELOW_MINIMUM = "RATIO_BELOW_MINIMUM"
+    NO_HIGH_WATERMARK = "NO_HIGH_WATERMARK"
+    UNCLEAN_SHUTDOWN = "UNCLEAN_SHUTDOWN"
+    RECOVERY_REQUIRED = "RECOVERY_REQUIRED"
+    TIERED = "TIERED"
+    INTERNAL_METADATA = "INTERNAL_METADATA"
+    FUTURE_DIRECTORY = "FUTURE_DIRECTORY"
+    DELETE_DIRECTORY = "DELETE_DIRECTORY"
+    STRAY_DIRECTORY = "STRAY_DIRECTORY"
+    INVALID_DIRECTORY_NAME = "INVALID_DIRECTORY_NAME"
+    LINKED_DIRECTORY = "LINKED_DIRECTORY"
+    DUPLICATE_PARTITION = "DUPLICATE_PARTITION"
+    NO_SPACE = "NO_SPACE"
+    SEGMENT_SPLIT = "SEGMENT_SPLIT"
+    BUDGET_SPENT = "BUDGET_SPENT"
+    DELETES_TOO_MUCH = "DELETES_TOO_MUCH"
+    CLOCK_PAST_RETENTION = "CLOCK_PAST_RETENTION"
+    SWITCHED_OFF = "SWITCHED_OFF"
+    REMOTE_STORAGE = "REMOTE_STORAGE"
+    INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
+    INCONSISTENT_CLUSTER_ID = "INCONSISTENT_CLUSTER_ID"
+    INCONSISTENT_EPOCHS = "INCONSISTENT_EPOCHS"
+    NOTHING_TO_RECOVER = "NOTHING_TO_RECOVER"
+    NOTHING_TO_RETAIN = "NOTHING_TO_RETAIN"
+    COMPACTED = "COMPACTED"
+    COMMIT_UNFINISHED = "COMMIT_UNFINISHED"
+    INPUTS_CHANGED = "INPUTS_CHANGED"
+    CHANGED_SINCE_RUN = "CHANGED_SINCE_RUN"
+    RUN_NOT_ENDED = "RUN_NOT_ENDED"
+    ALREADY_UNDONE = "ALREADY_UNDONE"
+    PURGED = "PURGED"
+    NOTHING_TO_INGEST = "NOTHING_TO_INGEST"
+    OVERLAPPING_SEGMENTS = "OVERLAPPING_SEGMENTS"
+    MIXED_REPLICAS = "MIXED_REPLICAS"
+    MISSING_SEGMENTS = "MISSING_SEGMENTS"
+    OFFSETS_IN_TIER = "OFFSETS_IN_TIER"
+    UNFINISHED_SWAP = "UNFINISHED_SWAP"
+    NO_SEGMENTS = "NO_SEGMENTS"
+    NOTHING_TO_MATERIALIZE = "NOTHING_TO_MATERIALIZE"
+    TARGET_NOT_EMPTY = "TARGET_NOT_EMPTY"
+    TARGET_IS_OLDER = "TARGET_IS_OLDER"
+    CUTS_BELOW_HIGH_WATERMARK = "CUTS_BELOW_HIGH_WATERMARK"
+    CUTS_COMMITTED_RECORDS = "CUTS_COMMITTED_RECORDS"
+    CUTS_READABLE_RECORDS = "CUTS_READABLE_RECORDS"
+    CUTS_TOO_MUCH = "CUTS_TOO_MUCH"
+    CUTS_WHOLE_LOG = "CUTS_WHOLE_LOG"
+    NEGATIVE_TIMESTAMP = "NEGATIVE_TIMESTAMP"
+    AGE_CONTRADICTED = "AGE_CONTRADICTED"
+    BEGINS_ANEW = "BEGINS_ANEW"
+    RECORDS_WITHOUT_KEY = "RECORDS_WITHOUT_KEY"
+
+
+# What lifts the refusal of a deletion by a guard, for those that a run should count.
+ALLOWED_BY: Final[Mapping[str, str]] = {
+    Reason.DELETES_TOO_MUCH: "--max-delete-ratio 1",
+    Reason.CLOCK_PAST_RETENTION: f"--override {Reason.CLOCK_PAST_RETENTION}",
+}
+
+
+class RunEvent(enum.StrEnum):
+    """A run leaves two rows; one that has no END died."""
+
+    START = "START"
+    END = "END"
