@@ -85,8 +85,9 @@ from storage_core.json_values import (
     parse_object,
     read_part,
 )
-from storage_core.local_files import Entry, open_file
+from storage_core.local_files import open_file
 from storage_core.store import LocalStore
+from storage_core.store.folder_entries import FolderEntries
 from storage_core.store.local import plain_path, storage_errors
 from storage_core.threads import waiting
 
@@ -299,7 +300,7 @@ class CommitClaim:
         return stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 and facts.st_uid == os.geteuid()
 
     def begin(
-        self, plan: CommitPlan, result: dict[str, Any], *, entries: Iterable[Entry] | None = None
+        self, plan: CommitPlan, result: dict[str, Any], *, entries: FolderEntries | None = None
     ) -> None:
         """Write down the operations, before the first of them is done.
 

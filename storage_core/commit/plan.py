@@ -11,15 +11,16 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from itertools import compress
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 from storage_core.filenames import DELETED_SUFFIX, SCRATCH_PREFIX, TEMPORARY_SUFFIX
 from storage_core.json_values import ONE_LINE, Count, FileName, JsonFile, Key, SystemText, whole
-from storage_core.local_files import Entry, scan_folder
 from storage_core.store.base import LogStore, UnsharedStore
-from storage_core.store.local import storage_errors
+from storage_core.store.folder_entries import FolderEntries
+from storage_core.store.local import LocalStore, storage_errors
 
 # Fingerprints and versions: tell whether a directory's files have changed.
 #
@@ -117,16 +118,16 @@ Versions = Mapping[str, FileVersion]
 
 def observe_versions(directory: Path) -> dict[str, FileVersion]:
     """Return the versions of a directory's files but scratch files, by name."""
-    with storage_errors(directory):
-        return versions_of(scan_folder(directory))
+    return versions_of(LocalStore(directory).scan())
 
 
-def versions_of(entries: Iterable[Entry]) -> dict[str, FileVersion]:
+def versions_of(found: FolderEntries) -> dict[str, FileVersion]:
     """Return the versions of listed files but scratch files, by name."""
+    rows = zip(found.names, found.modes, found.sizes, found.modified_ns, found.inodes, strict=True)
     return {
-        name: FileVersion(facts.st_size, facts.st_mtime_ns, facts.st_ino)
-        for name, facts in entries
-        if not (is_scratch(name) or stat.S_ISDIR(facts.st_mode))
+        name: FileVersion(size_bytes, modified_ns, inode)
+        for name, mode, size_bytes, modified_ns, inode in rows
+        if not (is_scratch(name) or stat.S_ISDIR(mode))
     }
 
 
@@ -144,22 +145,23 @@ def digest_files(store: LogStore) -> str | None:
     return digest_versions(store.scan()) if isinstance(store, UnsharedStore) else None
 
 
-def digest_versions(entries: Iterable[Entry]) -> str:
+def digest_versions(found: FolderEntries) -> str:
     """Return a digest of the names and versions of listed files.
 
     Any change of the files would change it, but for scratch files, and those that only wait for
     their end: a purge removes them, and nobody reads them.
     """
     # A run lists all files of all partitions: do not make an object for each.
-    listed = [
-        (name, facts.st_size, facts.st_mtime_ns, facts.st_ino)
-        for name, facts in entries
-        if not (
+    columns = found.names, found.sizes, found.modified_ns, found.inodes
+    is_lasting = [
+        not (
             name.endswith(_PASSING_SUFFIXES)
             or name.startswith(SCRATCH_PREFIX)
-            or stat.S_ISDIR(facts.st_mode)
+            or stat.S_ISDIR(mode)
         )
+        for name, mode in zip(found.names, found.modes, strict=True)
     ]
+    listed = [list(compress(column, is_lasting)) for column in columns]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

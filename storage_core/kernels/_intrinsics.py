@@ -7,6 +7,7 @@ instruction is chosen at import, by machine and CPU features, with the table as 
 
 import ctypes
 import platform
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -112,6 +113,15 @@ def prefetch_byte(buffer: NDArray[np.uint8], position: int) -> None:
 # Here the first integers and pointers travel in a register of 64 bits each, and a function looks at
 # as many as it has.
 CAN_CALL: Final = platform.machine().lower() in {"x86_64", "amd64", "aarch64", "arm64"}
+
+
+def addresses_of(library: ctypes.CDLL | None, names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the addresses of a library's functions; None if one is missing."""
+    try:
+        functions = [getattr(library, name) for name in names]
+    except AttributeError:
+        return None
+    return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
 
 
 def call_function(

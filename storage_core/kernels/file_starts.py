@@ -20,8 +20,14 @@ _BASIC_FACTS: Final = 0x7FF
 FACTS_WORDS: Final = 64
 _NAMES: Final = 4
 _OWNER: Final = 5
+_GROUP: Final = 6
 _MODE: Final = 7
+_INODE: Final = 8
 _SIZE: Final = 10
+_CHANGED: Final = 24
+_MODIFIED: Final = 28
+_MAJOR: Final = 34
+_MINOR: Final = 35
 # Of the mode, which is half a word.
 _KIND_MASK: Final = stat.S_IFMT(0xFFFF)
 _REGULAR: Final = stat.S_IFREG
@@ -90,6 +96,124 @@ def read_files(
     return sizes.size
 
 
+# From Linux's headers: an entry's fields, its kind; no folder to begin at; no link is followed.
+_ENTRY_LENGTH: Final = 16
+_ENTRY_KIND: Final = 18
+_ENTRY_NAME: Final = 19
+_REGULAR_ENTRY: Final = 8
+_NO_FOLDER: Final = -100
+_NO_LINK: Final = 0x100
+_DOT: Final = ord(".")
+# The C functions of ``scan_folder``.
+SCAN_FUNCTIONS: Final = ("getdents64", "statx")
+# What it tells of each entry, in columns of one number an entry.
+ENTRY_MODE: Final = 0
+ENTRY_INODE: Final = 1  # unsigned, in 64 bits
+ENTRY_DEVICE: Final = 2
+ENTRY_NAMES: Final = 3  # how many names the file has
+ENTRY_USER: Final = 4
+ENTRY_GROUP: Final = 5
+ENTRY_SIZE: Final = 6
+ENTRY_MODIFIED: Final = 7  # epoch nanoseconds; the next one, too
+ENTRY_CHANGED: Final = 8
+ENTRY_COLUMNS: Final = 9
+NO_ROOM: Final = -1
+NOT_READ: Final = -2
+_NANOSECONDS: Final = 1_000_000_000
+# In nanoseconds less than 2 ** 63.
+_MOST_SECONDS: Final = 9_000_000_000
+_NO_TIME: Final = -(2**63)
+
+
+@kernel
+def _is_of_itself(text: NDArray[np.uint8], name: int) -> bool:
+    """Whether a name is that of a folder for itself, or for the one above it."""
+    if text[name] != _DOT:
+        return False
+    return text[name + 1] == 0 or (text[name + 1] == _DOT and text[name + 2] == 0)
+
+
+@kernel
+def _time_of(facts: NDArray[np.uint32], word: int) -> int:
+    """Return a time in epoch nanoseconds; the least number where it has no room in 64 bits."""
+    seconds = np.int64(np.uint64(facts[word]) | np.uint64(facts[word + 1]) << np.uint64(32))
+    if seconds > _MOST_SECONDS or seconds < -_MOST_SECONDS:
+        return _NO_TIME
+    return seconds * _NANOSECONDS + np.int64(facts[word + 2])
+
+
+@kernel
+def scan_folder(
+    functions: NDArray[np.int64],
+    folder: int,
+    entries: NDArray[np.uint8],
+    facts: NDArray[np.uint32],
+    names: NDArray[np.uint8],
+    table: NDArray[np.int64],
+) -> tuple[int, int]:
+    """List an open folder, with the facts of every entry; no link is followed.
+
+    Args:
+        functions: int64[2], addresses of ``SCAN_FUNCTIONS``.
+        folder: Its descriptor, at its begin.
+        entries: uint8[e], memory to work with, aligned for 64-bit numbers.
+        facts: uint32[FACTS_WORDS], memory to work with.
+        names: uint8[k], out: the names, a zero byte behind each.
+        table: int64[ENTRY_COLUMNS, capacity], out.
+
+    Returns:
+        (count, used): how many entries there are, and how many bytes their names have; a count of
+        NO_ROOM where more room is needed, of NOT_READ where the system says no, an entry vanishes,
+        or its facts do not fit in here.
+    """
+    into, answer_at = np.int64(entries.ctypes.data), np.int64(facts.ctypes.data)
+    count, used = np.int64(0), np.int64(0)
+    while True:
+        found = np.int64(call_function(functions[0], folder, into, entries.size, 0, 0))
+        if found <= 0:
+            return (count if found == 0 else NOT_READ), used
+        at = np.int64(0)
+        while at < found:
+            length = np.int64(entries[at + _ENTRY_LENGTH])
+            length |= np.int64(entries[at + _ENTRY_LENGTH + 1]) << 8
+            name = at + _ENTRY_NAME
+            at += length
+            if _is_of_itself(entries, name):
+                continue
+            if count == table.shape[1] or used + length > names.size:
+                return NO_ROOM, used
+            answer = call_function(
+                functions[1], folder, into + name, _NO_LINK, _BASIC_FACTS, answer_at
+            )
+            if answer & _C_INT != 0:
+                return NOT_READ, used
+            modified, changed = _time_of(facts, _MODIFIED), _time_of(facts, _CHANGED)
+            size = np.int64(np.uint64(facts[_SIZE]) | np.uint64(facts[_SIZE + 1]) << np.uint64(32))
+            if min(modified, changed) == _NO_TIME or size < 0:
+                return NOT_READ, used
+            major, minor = np.int64(facts[_MAJOR]), np.int64(facts[_MINOR])
+            table[ENTRY_MODE, count] = facts[_MODE] & _MODE_MASK
+            table[ENTRY_INODE, count] = np.int64(
+                np.uint64(facts[_INODE]) | np.uint64(facts[_INODE + 1]) << np.uint64(32)
+            )
+            table[ENTRY_DEVICE, count] = (
+                (major & ~0xFFF) << 32 | (major & 0xFFF) << 8 | (minor & ~0xFF) << 12 | minor & 0xFF
+            )
+            table[ENTRY_NAMES, count] = facts[_NAMES]
+            table[ENTRY_USER, count] = facts[_OWNER]
+            table[ENTRY_GROUP, count] = facts[_GROUP]
+            table[ENTRY_SIZE, count] = size
+            table[ENTRY_MODIFIED, count] = modified
+            table[ENTRY_CHANGED, count] = changed
+            count += 1
+            while entries[name] != 0:
+                names[used] = entries[name]
+                used += 1
+                name += 1
+            names[used] = 0
+            used += 1
+
+
 # Of partition directories: in columns of one number a file.
 FOLDER: Final = 0  # which of the folders it is in
 KIND: Final = 1  # which of the known names it has
@@ -114,17 +238,8 @@ POSITION_READ: Final = 5  # where in the file its bytes begin
 FOUND_COLUMNS: Final = 6
 # The C functions of `list_folders`.
 LISTING_FUNCTIONS: Final = ("openat", "getdents64", "close")
-# From Linux's headers: an entry's fields, its kind; no folder to begin at; no link is followed.
-_ENTRY_LENGTH: Final = 16
-_ENTRY_KIND: Final = 18
-_ENTRY_NAME: Final = 19
-_REGULAR_ENTRY: Final = 8
-_FOLDER_ENTRY: Final = 4
-_NO_FOLDER: Final = -100
-_NO_LINK: Final = 0x100
 _OFFSET_DIGITS: Final = 20
 _ZERO: Final = ord("0")
-_DOT: Final = ord(".")
 _MAX_OFFSET: Final = 2**63 - 1
 # Of an offset index; an entry ends with a position.
 _INDEX_ENTRY_BYTES: Final = OFFSET_INDEX_ENTRY.itemsize
@@ -216,9 +331,7 @@ def list_folders(
                 length |= np.int64(entries[at + _ENTRY_LENGTH + 1]) << 8
                 name, entry_kind = at + _ENTRY_NAME, entries[at + _ENTRY_KIND]
                 at += length
-                if entry_kind == _FOLDER_ENTRY and entries[name] == _DOT:
-                    up = entries[name + 1] == _DOT
-                    is_plain = entries[name + (2 if up else 1)] == 0  # itself, or the one above
+                if _is_of_itself(entries, name):
                     continue
                 kind, offset = _read_name(entries, name, known, numbered)
                 is_plain = kind >= 0 and entry_kind == _REGULAR_ENTRY

@@ -17,10 +17,9 @@ from storage_core.filenames import (
     SEGMENT_FILE_SUFFIXES,
 )
 from storage_core.kernels import file_starts as kernel
-from storage_core.kernels._intrinsics import CAN_CALL
+from storage_core.kernels._intrinsics import CAN_CALL, addresses_of
 from storage_core.kernels.file_starts import FACTS_WORDS, FUNCTIONS, read_files
 from storage_core.local_files import CAREFUL
-from storage_core.records.codecs.base import addresses_of
 from storage_core.store.base import HoldableStore, LogStore
 
 # None on a system that lacks one of them.

@@ -35,7 +35,7 @@ from storage_core.filenames import (
 )
 from storage_core.json_values import ONE_LINE, JsonFile, Word, whole
 from storage_core.local_files import facts_of, read_small, scan_folder
-from storage_core.store.local import storage_errors, sync_folder
+from storage_core.store.local import LocalStore, storage_errors, sync_folder
 
 _log: Final = logging.getLogger(__name__)
 # A line for each partition.
@@ -221,13 +221,11 @@ def changed_partitions(
 def observe_partition(directory: Path) -> str:
     """Return what any change of the files of a partition would change: see ``digest_versions``."""
     try:
-        with storage_errors(directory):
-            entries = scan_folder(directory)
+        return digest_versions(LocalStore(directory).scan())
     except StorageError as error:
         if isinstance(error.__cause__, PermissionError | FileNotFoundError):
             return _UNSEEN
         raise
-    return digest_versions(entries)
 
 
 def _is_loaded(name: str) -> bool:

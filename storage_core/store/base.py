@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import ReadOnlyStoreError, StorageError
-from storage_core.local_files import Entry
+from storage_core.store.folder_entries import FolderEntries
 
 _PIECE_BYTES: Final = 8 << 20
 
@@ -256,7 +256,7 @@ class UnsharedStore(ABC):
         """List the directory once for all listings of the block."""
 
     @abstractmethod
-    def scan(self) -> list[Entry]:
+    def scan(self) -> FolderEntries:
         """Return all that lies in the directory, sorted by name."""
 
 

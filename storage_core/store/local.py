@@ -43,7 +43,6 @@ from storage_core.filenames import (
 from storage_core.local_files import (
     PRIVATE_FILE_MODE,
     PUBLIC_FILE_MODE,
-    Entry,
     create_in,
     facts_in,
     find_data_end,
@@ -52,7 +51,6 @@ from storage_core.local_files import (
     open_in,
     open_with_facts,
     read_limited,
-    scan_open,
 )
 from storage_core.store.base import (
     DescriptorReader,
@@ -63,6 +61,7 @@ from storage_core.store.base import (
     OwnedFiles,
     UnsharedStore,
 )
+from storage_core.store.folder_entries import FolderEntries
 from storage_core.store.syncing import sync
 from storage_core.threads import waiting
 
@@ -309,7 +308,7 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
         self._fence_of_held: Callable[[], None] | None = None
         self._is_looking = False
         # The entries that the last ``one_look`` found; None before it, and after a change.
-        self.seen: list[Entry] | None = None
+        self.seen: FolderEntries | None = None
         # Names that it found to be of small files, whose deletion takes no time.
         self._small: frozenset[str] = frozenset()
 
@@ -349,20 +348,28 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
         """Return the regular files visible to a broker, sorted by name. ``is_text`` tells which
         names a broker sees."""
         try:
-            entries = self.scan()
+            found = self.scan()
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
                 raise PartitionNotFoundError(self.location) from error
             raise
-        files = []
-        for name, facts in entries:
-            if stat.S_ISREG(facts.st_mode):
-                if is_text(name):
-                    modified_ms = facts.st_mtime_ns // 1_000_000
-                    files.append(FileInfo(name, facts.st_size, modified_ms, _identity(facts)))
-            elif stat.S_ISLNK(facts.st_mode) and is_file_name(name):
+        for name, mode in zip(found.names, found.modes, strict=True):
+            if stat.S_ISLNK(mode) and is_file_name(name):
                 raise StorageError(str(self.directory / name), "is a link, expected a file")
-        return files
+        rows = zip(
+            found.names,
+            found.modes,
+            found.sizes,
+            found.modified_ns,
+            found.devices,
+            found.inodes,
+            strict=True,
+        )
+        return [
+            FileInfo(name, size_bytes, modified_ns // 1_000_000, f"{device}:{inode}")
+            for name, mode, size_bytes, modified_ns, device, inode in rows
+            if stat.S_ISREG(mode) and is_text(name)
+        ]
 
     def has(self, name: str) -> bool:
         """Whether anything has that name; a link is something, wherever it leads."""
@@ -390,18 +397,19 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
 
     def list_unseen(self) -> list[str]:
         """Return all names, sorted, that ``list_files`` leaves out by name."""
-        return [entry.name for entry in self.scan() if not is_text(entry.name)]
+        return [name for name in self.scan().names if not is_text(name)]
 
-    def scan(self) -> list[Entry]:
+    def scan(self) -> FolderEntries:
         """Return all that lies in the folder, sorted by name."""
         if self._is_looking and self.seen is not None:
             return self.seen
         with storage_errors(self.directory), self.folder() as folder:
-            entries = scan_open(folder)
+            found = FolderEntries.of_folder(folder)
         if self._is_looking:
-            self.seen = entries
-            self._small = frozenset(e.name for e in entries if e.facts.st_size < _LARGE_BYTES)
-        return entries
+            self.seen = found
+            sizes = zip(found.names, found.sizes, strict=True)
+            self._small = frozenset(name for name, size in sizes if size < _LARGE_BYTES)
+        return found
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""

@@ -96,11 +96,11 @@ def changes_since_plan(
     """
     if None in {loaded_files, load_writes} or not isinstance(store, UnsharedStore):
         return None
-    entries = store.scan()
-    if digest_versions(entries) != loaded_files:
+    found = store.scan()
+    if digest_versions(found) != loaded_files:
         return None
     writes = from_json(LoadWrites, load_writes or "").writes
-    names = [*(entry.name for entry in entries), *(step.name for step in writes)]
+    names = [*found.names, *(step.name for step in writes)]
     offsets = (offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
     snapshot_offsets = frozenset(offset for offset in offsets if offset is not None)
     return LoadChanges(operations=writes, snapshot_offsets=snapshot_offsets)

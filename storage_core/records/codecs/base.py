@@ -10,7 +10,7 @@ the expanded bytes or one of the two errors, never an exception of the library b
 
 import ctypes
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -99,15 +99,6 @@ def find_library(module: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(spec.origin)
     except OSError:
         return None
-
-
-def addresses_of(library: ctypes.CDLL | None, names: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the addresses of a library's functions; None if one is missing."""
-    try:
-        functions = [getattr(library, name) for name in names]
-    except AttributeError:
-        return None
-    return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
 
 
 class RecordCodec(Protocol):

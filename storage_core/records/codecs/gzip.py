@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from storage_core.errors import DecompressionError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.gzip_member import MEMBER_START
+from storage_core.kernels._intrinsics import addresses_of
 from storage_core.kernels.gzip_blocks import CRC32, INFLATE, STATE, expand_gzip
 from storage_core.records.codecs.base import (
     Arena,
     Blocks,
-    addresses_of,
     expand_by,
     find_library,
     limit_error,

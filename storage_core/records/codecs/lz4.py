@@ -41,6 +41,7 @@ from storage_core.formats.lz4_frame import (
     VERSION,
     VERSION_SHIFT,
 )
+from storage_core.kernels._intrinsics import addresses_of
 from storage_core.kernels.lz4_blocks import (
     CHECKSUMS,
     EXPAND,
@@ -53,7 +54,6 @@ from storage_core.kernels.lz4_blocks import (
 from storage_core.records.codecs.base import (
     Arena,
     Blocks,
-    addresses_of,
     expand_by,
     find_library,
     limit_error,

@@ -41,6 +41,7 @@ from storage_core.formats.zstd_frame import (
     SKIPPABLE_MAGIC,
     SKIPPABLE_MASK,
 )
+from storage_core.kernels._intrinsics import addresses_of
 from storage_core.kernels.zstd_blocks import (
     CONTEXT,
     EXPAND,
@@ -54,7 +55,6 @@ from storage_core.kernels.zstd_blocks import (
 from storage_core.records.codecs.base import (
     Arena,
     Blocks,
-    addresses_of,
     expand_by,
     find_library,
     limit_error,

@@ -92,7 +92,7 @@ def test_a_partition_is_opened_and_listed_as_often_with_many_segments_as_with_fe
 ):
     folders: list[str] = []
     listings: list[int] = []
-    open_folder, scan = local.open_folder, local.scan_open
+    open_folder, scan = local.open_folder, local.FolderEntries.of_folder
 
     def opened(path, **how):
         folders.append(str(path))
@@ -103,7 +103,7 @@ def test_a_partition_is_opened_and_listed_as_often_with_many_segments_as_with_fe
         return scan(folder)
 
     monkeypatch.setattr(local, "open_folder", opened)
-    monkeypatch.setattr(local, "scan_open", scanned)
+    monkeypatch.setattr(local.FolderEntries, "of_folder", scanned)
     counts = []
     for count in (3, 12):
         root = broker_directory(tmp_path / str(count), [TOPIC])

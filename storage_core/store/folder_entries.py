@@ -1,0 +1,103 @@
+"""The entries of one folder, as columns."""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Final, overload
+
+import numpy as np
+
+from storage_core.kernels import file_starts as kernel
+from storage_core.kernels._intrinsics import CAN_CALL, addresses_of
+from storage_core.local_files import Entry, scan_open
+
+# None on a system that lacks one of them.
+_FUNCTIONS: Final = addresses_of(ctypes.CDLL(None), kernel.SCAN_FUNCTIONS) if CAN_CALL else None
+_LISTED_BYTES: Final = 1 << 15
+_FIRST_CAPACITY: Final = 512
+_NAME_BYTES: Final = 64
+_NANOSECONDS: Final = 1_000_000_000
+# The columns of the kernel, as the operating system names them.
+_FACTS: Final = (
+    "st_mode",
+    "st_ino",
+    "st_dev",
+    "st_nlink",
+    "st_uid",
+    "st_gid",
+    "st_size",
+    "st_mtime_ns",
+    "st_ctime_ns",
+)
+
+
+class FolderEntries(Sequence[Entry]):
+    """The entries of a folder, sorted by name. Few of them are asked for one by one.
+
+    Attributes:
+        names: Their names.
+        modes, devices, inodes, sizes: Of the entries themselves: no link is followed.
+        modified_ns: When they were modified last, epoch nanoseconds.
+    """
+
+    def __init__(self, names: list[str], facts: Sequence[list[int]]) -> None:
+        self.names = names
+        self._facts = facts
+        self.modes, self.inodes, self.devices, *_, self.sizes, self.modified_ns, _ = facts
+
+    @classmethod
+    def of_folder(cls, folder: int) -> "FolderEntries":
+        """List an open folder; entries that vanish meanwhile are left out."""
+        return _by_machine_code(folder) or cls.of(scan_open(folder))
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> "FolderEntries":
+        """Return the listing of entries that are sorted by name."""
+        names = [entry.name for entry in entries]
+        return cls(names, [[getattr(e.facts, name) for e in entries] for name in _FACTS])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, place: int) -> Entry: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Entry]: ...
+    def __getitem__(self, place: int | slice) -> Entry | list[Entry]:
+        if isinstance(place, slice):
+            return [*self][place]
+        *facts, modified_ns, changed_ns = (column[place] for column in self._facts)
+        times = 0, modified_ns // _NANOSECONDS, changed_ns // _NANOSECONDS
+        # Seconds, the same with fractions, nanoseconds: of a look no access counts.
+        facts += [*times, *times, 0, modified_ns, changed_ns]
+        return Entry(self.names[place], os.stat_result(facts))
+
+
+def _by_machine_code(folder: int) -> FolderEntries | None:
+    """List an open folder; None where something is unusual."""
+    if _FUNCTIONS is None:
+        return None
+    capacity = _FIRST_CAPACITY
+    while True:
+        names = np.empty(capacity * _NAME_BYTES, np.uint8)
+        table = np.empty((kernel.ENTRY_COLUMNS, capacity), np.int64)
+        count, used = kernel.scan_folder(
+            np.array(_FUNCTIONS, np.int64),
+            folder,
+            np.empty(_LISTED_BYTES // 8, np.uint64).view(np.uint8),
+            np.empty(kernel.FACTS_WORDS, np.uint32),
+            names,
+            table,
+        )
+        os.lseek(folder, 0, os.SEEK_SET)  # as `os.scandir` leaves it
+        if count != kernel.NO_ROOM:
+            break
+        capacity *= 4
+    if count < 0:
+        return None
+    found = os.fsdecode(names[:used].tobytes()).split("\0")[:count]
+    order = sorted(range(count), key=found.__getitem__)
+    columns = table[:, :count][:, order]
+    facts: list[list[int]] = columns.tolist()
+    facts[kernel.ENTRY_INODE] = columns[kernel.ENTRY_INODE].view(np.uint64).tolist()
+    return FolderEntries([found[place] for place in order], facts)
