@@ -158,6 +158,7 @@ def snapshot_file(offset: int) -> str:
     return segment_file(offset, SNAPSHOT_SUFFIX)
 
 
+@lru_cache(maxsize=_PARSED_NAMES)
 def segment_file(base_offset: int, suffix: str) -> str:
     """Return ``<base_offset in 20 digits><suffix>``."""
     if not 0 <= base_offset <= MAX_OFFSET:

@@ -371,8 +371,8 @@ def encode_plan(plan: CompactionPlan) -> bytes:
     Its segments are columns: a plan may have thousands, and so no object is made for each.
     """
     values = zip(*map(_SEGMENT_VALUES, plan.segments), strict=True)
-    columns = dict(zip(_SEGMENT_NAMES, values, strict=True))
-    columns[_ABORTED] = to_plain(columns[_ABORTED])
+    columns: dict[str, Any] = dict(zip(_SEGMENT_NAMES, values, strict=True))
+    columns[_ABORTED] = [aborted and to_plain(aborted) for aborted in columns[_ABORTED]]
     plain = {**to_plain(replace(plan, segments=())), _SEGMENTS: columns}
     return zlib.compress(json.dumps(plain).encode())
 
@@ -386,7 +386,6 @@ def decode_plan(content: bytes) -> CompactionPlan:
     plain = json.loads(zlib.decompress(content))
     columns = plain[_SEGMENTS]
     columns[_ABORTED] = read_value(_AbortedColumn, columns[_ABORTED], _ABORTED)
-    rows = zip(*columns.values(), strict=True)
-    segments = tuple(SegmentState(**dict(zip(columns, row, strict=True))) for row in rows)
+    segments = tuple(map(SegmentState, *map(columns.__getitem__, _SEGMENT_NAMES)))
     plan: CompactionPlan = read_value(CompactionPlan, plain | {_SEGMENTS: []}, "plan")
     return replace(plan, segments=segments)

@@ -11,7 +11,6 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from itertools import compress
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -152,16 +151,16 @@ def digest_versions(found: FolderEntries) -> str:
     their end: a purge removes them, and nobody reads them.
     """
     # A run lists all files of all partitions: do not make an object for each.
-    columns = found.names, found.sizes, found.modified_ns, found.inodes
-    is_lasting = [
-        not (
-            name.endswith(_PASSING_SUFFIXES)
-            or name.startswith(SCRATCH_PREFIX)
+    rows = zip(found.names, found.sizes, found.modified_ns, found.inodes, strict=True)
+    listed = [
+        row
+        for row, mode in zip(rows, found.modes, strict=True)
+        if not (
+            row[0].endswith(_PASSING_SUFFIXES)
+            or row[0].startswith(SCRATCH_PREFIX)
             or stat.S_ISDIR(mode)
         )
-        for name, mode in zip(found.names, found.modes, strict=True)
     ]
-    listed = [list(compress(column, is_lasting)) for column in columns]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

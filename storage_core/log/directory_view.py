@@ -9,8 +9,7 @@ import enum
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage_core.commit import (
     CopyRange,
@@ -38,9 +37,8 @@ from storage_core.store.base import FileInfo, FileReader, LogStore, SliceReader
 from storage_core.store.object_files import BytesReader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualFile:
-    """Where the bytes of a name are."""
+class VirtualFile(NamedTuple):
+    """Where the bytes of a name are. A directory may have thousands: it is no dataclass."""
 
     # Name of the file on the store that holds the bytes, the length that this name will have, and
     # its modification time.
@@ -63,7 +61,7 @@ class DirectoryView:
         self.store = store
         self._emitted: list[Operation] = []
         # The directory after the emitted operations, and at the end.
-        self._settled = {file.name: VirtualFile(info=file) for file in store.list_files()}
+        self._settled = {file.name: VirtualFile(file) for file in store.list_files()}
         self._files = dict(self._settled)
         # Names that may differ between the two: a directory has far more than one step changes.
         self._touched: set[str] = set()

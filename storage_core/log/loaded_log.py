@@ -9,7 +9,6 @@ from storage_core.checkpoint.checkpoints import EpochEntry
 from storage_core.commit import CommitPlan, Operation
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import (
-    LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -32,7 +31,7 @@ from storage_core.log.producer_snapshot import ProducerEntry
 # One segment as a listing and its small files describe it.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)  # by place, too: a plan may have thousands
 class SegmentState:
     """What is known of a segment without its records."""
 
@@ -66,8 +65,9 @@ def segments_from(base_offsets: Sequence[int], offset: int) -> Sequence[int]:
 def read_aborted(view: DirectoryView, base_offset: int) -> tuple[AbortedTxn, ...]:
     """Return the transaction index of a segment."""
     name = segment_file(base_offset, TXN_INDEX_SUFFIX)
-    data = view.read(name, limit_bytes=MAX_INDEX_BYTES) if name in view else b""
-    return parse_transaction_index(name, base_offset, data)
+    if name not in view:
+        return ()
+    return parse_transaction_index(name, base_offset, view.read(name, limit_bytes=MAX_INDEX_BYTES))
 
 
 def describe_segment(
@@ -85,12 +85,11 @@ def describe_segment(
         needs_first_timestamp: Whether its first batch is.
     """
     log_name = log_file(base_offset)
-    stem = log_name.removesuffix(LOG_SUFFIX)
-    time_name = stem + TIME_INDEX_SUFFIX
+    time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
     times_bytes = view.source(time_name).size_bytes
     log = view.source(log_name)
-    index = view.source(stem + OFFSET_INDEX_SUFFIX)
-    has_txn_index = stem + TXN_INDEX_SUFFIX in view
+    index = view.source(segment_file(base_offset, OFFSET_INDEX_SUFFIX))
+    has_txn_index = segment_file(base_offset, TXN_INDEX_SUFFIX) in view
     entry_bytes = OFFSET_INDEX_ENTRY.itemsize
     return SegmentState(
         base_offset=base_offset,

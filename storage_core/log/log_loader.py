@@ -241,40 +241,39 @@ class LogLoader:
     def _open_segments(self) -> None:
         """Pass 4: drop orphan indexes, open segments, recover damaged ones."""
         self._log.base_offsets = []
-        for name in self._log.view.names:
-            offset = offset_of(name)
-            kind = kind_of(name)
-            if (
-                kind in INDEX_SUFFIXES
-                and offset is not None
-                and log_file(offset) not in self._log.view
-            ):
-                self._log.view.delete(name, "index without a log")
-            elif kind == LOG_SUFFIX and offset is not None:
+        view = self._log.view
+        for name in view.names:
+            offset, kind = offset_of(name), kind_of(name)
+            if offset is None:
+                continue
+            if kind == LOG_SUFFIX:
                 self._open_segment(name, offset)
+            elif kind in INDEX_SUFFIXES and log_file(offset) not in view:
+                view.delete(name, "index without a log")
 
     def _open_segment(self, name: str, base_offset: int) -> None:
+        view = self._log.view
         if name != log_file(base_offset):
             raise RecoveryRequiredError(
                 self._log.location, f"{name}: expected the name {log_file(base_offset)}"
             )
-        size_bytes = self._log.view.source(name).size_bytes
+        size_bytes = view.source(name).size_bytes
         if size_bytes > MAX_LOG_BYTES:
             raise CorruptRecordError(
                 name,
                 MAX_LOG_BYTES,
                 f"the segment has {size_bytes} bytes; Kafka opens none beyond {MAX_LOG_BYTES}",
             )
-        stem = name.removesuffix(LOG_SUFFIX)
-        index_name, time_name = stem + OFFSET_INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX
+        index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
+        time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
         reason = None
-        if index_name not in self._log.view:
+        if index_name not in view:
             reason = f"{index_name} is missing"
         else:
-            if time_name not in self._log.view:
-                self._log.view.write(time_name, b"", "the time index is missing")
+            if time_name not in view:
+                view.write(time_name, b"", "the time index is missing")
             try:
-                read_aborted(self._log.view, base_offset)
+                read_aborted(view, base_offset)
             except IndexVersionError:
                 raise
             except CorruptIndexError as error:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from storage_core import local_files
 from storage_core.checkpoint.checkpoints import encode_offset_checkpoint
 from storage_core.commit import CommitPlan, DeleteFile, WriteFile, scratch
 from storage_core.commit import claim as commit_claim
@@ -35,7 +34,7 @@ from storage_core.roots import broker
 from storage_core.roots.broker import BrokerAccess, BrokerRoot, HeldBrokerRoot
 from storage_core.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core.roots.root import Prepare, Prepared, root_of
-from storage_core.store import LocalStore
+from storage_core.store import LocalStore, local
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import read_points
@@ -645,14 +644,14 @@ def test_a_partition_that_nobody_could_look_at_may_have_been_changed(directory, 
 
 def refuse_folder(monkeypatch, name: str, problem: type[OSError]) -> None:
     """Let a folder be one that this process may not open, or that is gone."""
-    original = local_files.open_folder
+    original = local.open_folder
 
     def refusing(path: Path, **options: bool) -> AbstractContextManager[int]:
         if path.name == name:
             raise problem(errno.EACCES, "refused")
         return original(path, **options)
 
-    monkeypatch.setattr(local_files, "open_folder", refusing)
+    monkeypatch.setattr(local, "open_folder", refusing)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

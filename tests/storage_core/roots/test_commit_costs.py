@@ -43,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(module, name, counting)
 
-    for name in ("fsync", "lstat", "open", "scandir", "stat", "unlink"):
+    for name in ("fsync", "lseek", "lstat", "open", "scandir", "stat", "unlink"):
         count(os, name)
     count(fcntl, "fcntl")
     count(json, "dumps")
@@ -78,7 +78,7 @@ def test_a_commit_lists_its_directory_once_and_asks_for_the_lock_once_a_change(p
         assert access.commit(str(partition), "compact", prepare) == {"done": True}
         counted = calls.copy()
     assert not list(partition.iterdir())
-    assert counted["scandir"] == 1
+    assert counted["lseek"] + counted["scandir"] == 1  # by machine code, or without it
     assert counted["unlink"] == FILES
     # The lock file's name, and who has locked it.
     assert FILES <= counted["stat"] <= FILES + 2
