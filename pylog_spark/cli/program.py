@@ -110,6 +110,9 @@ _EXACT_DRY_RUN: Final = f"{DRY_RUN.flag}=exact"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
+# Where typer lets pydantic check a value, the message begins with a word of pydantic's own.
+_PYDANTICS_PREFIX: Final = "Value error, "
+
 
 def _build(command: Command | CommandGroup) -> Any:
     """Return typer's command for one that is declared."""
@@ -357,7 +360,7 @@ def _report_usage(error: Any) -> None:
     """Write a command line error to stderr, with a pointer to help."""
     context = getattr(error, "ctx", None)
     path = _PROGRAM if context is None else context.command_path
-    message = " ".join(error.format_message().split())
+    message = " ".join(error.format_message().split()).replace(_PYDANTICS_PREFIX, "")
     # Where nothing but the name of a group was given, its help has been printed, and that is all.
     if message:
         text = message[:1].lower() + message[1:].removesuffix(".")

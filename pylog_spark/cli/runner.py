@@ -502,7 +502,7 @@ def _is_written_here(ledger: str | None) -> bool:
 
 def load_options(line: CommandLine, *, release: str | None = None) -> "JobOptions":
     """Return the options of a run by this machine's clock."""
-    from pylog_spark.options.load import load_config  # noqa: PLC0415  # YAML
+    from pylog_spark.options.load import load_config  # noqa: PLC0415  # pydantic, YAML
 
     return load_config(line, now_ms=SystemClock().now_ms(), release=release).options
 

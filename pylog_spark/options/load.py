@@ -8,12 +8,13 @@ and mappings are replaced as a whole by a stronger layer, but for ``settings``, 
 
 import logging
 import reprlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar
 
 import yaml
+from pydantic import BeforeValidator, ConfigDict, ValidationError, create_model
 
 from pylog_spark.options.declared import (
     CONFIG_FILES,
@@ -198,8 +199,9 @@ class Layers:
 
 # A YAML file with job options: ``conf/defaults.yaml``, or ``--config``.
 #
-# The outer shape is checked here: a key that nobody knows is an error that names the nearest known
-# one. Kafka's settings inside are texts, checked by ``storage_core.config``.
+# pydantic checks the outer shape, here and nowhere else: a key that nobody knows is an error that
+# names the nearest known one. Kafka's settings inside are texts, checked by
+# ``storage_core.config``.
 
 # Far above any real catalogue; it bounds the cost of a wrong path.
 _MAX_FILE_BYTES: Final = 64 * 1024 * 1024
@@ -228,20 +230,26 @@ def _texts_by_name(value: object) -> object:
     return {name: _texts({} if texts is None else texts) for name, texts in value.items()}
 
 
-# How a value is written that files may have in several ways.
-_WRITTEN: Final[Mapping[Shape, Callable[[object], object]]] = {
-    Shape.AMOUNT: _text,
-    Shape.ENTRIES: _texts,
-    Shape.ENTRIES_BY_NAME: _texts_by_name,
+def _type_of(option: Option[Any]) -> Any:
+    """Return the type of an option's values in a file. A value of None in the file leaves the
+    option unset."""
+    kind = option.kind.in_file | None
+    match option.kind.shape:
+        case Shape.AMOUNT:
+            kind = Annotated[kind, BeforeValidator(_text)]
+        case Shape.ENTRIES:
+            kind = Annotated[kind, BeforeValidator(_texts)]
+        case Shape.ENTRIES_BY_NAME:
+            kind = Annotated[kind, BeforeValidator(_texts_by_name)]
+    return kind
+
+
+_FIELDS: Final[dict[str, Any]] = {
+    option.name: (_type_of(option), None) for option in OPTIONS if option.is_in_files
 }
-_IN_FILES: Final = {option.name: option for option in OPTIONS if option.is_in_files}
-_EXPECTED: Final[Mapping[type, str]] = {
-    bool: "true or false",
-    dict: "a mapping",
-    int: "a whole number",
-    list: "a list",
-    str: "a text",
-}
+_Model: Final = create_model(
+    "ConfigFile", __config__=ConfigDict(extra="forbid", strict=True, frozen=True), **_FIELDS
+)
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -258,38 +266,11 @@ def read_config_file(path: Path) -> dict[str, Any]:
     if len(content) > _MAX_FILE_BYTES:
         raise ConfigError("--config", path, f"is larger than {_MAX_FILE_BYTES} bytes")
     document, _ = load_yaml("--config", path, content)
-    # A value of None leaves its option unset.
-    said = {name: value for name, value in document.items() if value is not None}
-    return {name: _value(f"{path}: {name}", name, value) for name, value in said.items()}
-
-
-def _value(where: str, name: str, value: object) -> Any:
-    """Return an option's value, as texts where Kafka's own parsers read it."""
-    option = _IN_FILES.get(name)
-    if option is None:
-        reason = unknown_key(str(name), value, list(_IN_FILES)).reason
-        raise ConfigError(where, _shortened(value), reason)
-    write = _WRITTEN.get(option.kind.shape)
-    written = value if write is None else write(value)
-    _require_type(where, written, option.kind.in_file)
-    return written
-
-
-def _require_type(where: str, value: Any, kind: Any) -> None:
-    """Refuse a value that is of another type, or has one inside."""
-    container, inner = get_origin(kind) or kind, get_args(kind)
-    is_word = container is Literal
-    # Python takes true for a number.
-    if value not in inner if is_word else type(value) is not container:
-        expected = " or ".join(inner) if is_word else _EXPECTED[container]
-        raise ConfigError(where, _shortened(value), f"expected {expected}")
-    if container is list:
-        for number, item in enumerate(value):
-            _require_type(f"{where}.{number}", item, *inner)
-    elif container is dict:
-        for key, item in value.items():
-            _require_type(where, key, inner[0])
-            _require_type(f"{where}.{key}", item, inner[1])
+    try:
+        options: dict[str, Any] = _Model.model_validate(document).model_dump(exclude_none=True)
+    except ValidationError as error:
+        raise _as_config_error(path, error) from error
+    return options
 
 
 def load_yaml(label: str, path: Path, content: bytes) -> tuple[dict[str, Any], dict[str, int]]:
@@ -310,6 +291,19 @@ def load_yaml(label: str, path: Path, content: bytes) -> tuple[dict[str, Any], d
         raise ConfigError(label, path, "expected a mapping of option names to values")
     lines = {key.value: key.start_mark.line + 1 for key, _ in node.value}
     return document, lines
+
+
+def _as_config_error(path: Path, error: ValidationError) -> ConfigError:
+    """Return the first complaint as an error with file, key and expectation."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        unknown = unknown_key(place, _shortened(first["input"]), list(_Model.model_fields))
+        return ConfigError(f"{path}: {unknown.key}", unknown.value, unknown.reason)
+    reason = str(first["msg"])
+    return ConfigError(
+        f"{path}: {place}", _shortened(first["input"]), reason[0].lower() + reason[1:]
+    )
 
 
 def _shortened(value: object) -> str:

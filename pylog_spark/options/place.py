@@ -38,7 +38,7 @@ def read_place() -> Place | None:
 
 
 def _read(label: str, path: Path) -> Place:
-    from pylog_spark.options.load import load_yaml  # noqa: PLC0415  # YAML
+    from pylog_spark.options.load import load_yaml  # noqa: PLC0415  # pydantic, YAML
 
     try:
         # The file that somebody named may be behind a link; one that merely lies here may not.

@@ -1,7 +1,7 @@
 """The options of a run as values, each with its origin.
 
 Plain frozen dataclasses, so that they may travel to executors. What each option is called, and what
-it means, ``declared`` says. Files and YAML are the business of ``load``, which only the
+it means, ``declared`` says. Files, YAML and pydantic are the business of ``load``, which only the
 command line and the job scripts import.
 """
 

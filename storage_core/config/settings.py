@@ -5,7 +5,7 @@ key of ours. Here each finds its place.
 """
 
 import enum
-import re
+import io
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -259,16 +259,6 @@ _OF_ONE_NODE: Final = frozenset({CORDONED_KEY})
 _OF_RELEASES: Final = frozenset(name for types in OTHER_TYPES.values() for name in types)
 
 
-# Lines as ``java.util.Properties`` reads them. The library for that imports an HTTP client, which
-# takes a tenth of a look's start.
-_LINE_END: Final = re.compile(r"\r\n|\r|\n")
-_BLANKS: Final = " \t\f"
-_ENTRY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
-_CODE: Final = re.compile("u[0-9A-Fa-f]{4}")
-_CONTROLS: Final = {"f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-
-
 def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
     """Parse a properties file as ``java.util.Properties`` does.
 
@@ -278,35 +268,13 @@ def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
     Returns:
         Values by key, the last one of a key; an entry without a separator has an empty value.
     """
-    properties = {}
-    lines = iter(_LINE_END.split(data.decode("latin-1")))
-    for first in lines:
-        parts = [first.lstrip(_BLANKS)]
-        if parts[0].startswith(("#", "!")):
-            continue
-        # An odd number of backslashes at its end: the last one says that the line goes on.
-        while (len(parts[-1]) - len(parts[-1].rstrip("\\"))) % 2:
-            parts[-1] = parts[-1][:-1]
-            parts.append(next(lines, "").lstrip(_BLANKS))
-        entry = _ENTRY.match("".join(parts))
-        if entry is not None and entry[0]:
-            key, value = (_unescaped(part, file) for part in entry.groups())
-            properties[key] = value
-    return properties
+    # This import takes a third of a command's start, and few commands read such a file.
+    import javaproperties  # noqa: PLC0415
 
-
-def _unescaped(text: str, file: str) -> str:
-    def character(escape: re.Match[str]) -> str:
-        name = escape[1]
-        if not name.startswith("u"):
-            return _CONTROLS.get(name, name)
-        if not _CODE.fullmatch(name):
-            raise CheckpointError(file, 0, f"expected \\uXXXX, found \\{name}")
-        return chr(int(name[1:], 16))
-
-    # Two escapes may stand for one character.
-    units = _ESCAPE.sub(character, text).encode("utf-16", "surrogatepass")
-    return units.decode("utf-16", "surrogatepass")
+    try:
+        return dict(javaproperties.load(io.BytesIO(data)))
+    except javaproperties.InvalidUEscapeError as error:
+        raise CheckpointError(file, 0, f"expected \\uXXXX, found {error.escape}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,10 @@
 """Values, a mixed bag of settings, a broker's file, and layers of broker-wide settings."""
 
 import enum
-import io
 import math
 import re
 
-import javaproperties
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage_core.config import (
     CleanerConfig,
@@ -123,25 +119,6 @@ ssl.keystore.password=secret
 def test_a_malformed_escape_names_the_file():
     with pytest.raises(CheckpointError, match=r"server\.properties: expected .uXXXX"):
         parse_java_properties(b"key=\\u12\n", file="server.properties")
-
-
-@given(
-    st.text("ab\\\\\\ud83:=#! \t\f\r\n\x85ü").map(lambda text: text.encode("latin-1", "replace"))
-)
-def test_properties_are_read_as_the_library_does(data: bytes):
-    try:
-        expected = dict(javaproperties.load(io.BytesIO(data)))
-    except javaproperties.InvalidUEscapeError:
-        with pytest.raises(CheckpointError):
-            parse_java_properties(data, file="")
-        return
-    assert parse_java_properties(data, file="") == expected
-
-
-def test_two_escapes_may_be_one_character():
-    data = rb"a\u0020b = \ud83d\ude00 \ud83d" + b"\n! c = d\ne"
-    found = parse_java_properties(data, file="")
-    assert found == {"a b": "\U0001f600 \ud83d", "e": ""}
 
 
 def test_an_upper_layer_hides_the_other_names_of_what_it_sets():
