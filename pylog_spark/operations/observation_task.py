@@ -17,7 +17,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pylog_spark.operations.retain.task import RetentionContext, kept_columns, observe_sweep
+from pylog_spark.operations.retain.task import (
+    RetentionContext,
+    describe_known,
+    kept_columns,
+    observe_sweep,
+    removal_columns,
+)
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import rows_to_batch
@@ -35,15 +41,25 @@ from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, parse_partition_metadata
+from storage_core.commit.plan import digest_versions
 from storage_core.config import LogConfig
-from storage_core.errors import PylogError
-from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.errors import PylogError, StorageError
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
+    TIME_INDEX_SUFFIX,
+    TopicPartition,
+)
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.kernels import retention_walk as walk
 from storage_core.maintenance.compaction.plan import (
     VERDICTS,
     CompactionFacts,
     find_undue_logs,
 )
 from storage_core.maintenance.listings import (
+    NANOSECONDS_PER_MS,
     NO_END,
     NO_ENTRY,
     CheckpointColumns,
@@ -53,15 +69,16 @@ from storage_core.maintenance.listings import (
     Numbers,
     look_at,
 )
+from storage_core.maintenance.retention.ages import SegmentAges
 from storage_core.maintenance.retention.plan import (
     HOLDS,
     NO_LIMIT,
     RetentionFacts,
     RetentionRules,
-    find_kept_logs,
+    sweep_logs,
 )
 from storage_core.roots.open_root import root_checkpoints
-from storage_core.store import LogStore
+from storage_core.store import LocalStore, LogStore
 
 # So many directories are decided about together.
 _ROWS_AT_ONCE: Final = 512
@@ -75,6 +92,11 @@ _LOOKED_AT: Final = ("root", "topic", "partition", "role", "directory", "kind", 
 _NAMES: Final = ("root", "topic", "partition", "directory")
 # In which single files wait for their end.
 _PURGED: Final = (DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.STRAY)
+
+_ENTRIES_OF: Final = {
+    OFFSET_INDEX_SUFFIX: OFFSET_INDEX_ENTRY,
+    TIME_INDEX_SUFFIX: TIME_INDEX_ENTRY,
+}
 
 Row = Mapping[str, Any]
 
@@ -250,7 +272,7 @@ class _Observer:
         look = look_at(
             Path(row["directory"]),
             needs_age=rules is not None and rules.age_limit_ms is not None,
-            needs_topic_id=bool(topic and wanted and topic.topic_id is not None),
+            needs_topic_id=bool(topic and wanted),
             log_start=marks.log_start_offset or 0 if marks and asks_end else None,
         )
         if topic is None or marks is None or look is None or is_unclean:
@@ -286,7 +308,7 @@ class _Observer:
         row, topic, look = partition.row, partition.topic, partition.look
         if partition.marks.high_watermark is None and is_only_replica(row, self._run):
             return False
-        if topic.topic_id is not None and not _has_id(look.metadata, topic.topic_id):
+        if not _has_id(look.metadata, topic.topic_id):
             return False
         # The zeros of a time index that a broker had open are no entry.
         return Role(row["role"]).facts.is_owned_by_broker or any(look.oldest_entry or b"\1")
@@ -302,11 +324,12 @@ class _Observer:
         yield is_sure & is_refused, _SKIPPED | {"reason": np.array(reasons, object)}
         is_asked = is_sure & ~is_refused
         if step in _SWEEPS:
-            is_copy = np.array([not Role(e.row["role"]).facts.is_owned_by_broker for e in plain])
-            is_asked &= is_copy | (listings.log_ends != NO_END)
-        find = self._find_kept if step in _SWEEPS else self._find_undue
-        is_found, columns = find(plain, listings)
-        yield is_asked & is_found, columns
+            is_closed = np.array([Role(e.row["role"]).facts.is_owned_by_broker for e in plain])
+            is_asked &= ~is_closed | (listings.log_ends != NO_END)
+            yield from self._find_swept(plain, listings, is_asked, is_closed)
+        else:
+            is_found, columns = self._find_undue(plain, listings)
+            yield is_asked & is_found, columns
 
     def _reason(self, step: Step, partition: _Partition) -> Reason | None:
         """Return why a step leaves a partition alone; None if it does not."""
@@ -319,8 +342,16 @@ class _Observer:
         """Return the entries that count for decisions."""
         return checkpoints.up_to_log_ends() if self._is_log_end else checkpoints
 
-    def _find_kept(self, plain: Sequence[_Partition], listings: Listings) -> "_Answer":
-        """Find the partitions that retention takes nothing of."""
+    def _find_swept(
+        self,
+        plain: Sequence[_Partition],
+        listings: Listings,
+        is_asked: Mask,
+        is_closed: Mask,
+    ) -> Iterator["_Answer"]:
+        """Yield what retention takes of partitions, where that is sure: nothing, or some segments
+        of logs that a broker would load."""
+        now_ms = self._run.options.now_ms
         checkpoints = CheckpointColumns.of([each.marks for each in plain])
         counted = self._counted(checkpoints)
         rules = [each.topic.rules for each in plain]
@@ -329,21 +360,32 @@ class _Observer:
         facts = RetentionFacts.of_listings(
             listings, counted, size_limits=size_limits, age_limits_ms=age_limits
         )
-        logs = find_kept_logs(facts, now_ms=self._run.options.now_ms)
-        sizes, first = listings.total_bytes, listings.base_offsets[listings.starts]
+        answers = facts.decide(now_ms=now_ms)
+        may_be_due = (answers[walk.MISSING] == walk.TIMESTAMP) | (answers[walk.ALL_GONE] > 0)
+        may_be_due &= is_asked & is_closed & (answers[walk.MISSING] != walk.LOG_END)
+        places = np.flatnonzero(may_be_due).tolist()
+        # Before more of them is read: who commits it asks for the same files.
+        digests = np.full(len(plain), None, object)
+        digests[places] = [_digest(plain[place]) for place in places]
+        may_be_due &= digests.astype(np.bool_)
+        ages = SegmentAges([each.row["directory"] for each in plain], listings)
+        answers = ages.complete(facts, answers, may_be_due, now_ms=now_ms)
+        logs = sweep_logs(facts, answers, now_ms=now_ms)
+        sizes = listings.total_bytes
+        left = sizes - logs.removed_bytes.sum(axis=0)
         columns = _SKIPPED | kept_columns(
             {
                 "bytes": sizes,
                 "segments": listings.counts,
-                "first_base_offset": first,
+                "first_base_offset": logs.first_base_offsets,
                 "log_start_offset": logs.log_starts,
                 "log_start_checkpoint": _entries(counted.log_start_offsets),
                 "high_watermark": _entries(counted.high_watermarks),
                 # Also where the log's end counts.
                 "is_replicated": logs.log_starts <= checkpoints.high_watermarks,
-                "percent": np.where(size_limits > 0, sizes * 100 // np.maximum(size_limits, 1), 0),
+                "percent": np.where(size_limits > 0, left * 100 // np.maximum(size_limits, 1), 0),
                 "blocked_by": np.array(HOLDS, object)[logs.holds],
-                "blocked_offset": first,
+                "blocked_offset": logs.blocked_offsets,
                 "blocked_timestamp": np.ma.array(logs.timestamps, mask=~logs.has_timestamp),
                 "wait_ms": np.ma.array(logs.waits_ms, mask=~logs.has_wait),
                 "retention_ms": age_limits,
@@ -352,7 +394,42 @@ class _Observer:
         )
         if self._run.options.dry_run:
             columns["operations"] = "[]"
-        return logs.is_kept, columns
+        yield is_asked & logs.is_sure & ~logs.is_due, columns
+        is_due = may_be_due & logs.is_due
+        if is_due.any():
+            is_due &= ages.agree(logs.removed, is_due, now_ms - age_limits)
+            newest, has_newest, is_read = ages.newest(is_due & (logs.removed[walk.BY_TIME] > 0))
+            is_due &= is_read
+            bases = listings.base_offsets.tolist()
+            gone = zip(listings.starts.tolist(), logs.removed.sum(axis=0).tolist(), strict=True)
+            removed = np.empty(len(plain), object)
+            removed[:] = [bases[first : first + count] for first, count in gone]
+            columns |= removal_columns(logs.removed, logs.removed_bytes, removed) | {
+                "status": Status.PLANNED,
+                "reason": None,
+                "old_log_start_offset": logs.old_log_starts,
+                "bytes_after": left,
+                "segments_after": listings.counts - logs.removed.sum(axis=0),
+                "newest_timestamp": np.ma.array(newest, mask=~has_newest),
+                "loaded_files": digests,
+                "log_end": listings.log_ends,
+            }
+            if self._run.options.dry_run:
+                steps = np.full(len(plain), None, object)
+                for place in np.flatnonzero(is_due).tolist():
+                    steps[place] = self._describe(plain[place], logs.removed[:, place].tolist())
+                columns["operations"] = steps
+                is_due &= steps.astype(np.bool_)
+            yield is_due, columns
+
+    def _describe(self, partition: _Partition, counts: Sequence[int]) -> str | None:
+        """Return the steps of a partition's retention; None for an error, which a look at it alone
+        tells."""
+        start = partition.marks.log_start_offset
+        try:
+            return describe_known(open_partition(partition.row), counts, start, self._run)
+        except PylogError:
+            return None
 
     def _find_undue(self, plain: Sequence[_Partition], listings: Listings) -> "_Answer":
         """Find the partitions of which no round is due."""
@@ -416,6 +493,29 @@ def _is_local(row: Row) -> bool:
     )
 
 
+def _digest(partition: _Partition) -> str | None:
+    """Return the digest of a partition's files; None where they have changed since the look, or
+    where a broker could not resize the active segment's indexes."""
+    look, config = partition.look, partition.topic.config
+    try:
+        found = LocalStore(Path(partition.row["directory"])).scan()
+    except StorageError:
+        return None
+    if config is None or {*found.names} != {*look.logs, *look.others}:
+        return None
+    sizes = dict(zip(found.names, found.sizes, strict=True))
+    times = (time_ns // NANOSECONDS_PER_MS for time_ns in found.modified_ns)
+    facts = zip(found.names, found.sizes, times, strict=True)
+    if {name: (size, at) for name, size, at in facts if name in look.logs} != look.logs:
+        return None
+    active = max(look.logs).removesuffix(LOG_SUFFIX)
+    for suffix, entry in _ENTRIES_OF.items():
+        most = config.segment_index_bytes // entry.itemsize
+        if sizes[active + suffix] // entry.itemsize > most:
+            return None
+    return digest_versions(found)
+
+
 def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
     """Return whether a directory may hold something to purge. Such a thing only waits for its
     end."""
@@ -426,10 +526,13 @@ def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:
     return row["kind"] in _PURGED and (look is None or look.has_deleted)
 
 
-def _has_id(metadata: bytes | None, expected: str) -> bool:
-    """Return whether a topic id matches the expected one. A partition without an id contradicts
-    nothing."""
-    return metadata is None or _id_of(metadata) == expected
+def _has_id(metadata: bytes | None, expected: str | None) -> bool:
+    """Return whether a broker can read a partition's topic id, and it is the expected one. A
+    partition without an id contradicts nothing."""
+    if metadata is None:
+        return True
+    topic_id = _id_of(metadata)
+    return topic_id is not None and expected in {None, topic_id}
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """The context of a run's tasks: values only, equal for all. It is made on the driver."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from pylog_spark.options import JobOptions
 from pylog_spark.schemas import PartitionName
@@ -27,7 +27,8 @@ class PartitionRef:
     @property
     def name(self) -> PartitionName:
         """Its name in rows and log lines."""
-        return PartitionName(root=self.root, **asdict(self.partition))
+        topic, partition = self.partition.topic, self.partition.partition
+        return PartitionName(root=self.root, topic=topic, partition=partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

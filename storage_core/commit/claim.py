@@ -33,7 +33,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -459,8 +459,13 @@ def hold_claim(path: Path) -> Iterator[CommitClaim]:
 
 def current_boot() -> str | None:
     """Return the id of the machine's current boot, None if unknown."""
+    return _read_boot(_BOOT_FILE)
+
+
+@cache  # no process outlives a boot
+def _read_boot(file: Path) -> str | None:
     try:
-        return _BOOT_FILE.read_text().strip()
+        return file.read_text().strip()
     except OSError:
         return None
 

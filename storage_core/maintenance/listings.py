@@ -44,7 +44,7 @@ from storage_core.records.file_starts import (
 )
 
 PLAIN_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
-_NANOSECONDS_PER_MS: Final = 1_000_000
+NANOSECONDS_PER_MS: Final = 1_000_000
 _OFFSET_DIGITS: Final = 20
 _ZERO: Final = np.uint8(ord("0"))
 _NINE: Final = np.uint8(9)
@@ -140,7 +140,7 @@ def look_at(
             has_metadata = needs_topic_id and PARTITION_METADATA_FILE in others
             return DirectoryLook(
                 logs={
-                    name: (fact.st_size, fact.st_mtime_ns // _NANOSECONDS_PER_MS)
+                    name: (fact.st_size, fact.st_mtime_ns // NANOSECONDS_PER_MS)
                     for name, fact in facts.items()
                 },
                 others=others,

@@ -30,7 +30,6 @@ from storage_core.kernels.batch_scan import (
     TRUNCATED,
     check_crcs,
     scan_batches,
-    scan_stretches,
 )
 from storage_core.kernels.file_starts import BY_ENTRY, ENTRY_BYTES, FOLDER, MOST_BYTES, POSITION
 from storage_core.log.log_loader import MAX_LOG_BYTES
@@ -53,7 +52,7 @@ from storage_core.records.file_starts import (
     TIME_INDEX,
     TXN_INDEX,
     Folders,
-    FoundParts,
+    FoundBatches,
 )
 from storage_core.records.payload import DEFAULT_LIMITS, decode_records
 from storage_core.records.reader import Window
@@ -339,7 +338,7 @@ class _Look:
         parts, tails = self._parts, self._tails
         bases, sizes = self._files.offsets[tails], parts.sizes[tails]
         indexed = self._check_offset_indexes(bases)
-        found = _Scan(parts, tails)
+        found = FoundBatches(parts, tails)
         table, owners, is_first = found.table, found.owners, found.is_first
         firsts, lasts = table.base_offset, table.last_offset
         is_odd = (table.magic != MAGIC_V2) | (table.size < HEADER_BYTES) | (firsts > lasts)
@@ -417,7 +416,7 @@ class _Look:
         batches: dict[int, NDArray[np.uint8]] = {}
         parts, rows, most_bytes = self._parts, self._head_parts[asked], _HEAD_BYTES
         while len(asked):
-            found = _Scan(parts, rows)
+            found = FoundBatches(parts, rows)
             table, owners = found.table, found.owners
             is_odd = np.zeros(len(asked), np.bool_)
             is_odd[owners[(table.magic != MAGIC_V2) | (table.size < HEADER_BYTES)]] = True
@@ -438,22 +437,6 @@ class _Look:
             parts = self._folders.read(wanted, most_of_folder=_MOST_BYTES)
             rows = np.arange(len(asked))
         return batches
-
-
-class _Scan:
-    """The batches in some parts that were read."""
-
-    def __init__(self, parts: FoundParts, rows: Numbers) -> None:
-        lengths = np.maximum(parts.lengths[rows], 0)
-        columns = np.empty((COLUMN_COUNT, int(lengths.sum()) // HEADER_BYTES + 1), np.int64)
-        ends, self.statuses = np.empty((2, len(rows)), np.int64)
-        count = scan_stretches(
-            parts.room, parts.starts[rows], lengths, columns, ends, self.statuses
-        )
-        self.table = BatchTable(columns[:, :count])
-        # Of each batch the number of its part, and whether it is the first one there.
-        self.owners = np.repeat(np.arange(len(rows)), np.diff(ends, prepend=0))
-        self.is_first = np.diff(self.owners, prepend=-1) != 0
 
 
 def _read_oldest(

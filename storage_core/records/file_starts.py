@@ -16,10 +16,13 @@ from storage_core.filenames import (
     PARTITION_METADATA_FILE,
     SEGMENT_FILE_SUFFIXES,
 )
+from storage_core.formats.batch_v2 import HEADER_BYTES
 from storage_core.kernels import file_starts as kernel
 from storage_core.kernels._intrinsics import CAN_CALL, addresses_of
+from storage_core.kernels.batch_scan import COLUMN_COUNT, scan_stretches
 from storage_core.kernels.file_starts import FACTS_WORDS, FUNCTIONS, read_files
 from storage_core.local_files import CAREFUL
+from storage_core.records.batch_table import BatchTable
 from storage_core.store.base import HoldableStore, LogStore
 
 # None on a system that lacks one of them.
@@ -115,6 +118,22 @@ class FoundParts:
     def entries(self, rows: Numbers, entry: np.dtype[Any]) -> NDArray[np.void]:
         """Return the entries in some parts, one part after the other: entry[m]."""
         return self.bytes_of(rows).view(entry)
+
+
+class FoundBatches:
+    """The batches in some parts that were read."""
+
+    def __init__(self, parts: FoundParts, rows: Numbers) -> None:
+        lengths = np.maximum(parts.lengths[rows], 0)
+        columns = np.empty((COLUMN_COUNT, int(lengths.sum()) // HEADER_BYTES + 1), np.int64)
+        ends, self.statuses = np.empty((2, len(rows)), np.int64)
+        count = scan_stretches(
+            parts.room, parts.starts[rows], lengths, columns, ends, self.statuses
+        )
+        self.table = BatchTable(columns[:, :count])
+        # Of each batch the number of its part, and whether it is the first one there.
+        self.owners = np.repeat(np.arange(len(rows)), np.diff(ends, prepend=0))
+        self.is_first = np.diff(self.owners, prepend=-1) != 0
 
 
 class Folders:

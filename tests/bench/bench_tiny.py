@@ -10,8 +10,8 @@ removes what it has replaced a minute later: on a disk that counts. What the two
 in twenty is compared byte for byte.
 
 Beside the disk's figures stands how many files a second it takes that are synced one by one. The
-last figures are of partitions of an active and two closed segments of 64 KiB, of which one in
-twenty is due, beside a directory that has only these.
+last figures are of partitions of an active and two closed segments of 64 KiB: of which one in
+twenty is due, beside a directory that has only these, and of which the oldest segment has expired.
 """
 
 import os
@@ -19,7 +19,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -48,11 +48,14 @@ from tests.kit.directories import SegmentSpec, write_partition
 
 TOPIC: Final = "tiny"
 CONFIG: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.5}
+# Of three segments, each an hour older than the next, the first one expires.
+RETENTION: Final = {"cleanup.policy": "delete", "retention.ms": 9_000_000}
 KAFKA: Final = "Kafka"
 DUE_ALONE: Final = "those alone"
 SYNCS: Final = "files synced one by one"
 TARGETS: Final = {"memory": 3.0, "disk": 2.5}
 LEAST: Final = 125.0  # partitions in a processor second: 8 ms each
+LEAST_SWEPT: Final = 770.0  # the same: a thousand in 1.3 s
 ONE_IN: Final = 20
 OPEN_PARTITIONS: Final = 30  # of 103 open files each
 SYNCED_FILES: Final = 200
@@ -89,7 +92,7 @@ def measure(
                         seconds += _remove_replaced(root)
                     clock[KAFKA].append(count / seconds)
                     root = _root(folder, template, range(count))
-                    seconds, spent = _compact(root)
+                    seconds, spent = _run("compact", root, CONFIG)
                     compare(expected, sample(root), Exactness.BYTES)
                     clock["ours"].append(count / seconds)
                     processor.append(count / spent)
@@ -121,13 +124,34 @@ def measure(
             ):
                 clean = [number for number in numbers if number % ONE_IN]
                 root = _root(folder, template, numbers, clean=clean)
-                runs[side].append(60 / _compact(root)[1])
+                runs[side].append(60 / _run("compact", root, CONFIG)[1])
         yield Figure(
             work=f"{count:,} partitions of three segments, one in twenty due, processor seconds",
             unit="rounds a minute",
             ours=runs.pop("ours")[1:],
             theirs={side: rates[1:] for side, rates in runs.items()},
         )
+        yield from _sweeps(folder, template, range(count), rounds)
+
+
+def _sweeps(folder: Path, template: Path, numbers: range, rounds: int) -> Iterator[Figure]:
+    rates, processor = [], []
+    for _ in range(rounds):
+        root = _root(folder, template, numbers)
+        seconds, spent = _run("retain", root, RETENTION)
+        assert len(list(root.glob(f"*/*{LOG_SUFFIX}"))) == 2 * len(numbers)
+        rates.append(len(numbers) / seconds)
+        processor.append(len(numbers) / spent)
+    work = f"{len(numbers):,} partitions of three segments, the oldest one expired, retained"
+    yield Figure(
+        work=f"{work}, the whole program by the clock", unit="partitions/s", ours=rates[1:]
+    )
+    yield Figure(
+        work=f"{work}, the whole program by processor seconds",
+        unit="partitions/s",
+        ours=processor[1:],
+        least=LEAST_SWEPT,
+    )
 
 
 @contextmanager
@@ -201,12 +225,12 @@ def _in_parts(root: Path) -> Iterator[list[str]]:
         yield names[first : first + OPEN_PARTITIONS]
 
 
-def _compact(root: Path) -> tuple[float, float]:
+def _run(command: str, root: Path, config: Mapping[str, object]) -> tuple[float, float]:
     """Return the seconds that the program takes, by the clock and of processors."""
-    config = root.parent / "config.yaml"
-    config.write_text(yaml.safe_dump({"topics": {TOPIC: CONFIG}}))
-    words = ["compact", str(root), "--role", "broker", "--engine", "local"]
-    status, seconds, seen = run_program([*words, "--config", str(config)], every_seconds=0.02)
+    file = root.parent / "config.yaml"
+    file.write_text(yaml.safe_dump({"topics": {TOPIC: dict(config)}}))
+    words = [command, str(root), "--role", "broker", "--engine", "local"]
+    status, seconds, seen = run_program([*words, "--config", str(file)], every_seconds=0.02)
     assert status == 0, root
     return seconds, seen.cpu_seconds
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import ClassVar
 from unittest.mock import patch
 
@@ -171,8 +170,8 @@ def is_end(where: str) -> bool:
 @contextmanager
 def restarted() -> Iterator[None]:
     """Let the machine be another one than before: it was started anew."""
-    boot = SimpleNamespace(read_text=lambda: "the boot after the power was back")
-    with patch.object(commit_claim, "_BOOT_FILE", boot):
+    boot = "the boot after the power was back"
+    with patch.object(commit_claim, "_read_boot", lambda _: boot):
         yield
 
 

@@ -7,7 +7,7 @@ at again by the task that commits it: what goes then is what was planned, or not
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from pylog_spark.tasks.observe import Admitted, Step, observe_alone
 from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
-from storage_core.commit.plan import digest_files
+from storage_core.commit.plan import CommitPlan, digest_files
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
 from storage_core.maintenance.retention.partition import (
@@ -37,6 +37,7 @@ from storage_core.maintenance.retention.partition import (
     SweepRequest,
     newest_record_ms,
     newest_timestamp,
+    plan_known,
     plan_sweep,
 )
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
@@ -70,6 +71,18 @@ class SweepWork:
     log_start_offset: int
     first_base_offset: int
     is_replicated: bool  # whether all that goes lies below the checkpointed high watermark
+    # How many of these are below the log start, are too much, and are too old.
+    by_log_start_segments: int
+    by_size_segments: int
+    by_time_segments: int
+    rolls: bool  # whether a new segment begins
+    bytes_after: int
+    segments_after: int
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many segments each predicate takes, in their order."""
+        return self.by_log_start_segments, self.by_size_segments, self.by_time_segments
 
 
 def observe_sweep(
@@ -147,22 +160,44 @@ def kept_columns(seen: Mapping[str, Any]) -> dict[str, Any]:
         seen: Columns of ``schemas.RETENTION_PLAN``: its bytes, segments and offsets, its limits,
             and what keeps it. A value may also be an array, of those of many partitions.
     """
-    columns = {
+    nothing = [0] * len(Predicate)
+    return {
         **seen,
         "status": Status.SKIPPED,
         "reason": Reason.NOTHING_TO_RETAIN,
-        "deleted_bytes": 0,
-        "deleted_segments": 0,
         "old_log_start_offset": seen["log_start_offset"],
         "rolls": False,
         "bytes_after": seen["bytes"],
         "segments_after": seen["segments"],
-        "removed": [],
+        **removal_columns(nothing, nothing, []),
     }
-    for predicate in Predicate:
+
+
+def removal_columns(removed: Any, removed_bytes: Any, base_offsets: Any) -> dict[str, Any]:
+    """Return the columns that differ where something goes.
+
+    Args:
+        removed, removed_bytes: How many segments and bytes each predicate takes, in their order. A
+            value may also be an array, of those of many partitions.
+    """
+    row = {
+        "deleted_bytes": sum(removed_bytes),
+        "deleted_segments": sum(removed),
+        "removed": base_offsets,
+    }
+    for predicate, count, size in zip(Predicate, removed, removed_bytes, strict=True):
         name = f"by_{predicate.value.lower()}"
-        columns |= {f"{name}_segments": 0, f"{name}_bytes": 0}
-    return columns
+        row |= {f"{name}_segments": count, f"{name}_bytes": size}
+    return row
+
+
+def describe_known(
+    store: LogStore, counts: Iterable[int], log_start_checkpoint: int | None, run: RunContext
+) -> str:
+    """Return the steps of ``plan_known`` as JSON."""
+    unlink = _unlinks(run, store.location)
+    steps, *_ = plan_known(store, counts, log_start_checkpoint=log_start_checkpoint, unlink=unlink)
+    return json.dumps(list(steps.describe()))
 
 
 def _limits(rules: RetentionRules) -> dict[str, int]:
@@ -180,20 +215,16 @@ def _unlinks(run: RunContext, directory: str) -> bool:
 def _removals(store: LogStore, sweep: Sweep) -> dict[str, Any]:
     """Return the columns that differ where something is done to a partition."""
     state, decision = sweep.state, sweep.decision
-    row: dict[str, Any] = {
+    counts, sizes = zip(*map(decision.counts, Predicate), strict=True)
+    row = {
         "status": Status.PLANNED,
         "reason": None,
-        "deleted_bytes": decision.removed_bytes,
-        "deleted_segments": len(decision.removals),
         "old_log_start_offset": decision.old_log_start_offset,
         "rolls": decision.roll_offset is not None,
         "bytes_after": state.size_bytes - decision.removed_bytes,
         "segments_after": sweep.segments_after,
-        "removed": list(decision.removed_base_offsets),
+        **removal_columns(counts, sizes, list(decision.removed_base_offsets)),
     }
-    for predicate in Predicate:
-        name = f"by_{predicate.value.lower()}"
-        row[f"{name}_segments"], row[f"{name}_bytes"] = decision.counts(predicate)
     if row["by_time_segments"]:
         row["newest_timestamp"] = newest_timestamp(store, state)
     return row
@@ -236,44 +267,63 @@ def _commit(
 ) -> PartitionCommit:
     """Sweep a partition, or find that another attempt did."""
     run = context.run
-    config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
-    if config is None:
-        raise KeyError(f"{work.ref.partition}: the catalogue had a config when the plan was made")
+    unlink = _unlinks(run, work.ref.directory)
 
     def prepare(store: LogStore) -> Prepared:
-        request = SweepRequest(
-            now_ms=run.options.now_ms,
-            checkpoints=PartitionCheckpoints(
-                log_start_offset=work.log_start_checkpoint, high_watermark=work.high_watermark
-            ),
-            max_timestamps=manifest_timestamps(store),
-        )
-        unlink = _unlinks(run, work.ref.directory)
         with one_look(store):
-            if work.loaded_files is not None and digest_files(store) == work.loaded_files:
-                request = replace(request, verified_end=work.log_end)
+            is_as_seen = work.loaded_files is not None and digest_files(store) == work.loaded_files
+            if is_as_seen and not work.rolls:
+                steps, removed, start = plan_known(
+                    store,
+                    work.counts,
+                    log_start_checkpoint=work.log_start_checkpoint,
+                    unlink=unlink,
+                )
+                _verify(store, work, removed, start)
+                return _prepared(work, steps, work.bytes_after, work.segments_after)
+            config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
+            if config is None:
+                why = "the catalogue had a config when the plan was made"
+                raise KeyError(f"{work.ref.partition}: {why}")
+            request = SweepRequest(
+                now_ms=run.options.now_ms,
+                checkpoints=PartitionCheckpoints(
+                    log_start_offset=work.log_start_checkpoint, high_watermark=work.high_watermark
+                ),
+                max_timestamps=manifest_timestamps(store),
+                verified_end=work.log_end if is_as_seen else None,
+            )
             sweep = plan_sweep(store, config, run.options.cleaner, request, unlink=unlink)
-        _verify(store, work, sweep)
-        return Prepared(
-            plan=sweep.steps,
-            result={
-                "bytes_after": sweep.state.size_bytes - sweep.decision.removed_bytes,
-                "segments_after": sweep.segments_after,
-                "operations": json.dumps(list(sweep.steps.describe())),
-            },
-            checkpoints=PartitionCheckpoints(log_start_offset=work.log_start_offset),
-        )
+        decision = sweep.decision
+        _verify(store, work, decision.removed_base_offsets, decision.log_start_offset)
+        bytes_after = sweep.state.size_bytes - decision.removed_bytes
+        return _prepared(work, sweep.steps, bytes_after, sweep.segments_after)
 
     access = write.roots[work.ref.root]
     return fill(head, access.commit(work.ref.directory, Action.RETAIN.value, prepare))
 
 
-def _verify(store: LogStore, work: SweepWork, sweep: Sweep) -> None:
+def _prepared(
+    work: SweepWork, steps: CommitPlan, bytes_after: int, segments_after: int
+) -> Prepared:
+    return Prepared(
+        plan=steps,
+        result={
+            "bytes_after": bytes_after,
+            "segments_after": segments_after,
+            "operations": json.dumps(list(steps.describe())),
+        },
+        checkpoints=PartitionCheckpoints(log_start_offset=work.log_start_offset),
+    )
+
+
+def _verify(
+    store: LogStore, work: SweepWork, removed: tuple[int, ...], log_start_offset: int
+) -> None:
     """Refuse to remove anything but what was planned."""
-    base_offsets = sweep.decision.removed_base_offsets
-    if base_offsets != work.removed or sweep.decision.log_start_offset != work.log_start_offset:
+    if removed != work.removed or log_start_offset != work.log_start_offset:
         raise ChangedWhileReadError(
             store.location,
             f"segments {list(work.removed)} to go, log start {work.log_start_offset}",
-            f"segments {list(base_offsets)}, log start {sweep.decision.log_start_offset}",
+            f"segments {list(removed)}, log start {log_start_offset}",
         )

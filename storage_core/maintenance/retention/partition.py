@@ -295,28 +295,62 @@ def plan_steps(
         unlink: Whether files are deleted, also those that an earlier deletion left with the suffix
             ``.deleted``. If not, they get it, and are left to the broker's next start.
     """
+    return _steps(state.names, plan.removed, roll=_roll(state, plan), unlink=unlink)
+
+
+def _steps(
+    names: Collection[str],
+    removed: Iterable[tuple[int, Predicate]],
+    *,
+    roll: Iterable[Operation] = (),
+    unlink: bool,
+) -> tuple[Operation, ...]:
     leftovers = [
         DeleteFile(name=name, reason="leftover of a deletion that was decided before")
-        for name in sorted(state.names)
-        if _is_leftover(name, state.names) and (unlink or not name.endswith(DELETED_SUFFIX))
+        for name in sorted(names)
+        if _is_leftover(name, names) and (unlink or not name.endswith(DELETED_SUFFIX))
     ]
-    roll = _roll(state, plan)
     gone: list[Operation] = []
-    for removal in plan.removals:
+    for base, predicate in removed:
         # The snapshot first: nothing would tell a second run that it belonged to a segment.
-        base = removal.segment.base_offset
-        names = [snapshot_file(base), *(segment_file(base, suffix) for suffix in SEGMENT_SUFFIXES)]
-        why = _REASONS[removal.predicate]
+        files = [snapshot_file(base), *(segment_file(base, suffix) for suffix in SEGMENT_SUFFIXES)]
+        why = _REASONS[predicate]
         gone += [
             DeleteFile(name=name, reason=why)
             if unlink
             else RenameFile(source=name, target=name + DELETED_SUFFIX, reason=why)
-            for name in names
-            if name in state.names
+            for name in files
+            if name in names
         ]
     if gone:
         gone.append(SyncDirectory(reason="from here on the segments are gone"))
     return (*leftovers, *roll, *gone)
+
+
+def plan_known(
+    store: LogStore,
+    counts: Iterable[int],
+    *,
+    log_start_checkpoint: int | None,
+    unlink: bool = True,
+) -> tuple[CommitPlan, tuple[int, ...], int]:
+    """Return what happens to a partition of which it is known how many segments go, not all.
+
+    Args:
+        counts: How many of the oldest segments each predicate takes, in their order.
+
+    Returns:
+        (steps, removed, log_start_offset): base offsets of what goes, and the first offset that may
+        be read afterwards.
+    """
+    names = {file.name for file in store.list_files()}
+    bases = sorted(offset_of(name) or 0 for name in names if name.endswith(LOG_SUFFIX))
+    reasons = [each for each, count in zip(Predicate, counts, strict=True) for _ in range(count)]
+    start = max(log_start_checkpoint or 0, bases[len(reasons)])
+    epochs = plan_epochs(store, start) if LEADER_EPOCH_FILE in names else ()
+    removed = bases[: len(reasons)]
+    steps = _steps(names, zip(removed, reasons, strict=True), unlink=unlink)
+    return CommitPlan(location=store.location, operations=(*epochs, *steps)), tuple(removed), start
 
 
 def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]:

@@ -17,6 +17,7 @@ from storage_core.errors import ConfigError
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels import retention_walk as walk
 from storage_core.maintenance.listings import (
+    NO_END,
     NO_ENTRY,
     CheckpointColumns,
     Listings,
@@ -136,6 +137,11 @@ class RetentionPlan:
         return sum(removal.segment.size_bytes for removal in self.removals)
 
     @property
+    def removed(self) -> tuple[tuple[int, Predicate], ...]:
+        """Base offsets of the segments that go, oldest first, and why."""
+        return tuple((each.segment.base_offset, each.predicate) for each in self.removals)
+
+    @property
     def removed_base_offsets(self) -> tuple[int, ...]:
         """Base offsets of the segments that go, oldest first."""
         return tuple(removal.segment.base_offset for removal in self.removals)
@@ -195,7 +201,7 @@ class RetentionFacts:
         size_limits: Numbers,
         age_limits_ms: Numbers,
     ) -> Self:
-        """Return the facts of very many partitions, without log ends.
+        """Return the facts of very many partitions.
 
         Args:
             listings: The partitions; of segments only the oldest one's age is a fact, if at all.
@@ -221,7 +227,8 @@ class RetentionFacts:
         logs[walk.HIGH_WATERMARK] = np.where(
             marks != NO_ENTRY, np.maximum(marks, log_starts), walk.AT_LOG_END
         )
-        logs[walk.LOG_END_OFFSET] = walk.NOT_OBSERVED
+        ends = listings.log_ends
+        logs[walk.LOG_END_OFFSET] = np.where(ends != NO_END, ends, walk.NOT_OBSERVED)
         logs[walk.SIZE_LIMIT] = size_limits
         logs[walk.AGE_LIMIT_MS] = age_limits_ms
         return cls(segments=segments, logs=logs)
@@ -284,35 +291,64 @@ def plan_retention(state: PartitionState, rules: RetentionRules, *, now_ms: int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptLogs:
-    """What keeps the oldest segment of each partition; numbers count where ``is_kept``."""
+class SweptLogs:
+    """What retention takes of each partition, and what keeps the rest; numbers count where
+    ``is_sure``."""
 
-    is_kept: Mask  # whether everything stays, and that is sure
-    log_starts: Numbers  # first offset that may be read
+    is_sure: Mask  # whether it is known, and a segment stays
+    removed: Numbers  # int64[PREDICATES, n], how many segments each predicate takes
+    removed_bytes: Numbers  # int64[PREDICATES, n]
+    first_base_offsets: Numbers  # of the first segment that stays
+    old_log_starts: Numbers  # first offset that may be read now
+    log_starts: Numbers  # the same afterwards
     holds: Numbers  # which of HOLDS a person should hear of first: ``RetentionPlan.blocked_by``
-    # The oldest segment's largest timestamp where age decides, epoch milliseconds.
+    blocked_offsets: Numbers  # base offset of the segment that it keeps
+    # That segment's largest timestamp where age decides, epoch milliseconds.
     timestamps: Numbers
     has_timestamp: Mask
     waits_ms: Numbers  # how long until that is too old
     has_wait: Mask  # where age alone keeps it
 
+    @property
+    def is_due(self) -> Mask:
+        """Where segments go."""
+        is_due: Mask = self.is_sure & (self.removed.sum(axis=0) > 0)
+        return is_due
 
-def find_kept_logs(facts: RetentionFacts, *, now_ms: int) -> KeptLogs:
-    """Find the partitions of which retention takes nothing. Where something goes, or a fact is
-    missing, ``plan_retention`` decides about each one."""
-    answers = facts.decide(now_ms=now_ms)
-    blocking = answers[walk.BLOCKING]
-    holds = answers[walk.STOPPED_BY + blocking, np.arange(len(blocking))]
-    timestamps = facts.segments[walk.LARGEST_TIMESTAMP, facts.logs[walk.FIRST_SEGMENT]]
-    limits_ms = facts.logs[walk.AGE_LIMIT_MS]
+
+def sweep_logs(facts: RetentionFacts, answers: Numbers, *, now_ms: int) -> SweptLogs:
+    """Return what ``plan_retention`` decides about very many partitions. Where all segments go, or
+    a fact is missing, nothing is sure.
+
+    Args:
+        answers: Of ``facts.decide``.
+    """
+    segments, logs = facts.segments, facts.logs
+    first = logs[walk.FIRST_SEGMENT]
+    is_sure = answers[walk.MISSING] == walk.NOTHING
+    is_sure &= answers[walk.ALL_GONE] < logs[walk.SEGMENT_COUNT]
+    # The answer for a log that lacks a fact is nothing else.
+    gone = np.where(is_sure, answers[walk.GONE : walk.GONE + walk.PREDICATES], 0)
+    blocking, every = np.where(is_sure, answers[walk.BLOCKING], 0), np.arange(len(first))
+    holds = np.where(is_sure, answers[walk.STOPPED_BY + blocking, every], walk.NOT_ASKED)
+    blocked = first + gone[blocking, every]
+    bounds = np.vstack([first, first + gone])
+    sums = np.append(0, np.cumsum(segments[walk.SIZE_BYTES]))[bounds]
+    old_starts = logs[walk.LOG_START_OFFSET]
+    stays = segments[walk.BASE_OFFSET, bounds[-1]]
+    timestamps, limits_ms = segments[walk.LARGEST_TIMESTAMP, blocked], logs[walk.AGE_LIMIT_MS]
     has_timestamp = (blocking == walk.BY_TIME) & (holds != walk.LAST_SEGMENT)
     has_wait = has_timestamp & (holds != walk.NOT_REPLICATED)
     is_bounded = (abs(timestamps) < _MOST_MS) & (limits_ms < _MOST_MS) & (abs(now_ms) < _MOST_MS)
-    is_kept = (answers[walk.MISSING] == walk.NOTHING) & (answers[walk.ALL_GONE] == 0)
-    return KeptLogs(
-        is_kept=is_kept & (is_bounded | ~has_wait),
-        log_starts=facts.logs[walk.LOG_START_OFFSET],
+    return SweptLogs(
+        is_sure=is_sure & (is_bounded | ~has_wait),
+        removed=np.diff(bounds, axis=0),
+        removed_bytes=np.diff(sums, axis=0),
+        first_base_offsets=stays,
+        old_log_starts=old_starts,
+        log_starts=np.where(gone[-1] > 0, np.maximum(old_starts, stays), old_starts),
         holds=holds,
+        blocked_offsets=segments[walk.BASE_OFFSET, blocked],
         timestamps=timestamps,
         has_timestamp=has_timestamp,
         waits_ms=_time_to_wait(timestamps, limits_ms, now_ms),

@@ -1,5 +1,6 @@
 """One look for all steps: what it says of partitions together is what is said of each alone."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -41,8 +42,8 @@ from storage_core.filenames import (
     TopicPartition,
     segment_file,
 )
-from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
-from tests.kit.builders import BatchSpec, RecordSpec
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
 from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
@@ -132,9 +133,9 @@ def writes(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda directory: (directory / name).write_bytes(content)
 
 
-def append(content: bytes) -> Callable[[Path], object]:
-    """More bytes behind the newest segment's batches."""
-    log = segment_file(30, ".log")
+def append(content: bytes, *, base_offset: int = 30) -> Callable[[Path], object]:
+    """More bytes behind a segment's batches, the newest one's."""
+    log = segment_file(base_offset, ".log")
     return lambda directory: writes(log, (directory / log).read_bytes() + content)(directory)
 
 
@@ -379,6 +380,78 @@ def test_nothing_is_opened_alone_where_everything_is_kept(root, partitions, monk
         assert set(table["status"].to_pylist()) == {"skipped"}
         assert table.num_rows == len(chosen)
     assert opened == []
+
+
+def test_nothing_is_opened_alone_where_segments_expire(root, partitions, monkeypatch):
+    checkpoints = marks_at(31)
+    monkeypatch.setattr(observation, "root_checkpoints", lambda _: checkpoints)
+    names = [f"{topic}-0" for topic in ("plain", "snapshot-at-end", "same-id")]
+    chosen = [row for row in partitions if Path(row["directory"]).name in names]
+    assert len(chosen) == len(names)
+    for limits, removed in [
+        ({"retention.ms": "2500"}, [0, 10]),
+        ({"retention.ms": "3500", "retention.bytes": "300"}, [0]),
+        ({"retention.bytes": "0"}, []),  # all of them: who rolls looks at each alone
+    ]:
+        for is_dry in (False, True):
+            options = JobOptions(now_ms=NOW, dry_run=is_dry)
+            config = {"cleanup.policy": "delete", "retention.ms": "-1"} | limits
+            run = context_of(root, config, options=options)
+            context = ObservationContext(run=run, steps=frozenset(Step))
+            assert_same(chosen, context, checkpoints)
+            with monkeypatch.context() as patch:
+                patch.setattr(observation, "observe_sweep", lambda *_: {"reason": "ALONE"})
+                table = observed(chosen, run, Step.RETAIN)
+            assert table["reason"].to_pylist() == [None if removed else "ALONE"] * len(names)
+            if removed:
+                assert table["removed"].to_pylist() == [removed] * len(names)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(
+            writes(
+                segment_file(0, ".timeindex"),
+                np.array([(NOW - 9000, 0)], TIME_INDEX_ENTRY).tobytes(),
+            ),
+            id="an entry for no batch",
+        ),
+        pytest.param(
+            writes(segment_file(0, ".log"), encode_batch(batch(0, age_ms=1))), id="young records"
+        ),
+        pytest.param(append(b"torn", base_offset=0), id="a torn tail"),
+        pytest.param(
+            append(encode_batch(batch(1, age_ms=1)), base_offset=0),
+            id="a young batch behind the newest that the index knows",
+        ),
+        pytest.param(
+            writes(segment_file(0, ".index"), np.array([(0, 5)], OFFSET_INDEX_ENTRY).tobytes()),
+            id="an index that points elsewhere",
+        ),
+        pytest.param(writes(segment_file(0, ".timeindex"), b""), id="no entry, and an old file"),
+        pytest.param(
+            writes(segment_file(30, ".index"), bytes(2**24)),
+            id="an index of the active segment that is too long",
+        ),
+        pytest.param(id_of("?"), id="a topic id that no broker reads"),
+    ],
+)
+def test_where_records_contradict_an_age_the_same_is_said(tmp_path, monkeypatch, change):
+    directory = write_log(tmp_path / "plain-0")
+    change(directory)
+    for suffix in (".log", ".timeindex"):
+        os.utime(directory / segment_file(0, suffix), ns=(0, 0))
+    checkpoints = marks_at(31)
+    monkeypatch.setattr(observation, "root_checkpoints", lambda _: checkpoints)
+    partitions = [
+        {"error_class": None, "error": None} | row
+        for row in list_partitions(str(tmp_path), "broker", TopicFilter())
+    ]
+    settings = {"plain": {"cleanup.policy": "delete", "retention.ms": "2500"}}
+    catalogs = {str(tmp_path): TopicCatalog(explicit=settings)}
+    run = context_of(tmp_path, {}, catalogs=catalogs)
+    assert_same(partitions, ObservationContext(run=run, steps=frozenset(Step)), checkpoints)
 
 
 def test_damage_that_no_listing_shows_is_told_where_nothing_is_due(root, partitions, monkeypatch):

@@ -50,10 +50,11 @@ from storage_core.maintenance.retention.partition import plan_steps
 from storage_core.maintenance.retention.plan import (
     HOLDS,
     NO_LIMIT,
+    Predicate,
     RetentionFacts,
     RetentionRules,
-    find_kept_logs,
     plan_retention,
+    sweep_logs,
 )
 from storage_core.maintenance.survey import observe_segments, segment_states, survey_partition
 from storage_core.reading.inspection import inspect_partition, inspect_root
@@ -231,7 +232,7 @@ def ones(values: list) -> np.ndarray:
 
 
 @given(st.lists(st.tuples(partitions(), limits, limits, offsets, st.none() | offsets), max_size=6))
-def test_what_retention_keeps_is_what_it_keeps_of_each(cases):
+def test_what_retention_takes_of_many_is_what_it_takes_of_each(cases):
     pairs = [listed(case[0]) for case in cases]
     facts = RetentionFacts.of_listings(
         Listings.of_looks([look for look, _ in pairs]),
@@ -244,25 +245,32 @@ def test_what_retention_keeps_is_what_it_keeps_of_each(cases):
         size_limits=ones([case[1] for case in cases]),
         age_limits_ms=ones([case[2] for case in cases]),
     )
-    kept = find_kept_logs(facts, now_ms=NOW)
+    answers = facts.decide(now_ms=NOW)
+    logs = sweep_logs(facts, answers, now_ms=NOW)
     for n, (_, size_limit, age_limit, log_start, mark) in enumerate(cases):
         state = with_checkpoints(pairs[n][1], log_start, mark)
         rules = RetentionRules(deletes=True, retention_bytes=size_limit, retention_ms=age_limit)
         try:
             plan = plan_retention(state, rules, now_ms=NOW)
         except UnobservedError:
-            assert not kept.is_kept[n]  # something goes, or the log has to be asked
+            assert not logs.is_sure[n]  # a fact is missing
             continue
-        assert kept.is_kept[n] == (not plan.removals)
-        if plan.removals:
+        assert logs.is_sure[n] == (plan.roll_offset is None)
+        if plan.roll_offset is not None:
             continue
-        assert plan_steps(state, plan) == ()
+        assert logs.is_due[n] == bool(plan.removals)
+        if not plan.removals:
+            assert plan_steps(state, plan) == ()
+        removed = zip(logs.removed[:, n].tolist(), logs.removed_bytes[:, n].tolist(), strict=True)
+        assert list(removed) == [plan.counts(predicate) for predicate in Predicate]
+        assert logs.first_base_offsets[n] == state.segments[len(plan.removals)].base_offset
         block = plan.blocked_by
-        assert HOLDS[kept.holds[n]] is block.hold
-        assert kept.log_starts[n] == plan.log_start_offset == plan.old_log_start_offset
-        assert (int(kept.timestamps[n]) if kept.has_timestamp[n] else None) == block.timestamp
-        assert (int(kept.waits_ms[n]) if kept.has_wait[n] else None) == block.wait_ms
-        assert block.base_offset == state.segments[0].base_offset
+        assert HOLDS[logs.holds[n]] is block.hold
+        assert logs.log_starts[n] == plan.log_start_offset
+        assert logs.old_log_starts[n] == plan.old_log_start_offset
+        assert (int(logs.timestamps[n]) if logs.has_timestamp[n] else None) == block.timestamp
+        assert (int(logs.waits_ms[n]) if logs.has_wait[n] else None) == block.wait_ms
+        assert block.base_offset == logs.blocked_offsets[n]
 
 
 @pytest.mark.parametrize("age_limit", [2**61, MAX_OFFSET])
@@ -275,12 +283,12 @@ def test_times_that_do_not_fit_are_left_to_numbers_that_grow(age_limit):
         size_limits=no_limit,
         age_limits_ms=ones([age_limit]),
     )
-    assert not find_kept_logs(facts, now_ms=NOW).is_kept[0]
+    assert not sweep_logs(facts, facts.decide(now_ms=NOW), now_ms=NOW).is_sure[0]
     unread = Listings.of_looks([replace(look, oldest_entry=None)])
     facts = RetentionFacts.of_listings(
         unread, checkpoints, size_limits=no_limit, age_limits_ms=ones([5])
     )
-    assert not find_kept_logs(facts, now_ms=NOW).is_kept[0]
+    assert not sweep_logs(facts, facts.decide(now_ms=NOW), now_ms=NOW).is_sure[0]
 
 
 CLOCK = 1_800_000_000_000
