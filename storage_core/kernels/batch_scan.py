@@ -59,11 +59,11 @@ from storage_core.formats.legacy import (
     OFFSET_AT,
     TIMESTAMP_AT,
 )
-from storage_core.kernels._intrinsics import call_function
+from storage_core.kernels._intrinsics import call_function, prefetch_byte
 from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.crc32 import crc32
 from storage_core.kernels.crc32c import crc32c
-from storage_core.kernels.record_scan import parse_record
+from storage_core.kernels.record_scan import AHEAD_BYTES, parse_record
 from storage_core.kernels.varint import read_i16, read_i32, read_i64, read_u32
 
 # Columns of the table.
@@ -99,6 +99,9 @@ HAS_LEGACY: Final = 1
 HAS_CODEC: Final = 2
 HAS_TRANSACTION: Final = 4  # batches of transactions, control batches
 HAS_UNREADABLE: Final = 8  # of an unknown format, smaller than a header, a BAD_CONTROL_RECORD
+
+# What a cache holds together; most of a header lies in two.
+_LINE: Final = 64
 
 # Why a scan stopped.
 DONE: Final = 0  # at the end of the window, on a batch's end
@@ -150,7 +153,7 @@ def _read_short_batch(
     table[CRC_OK, row] = 0
 
 
-@kernel
+@inlined_kernel
 def _read_batch(
     data: NDArray[np.uint8], position: int, size: int, table: NDArray[np.int64], row: int
 ) -> None:
@@ -198,6 +201,8 @@ def _scan_rows(
             return row, position, TRUNCATED
         if row == capacity:
             return row, position, NO_ROOM
+        for ahead in range(AHEAD_BYTES, AHEAD_BYTES + 2 * _LINE, _LINE):
+            prefetch_byte(data, position + ahead)
         _read_batch(data, position, size, table, row)
         row += 1
         position += size

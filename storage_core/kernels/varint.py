@@ -146,7 +146,7 @@ def read_i16(buffer: NDArray[np.uint8], position: int) -> int:
     """Return the big-endian signed 16-bit number at position."""
     at = np.uint64(position)
     raw = (np.int64(buffer[at]) << 8) | np.int64(buffer[at + np.uint64(1)])
-    return raw - ((raw & 0x8000) << 1)
+    return (raw << 48) >> 48
 
 
 @kernel
@@ -175,14 +175,13 @@ def read_u32_le(buffer: NDArray[np.uint8], position: int) -> int:
 @kernel
 def read_i32(buffer: NDArray[np.uint8], position: int) -> int:
     """Return the big-endian signed 32-bit number at position."""
-    raw = read_u32(buffer, position)
-    return raw - ((raw & 0x80000000) << 1)
+    return (read_u32(buffer, position) << 32) >> 32
 
 
 @kernel
 def read_i64(buffer: NDArray[np.uint8], position: int) -> int:
     """Return the big-endian signed 64-bit number at position."""
-    return (np.int64(read_i32(buffer, position)) << 32) | read_u32(buffer, position + 4)
+    return (read_u32(buffer, position) << 32) | read_u32(buffer, position + 4)
 
 
 @kernel
