@@ -1,9 +1,10 @@
 """Decide the fate of each batch of a window.
 
 The headers and bitmaps of the batches decide, row by row. The rules are the cleaner's
-(`maintenance.compaction.survival`), which asks for them in this order: `note_batches` when a window
-comes, `judge_batches` before any of its records is looked at, `place_records` once some are open,
-`decide_fates` when they have been filtered. Each fills columns of `batch_notes`.
+(`maintenance.compaction.survival`), which asks for them in this order: `note_batches` or
+`sift_batches` when a window comes, `judge_batches` before any of its records is looked at,
+`place_records` once some are open, `decide_fates` when they have been filtered. Each fills columns
+of `batch_notes`.
 """
 
 from typing import Final
@@ -15,10 +16,13 @@ from storage_core.formats.batch_v2 import (
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    HEADER_UP_TO_MAGIC_BYTES,
     MAGIC_V2,
     NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
 )
-from storage_core.kernels._jit import kernel
+from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.batch_filter import (
     BY_BITS,
     DISCARD_RECORDS,
@@ -64,16 +68,61 @@ from storage_core.kernels.batch_scan import (
     BASE_TIMESTAMP,
     LAST_OFFSET,
     MAGIC,
+    NO_ROOM,
     POSITION,
     RECORD_COUNT,
+    SIZE,
+    TRUNCATED,
+    find_size,
+    read_batch,
 )
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
-from storage_core.kernels.record_scan import DONE, INDEXED, OPENED
+from storage_core.kernels.record_scan import DONE, HAS_KEYLESS, INDEXED, OPENED
+from storage_core.kernels.survivors import count_range
 
 # Of note_batches: there are more batches of formats v0 and v1 than were noted, or more records.
-MORE_LEGACY: Final = 1
-MORE_RECORDS: Final = 2
+# These are no numbers of a scan.
+MORE_LEGACY: Final = 11
+MORE_RECORDS: Final = 12
 NO_ROW: Final = -1
+
+
+@inlined_kernel
+def _note_batch(
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    row: int,
+    segment: int,
+    is_dirty: bool,  # numba takes no keyword-only arguments
+    noted: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    legacy_counts: NDArray[np.int64],
+) -> int:
+    """Give the next batch of a segment its notes, and move on; return a status of note_batches."""
+    own_flags = np.int64(0)
+    if is_dirty and noted[NOTED_FLAG, segment] < noted[NOTED_FLAG_END, segment]:
+        own_flags = np.int64(flags[noted[NOTED_FLAG, segment]])
+        noted[NOTED_FLAG, segment] += 1
+    bit, rank = noted[NOTED_BIT, segment], noted[NOTED_RANK, segment]
+    count = table[RECORD_COUNT, row]
+    notes[FLAGS, row] = own_flags
+    notes[FIRST_BIT, row] = bit
+    notes[MARKS, row] = 0
+    if own_flags & OPENED:
+        if table[MAGIC, row] < MAGIC_V2:
+            if noted[NOTED_LEGACY, segment] == noted[NOTED_LEGACY_END, segment]:
+                return MORE_LEGACY
+            count = legacy_counts[noted[NOTED_LEGACY, segment]]
+            noted[NOTED_LEGACY, segment] += 1
+        if not 0 <= count <= noted[NOTED_BIT_END, segment] - bit:
+            return MORE_RECORDS
+        notes[OWN_RANK, row] = rank
+        noted[NOTED_RANK, segment] = rank + count
+        noted[NOTED_BIT, segment] = bit + count
+    else:
+        notes[OWN_RANK, row] = rank - 1 if is_dirty else NOT_DIRTY
+    notes[PASS_ONE_COUNT, row] = count
+    return DONE
 
 
 @kernel
@@ -104,39 +153,93 @@ def note_batches(
     """
     for segment in range(begins.size):
         dirty_position = begins[segment] + noted[NOTED_START, segment]
-        next_flag, flag_end = noted[NOTED_FLAG, segment], noted[NOTED_FLAG_END, segment]
-        legacy, legacy_end = noted[NOTED_LEGACY, segment], noted[NOTED_LEGACY_END, segment]
-        bit, bit_end = noted[NOTED_BIT, segment], noted[NOTED_BIT_END, segment]
-        rank = noted[NOTED_RANK, segment]
         for row in range(row_bounds[segment], row_bounds[segment + 1]):
             is_dirty = table[POSITION, row] >= dirty_position
-            own_flags = np.int64(0)
-            if is_dirty and next_flag < flag_end:
-                own_flags = np.int64(flags[next_flag])
-                next_flag += 1
-            count = table[RECORD_COUNT, row]
-            notes[FLAGS, row] = own_flags
-            notes[FIRST_BIT, row] = bit
-            notes[MARKS, row] = 0
-            if own_flags & OPENED:
-                if table[MAGIC, row] < MAGIC_V2:
-                    if legacy == legacy_end:
-                        return MORE_LEGACY, row
-                    count = legacy_counts[legacy]
-                    legacy += 1
-                if not 0 <= count <= bit_end - bit:
-                    return MORE_RECORDS, row
-                notes[OWN_RANK, row] = rank
-                rank += count
-                bit += count
-            else:
-                notes[OWN_RANK, row] = rank - 1 if is_dirty else NOT_DIRTY
-            notes[PASS_ONE_COUNT, row] = count
-        noted[NOTED_FLAG, segment] = next_flag
-        noted[NOTED_LEGACY, segment] = legacy
-        noted[NOTED_BIT, segment] = bit
-        noted[NOTED_RANK, segment] = rank
+            status = _note_batch(table, notes, row, segment, is_dirty, noted, flags, legacy_counts)
+            if status != DONE:
+                return status, row
     return DONE, NO_ROW
+
+
+@inlined_kernel
+def _is_gone(
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    row: int,
+    latest_offset: int,
+    words: NDArray[np.uint64],
+) -> bool:
+    """Whether nothing is left of a batch of data, unless its header is retained."""
+    flags, first = notes[FLAGS, row], notes[FIRST_BIT, row]
+    return (
+        flags & (INDEXED | OPENED | HAS_KEYLESS) == INDEXED | OPENED
+        and table[MAGIC, row] == MAGIC_V2
+        and table[SIZE, row] >= HEADER_BYTES
+        and table[ATTRIBUTES, row] & (TRANSACTIONAL_BIT | CONTROL_BIT) == 0
+        and table[LAST_OFFSET, row] <= latest_offset
+        and count_range(words, first, first + notes[PASS_ONE_COUNT, row]) == 0
+    )
+
+
+@kernel
+def sift_batches(
+    data: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    notes: NDArray[np.int64],
+    dirty_position: int,
+    noted: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    legacy_counts: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    latest_offset: int,
+    retained: NDArray[np.int64],
+) -> tuple[int, int, int, int]:
+    """Do what ``scan_batches`` and ``note_batches`` do, and leave batches out of which nothing
+    stays. The first batch is never left out.
+
+    Args:
+        data: uint8[n], a window of one segment.
+        table: int64[COLUMN_COUNT, capacity], out: the headers.
+        notes: int64[NOTE_COUNT, capacity], out.
+        dirty_position: Where in data the dirty part begins.
+        noted: int64[NOTED_COUNT, 1], as of note_batches; the next two, too.
+        words: uint64[], bitmaps of survivors.
+        latest_offset: How far the log is mapped.
+        retained: int64[], last offsets of batches whose headers may stay; they rise.
+
+    Returns:
+        (count, end, status, left_out): as ``scan_batches``; or MORE_LEGACY or MORE_RECORDS, of the
+        batch at ``end``, row ``count``. And how many records were left out.
+    """
+    row = left_out = next_retained = 0
+    position = np.int64(0)
+    while data.size - position > HEADER_UP_TO_MAGIC_BYTES:
+        size, status = find_size(data, position, data.size)
+        if status != DONE:
+            return row, position, status, left_out
+        if row == table.shape[1] or row == notes.shape[1]:
+            return row, position, NO_ROOM, left_out
+        read_batch(data, position, size, table, row)
+        is_dirty = position >= dirty_position
+        status = _note_batch(table, notes, row, 0, is_dirty, noted, flags, legacy_counts)
+        if status != DONE:
+            return row, position, status, left_out
+        is_left_out = row > 0 and _is_gone(table, notes, row, latest_offset, words)
+        if is_left_out:
+            last_offset = table[LAST_OFFSET, row]
+            while next_retained > 0 and retained[next_retained - 1] >= last_offset:
+                next_retained -= 1
+            while next_retained < retained.size and retained[next_retained] < last_offset:
+                next_retained += 1
+            is_left_out = (
+                next_retained == retained.size or retained[next_retained] != last_offset
+            )
+        if is_left_out:
+            left_out += notes[PASS_ONE_COUNT, row]
+        else:
+            row += 1
+        position += size
+    return row, position, DONE if position == data.size else TRUNCATED, left_out
 
 
 @kernel

@@ -154,7 +154,7 @@ def _read_short_batch(
 
 
 @inlined_kernel
-def _read_batch(
+def read_batch(
     data: NDArray[np.uint8], position: int, size: int, table: NDArray[np.int64], row: int
 ) -> None:
     """Fill a row from the header of a whole batch."""
@@ -185,6 +185,21 @@ def _read_batch(
         table[CRC_OK, row] = CRC_NOT_CHECKED
 
 
+@inlined_kernel
+def find_size(data: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
+    """Return the size of the batch at a position, and DONE, or why none can be read there.
+
+    The caller has checked that the fields up to the magic lie before ``end``. What comes behind the
+    batch is asked for, too.
+    """
+    for ahead in range(AHEAD_BYTES, AHEAD_BYTES + 2 * _LINE, _LINE):
+        prefetch_byte(data, position + ahead)
+    size = read_i32(data, position + BATCH_LENGTH_AT) + LENGTH_OVERHEAD
+    if size < MIN_ENTRY_LENGTH + LENGTH_OVERHEAD:
+        return size, BAD_LENGTH
+    return size, TRUNCATED if size > end - position else DONE
+
+
 @kernel
 def _scan_rows(
     data: NDArray[np.uint8], start: int, end: int, table: NDArray[np.int64], first_row: int
@@ -194,16 +209,12 @@ def _scan_rows(
     position = start
     capacity = table.shape[1]
     while end - position > HEADER_UP_TO_MAGIC_BYTES:
-        size = read_i32(data, position + BATCH_LENGTH_AT) + LENGTH_OVERHEAD
-        if size < MIN_ENTRY_LENGTH + LENGTH_OVERHEAD:
-            return row, position, BAD_LENGTH
-        if size > end - position:
-            return row, position, TRUNCATED
+        size, status = find_size(data, position, end)
+        if status != DONE:
+            return row, position, status
         if row == capacity:
             return row, position, NO_ROOM
-        for ahead in range(AHEAD_BYTES, AHEAD_BYTES + 2 * _LINE, _LINE):
-            prefetch_byte(data, position + ahead)
-        _read_batch(data, position, size, table, row)
+        read_batch(data, position, size, table, row)
         row += 1
         position += size
     return row, position, DONE if position == end else TRUNCATED
@@ -417,7 +428,7 @@ def walk_headers(
         is_fitting = HEADER_BYTES <= size <= (wanted if is_control else stop - position)
         if head[MAGIC_AT] != MAGIC_V2 or not is_fitting:
             break
-        _read_batch(head, 0, size, table, count)
+        read_batch(head, 0, size, table, count)
         if is_control:
             _read_control_type(head, table, count)
         table[POSITION, count] = position - start

@@ -9,7 +9,7 @@ import threading
 import zlib
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -154,9 +154,18 @@ class WindowRoom:
         self.joined = None
         count, used, status = scan_batches(buffer, 0, buffer.size, self.table)
         while status == batch_scan.NO_ROOM:
-            self.table = np.empty((COLUMN_COUNT, 4 * self.table.shape[1]), np.int64)
+            self.grow()
             count, used, status = scan_batches(buffer, 0, buffer.size, self.table)
         return count, used
+
+    def grow(self) -> None:
+        """Make room for the headers of more batches, in place of those that it holds."""
+        self.table = np.empty((COLUMN_COUNT, 4 * self.table.shape[1]), np.int64)
+
+
+# Fills the table of a room with the batches at the begin of some bytes, which lie at a position of
+# the file; returns their number, and where the last batch of the bytes ends.
+FindBatches = Callable[[WindowRoom, NDArray[np.uint8], int], tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -212,6 +221,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     tail: Tail = Tail.RAISE,
     large: Large = Large.WHOLE,
     rooms: deque[WindowRoom] | None = None,
+    find: FindBatches | None = None,
 ) -> Generator[Window]:
     """Read the batches of a segment between two positions. Batches are what Kafka's file iterator
     takes for such, of whatever magic: see ``kernels.batch_scan``.
@@ -225,6 +235,8 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         rooms: Where the windows lie, in turns: as many are valid at the same time, the last one and
             those before it. It is turned to the room of the next window, where another scan may go
             on. One room of the scan's own if there are none.
+        find: Finds the batches in place of ``WindowRoom.find_batches``; may leave some out, but not
+            the first one of a window.
 
     Yields:
         Windows with at least one batch, in file order.
@@ -239,7 +251,7 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         if buffer is None:
             buffer = _read(reader, position, room.buffer_of(min(room_bytes, stop - position)))
         note_scanned(Scanned(buffer.size))
-        count, used = room.find_batches(buffer)
+        count, used = find(room, buffer, position) if find else room.find_batches(buffer)
         if count == 0:
             needed = _bytes_of_first_batch(reader, position, buffer, stop, tail)
             if needed is None:

@@ -30,6 +30,9 @@ from storage_core.records.reader import Window, WindowRoom
 # nor the second pass begins with new memory.
 
 
+_LEAST_NOTES: Final = 1024
+
+
 class WindowBuffers:
     """Memory for what is made of one window.
 
@@ -51,6 +54,12 @@ class WindowBuffers:
             self._notes = BatchNotes.empty(count + count // 2)
         return self._notes.rows(0, count)
 
+    def more_notes(self, count: int = 0) -> BatchNotes:
+        """Return all the room that there is for notes: for more batches than a number."""
+        if len(self._notes) <= count:
+            self.notes(max(2 * count, _LEAST_NOTES))
+        return self._notes
+
 
 class RoundBuffers:
     """The buffers of one round, used in turns. A segment goes on with them where the one before it
@@ -69,6 +78,11 @@ class RoundBuffers:
         while len(self._buffers) < count:
             self.windows.append(WindowRoom())
             self._buffers.append(WindowBuffers(plan))
+
+    @property
+    def following(self) -> WindowBuffers:
+        """What `next` will return."""
+        return self._buffers[0]
 
     def next(self) -> WindowBuffers:
         """Return the buffers for what is made of the next window."""
@@ -93,6 +107,7 @@ KEPT_RATIO: Final = 8
 class _KeptBatches:
     """A payload's facts about the batches of a window, without the window."""
 
+    window_bytes: int
     # int64[batches], where they begin, counted from the window's first byte.
     position: NDArray[np.int64]
     size: NDArray[np.int64]  # int64[batches], how many bytes they have
@@ -134,6 +149,7 @@ class KeptRecords:
             self._used_bytes -= gone.arena.size
         self._used_bytes += size
         self._entries[window.file, window.file_position] = _KeptBatches(
+            window_bytes=len(window.data),
             # The window's table is overwritten by the next one's.
             position=window.batches.position.copy(),
             size=window.batches.size.copy(),
@@ -154,21 +170,23 @@ class KeptRecords:
         place = window.file, window.file_position
         entry = self._entries.get(place)
         batches = window.batches
-        if (
-            entry is None
-            or not np.array_equal(entry.position, batches.position)
-            or not np.array_equal(entry.size, batches.size)
-        ):
+        if entry is None or entry.window_bytes != len(window.data):
+            return None
+        # Some of the batches may be left out.
+        rows = np.searchsorted(entry.position[:-1], batches.position)
+        if (entry.position[rows] != batches.position).any() or (
+            entry.size[rows] != batches.size
+        ).any():
             return None
         is_compressed = (batches.codec != Codec.NONE) & (batches.record_count != 0)
-        is_missing = batches.is_legacy | (is_compressed & (entry.place == IN_WINDOW))
+        is_missing = batches.is_legacy | (is_compressed & (entry.place[rows] == IN_WINDOW))
         if (wanted & is_missing).any():
             return None
         with self._taking:
             self._used_bytes -= self._entries.pop(place).arena.size
-        notes.place[:] = entry.place
-        notes.records_start[:] = entry.records_start
-        notes.records_end[:] = entry.records_end
+        notes.place[:] = entry.place[rows]
+        notes.records_start[:] = entry.records_start[rows]
+        notes.records_end[:] = entry.records_end[rows]
         payload = Payload(
             window=window,
             batches=batches,

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -227,6 +228,7 @@ class _NotedWindow:
     judge: SegmentFilter
     window: Window
     notes: BatchNotes  # what pass one noted of it; all that follows is added to them
+    left_out: int  # how many records lie in batches that the window leaves out
     discard: NDArray[np.bool_]  # bool[n], whether nothing refers to a batch any more
     ended: list[AbortedTxn]
     buffers: WindowBuffers
@@ -244,7 +246,9 @@ class _NotedWindow:
         check_batches(window)
         try:
             read = RewriteStats(
-                bytes_read=len(window.data), source_records=count_records_in(window)
+                messages_read=self.left_out,
+                bytes_read=len(window.data),
+                source_records=self.left_out + count_records_in(window),
             )
             block = self._block(plan, 0, checks_crc=checks_later)
         except BadBytesError:
@@ -382,7 +386,7 @@ class _PassTwo:
         start: int = 0,
         end: int | None = None,
     ) -> Generator[_NotedWindow]:
-        """Read a segment's windows, each noted."""
+        """Read a segment's windows, each noted; batches of which nothing stays may be left out."""
         pool.reserve(self._pace.at_once, self.plan)
         for window in scan_windows(
             reader,
@@ -391,8 +395,9 @@ class _PassTwo:
             window_bytes=self._pace.window_bytes,
             crc=CrcCheck.LATER if judge.checks_crc else CrcCheck.SKIP,
             rooms=pool.windows,
+            find=partial(judge.sift, pool) if judge.can_sift else None,
         ):
-            yield self._note(judge, window, pool, decide)
+            yield self._note(judge, window, pool, decide, is_noted=judge.can_sift)
 
     def _note(
         self,
@@ -400,16 +405,20 @@ class _PassTwo:
         window: Window,
         pool: RoundBuffers,
         decide: Callable[[Window], tuple[NDArray[np.bool_], list[AbortedTxn]]],
+        *,
+        is_noted: bool = False,
     ) -> _NotedWindow:
-        """Note of the next window what earlier batches decide."""
+        """Note of the next window what earlier batches decide, unless `SegmentFilter.sift` has."""
         discard, ended = decide(window)
         buffers = pool.next()
         notes = buffers.notes(len(window.batches))
-        judge.note(window, notes)
+        if not is_noted:
+            judge.note(window, notes)
         return _NotedWindow(
             judge=judge,
             window=window,
             notes=notes,
+            left_out=judge.left_out if is_noted else 0,
             discard=discard,
             ended=ended,
             buffers=buffers,
@@ -482,8 +491,10 @@ def _build(plan: CompactionPlan, fates: WindowFates, buffers: WindowBuffers) -> 
     first_row, end_row = payload.first_row, payload.end_row
     row = first_row
     batches, notes = payload.batches.rows(row, end_row), payload.notes.rows(row, end_row)
-    if (notes.fate == VERBATIM).all():  # they lie together as they are to be written
-        content = payload.window.data[batches.position[0] : batches.position[-1] + batches.size[-1]]
+    end = int(batches.position[-1] + batches.size[-1])
+    content = payload.window.data[batches.position[0] : end]
+    if (notes.fate == VERBATIM).all() and content.size == batches.size.sum():
+        # They lie together as they are to be written.
         sizes, max_timestamp = batches.size, batches.max_timestamp
     else:
         codec = CODEC_OF.get(plan.recompression.codec)

@@ -24,6 +24,7 @@ from storage_core.kernels.batch_judge import (
     judge_batches,
     note_batches,
     place_records,
+    sift_batches,
 )
 from storage_core.kernels.batch_notes import (
     IS_LOOKED_UP,
@@ -40,7 +41,7 @@ from storage_core.kernels.batch_notes import (
     NOTED_RANK,
     NOTED_START,
 )
-from storage_core.kernels.batch_scan import HAS_LEGACY
+from storage_core.kernels.batch_scan import HAS_LEGACY, NO_ROOM
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.offset_table import LOOK_UP_BLOCK, ORDINAL_BITS, mark_latest
 from storage_core.kernels.record_scan import DONE, HAS_TOMBSTONE, INDEXED, OPENED
@@ -49,6 +50,7 @@ from storage_core.log.loaded_log import SegmentState
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
     IndexedSegment,
+    RoundBuffers,
     WindowBuffers,
     words_for,
 )
@@ -63,7 +65,7 @@ from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.records.batch_table import BatchNotes, BatchTable
 from storage_core.records.payload import Payload, open_batches
-from storage_core.records.reader import Window
+from storage_core.records.reader import Window, WindowRoom
 
 _NO_WORDS = np.zeros(1, np.uint64)
 _LOWEST_OFFSET = -(2**63)
@@ -89,13 +91,19 @@ class WindowFates:
 
 
 class ProducerLookup:
-    """The batches that keep the sequences of live producers alive."""
+    """The batches that keep the sequences of live producers alive.
+
+    Attributes:
+        retained: int64[], last offsets of batches of data whose headers may stay, as they rise:
+            those of the producers, and that of the batch at the high watermark.
+    """
 
     def __init__(self, plan: CompactionPlan) -> None:
         by_id = sorted(plan.producers, key=lambda producer: producer.producer_id)
         self._ids = np.array([producer.producer_id for producer in by_id], np.int64)
         self._epochs = np.array([producer.producer_epoch for producer in by_id], np.int64)
         self._offsets = np.array([producer.last_data_offset for producer in by_id], np.int64)
+        self.retained = np.sort(np.append(self._offsets, plan.high_watermark - 1))
 
     def is_last_batch(self, batches: BatchTable) -> NDArray[np.bool_]:
         """Return which batches are the last of their producer. A producer without a remembered
@@ -120,6 +128,9 @@ class SegmentFilter:
         run: The segments, alike as ``CompactionPlan.runs_of`` tells; several lie in one window.
         known_segment: What a sidecar told of the only one, None where it was not asked.
         tells_keys: Whether verdicts have the hashes of the keys; then it is one segment.
+
+    Attributes:
+        left_out: How many records `sift` has left out of the last window.
     """
 
     def __init__(
@@ -135,6 +146,7 @@ class SegmentFilter:
         self._plan = plan
         self._index = index
         self._producers = producers
+        self._file = run[0].log_file
         # Pass one has looked at checksums; where the map was full, only up to there.
         self.checks_crc = plan.verify_crc
         self._keeps_legacy_tombstones = plan.keeps_legacy_tombstones(run[0])
@@ -146,6 +158,7 @@ class SegmentFilter:
         self._noted[NOTED_START] = sys.maxsize  # of a segment that pass one has not read
         self._flags = _NO_FLAGS
         self._legacy_counts = _NO_COUNTS
+        self.left_out = 0
         if known_segment is not None:
             self._words = known_segment.words
             self._noted_keys = known_segment.sidecar.low, known_segment.sidecar.high
@@ -306,6 +319,51 @@ class SegmentFilter:
         if status != DONE:
             expected, actual = _CHANGES[status]
             raise ChangedWhileReadError(window.place_of(row)[0], expected, actual)
+
+    @property
+    def can_sift(self) -> bool:
+        """Whether `sift` may leave batches out: nobody else looks at them."""
+        return bool(self._flags.size) and not self.checks_crc
+
+    def sift(
+        self, pool: RoundBuffers, room: WindowRoom, buffer: NDArray[np.uint8], position: int
+    ) -> tuple[int, int]:
+        """Find the batches of the segment's next window, and note them as `note` does. Those of
+        which nothing stays are left out, the first one never.
+
+        Args:
+            pool: Of which the following buffers get the notes.
+            room: Gets the headers.
+            position: Where in the segment the buffer lies.
+
+        Returns:
+            As ``WindowRoom.find_batches``.
+        """
+        room.joined = None
+        notes = pool.following.more_notes()
+        while True:
+            noted = self._noted.copy()
+            count, used, status, left_out = sift_batches(
+                buffer,
+                room.table,
+                notes.columns,
+                noted[NOTED_START, 0] - position,
+                noted,
+                self._flags,
+                self._legacy_counts,
+                self._words,
+                self._index.latest_offset,
+                self._producers.retained,
+            )
+            if status != NO_ROOM:
+                break
+            if count == room.table.shape[1]:
+                room.grow()
+            notes = pool.following.more_notes(count)
+        if status in _CHANGES:
+            raise ChangedWhileReadError(self._file, *_CHANGES[status])
+        self._noted, self.left_out = noted, left_out
+        return count, used
 
     def _look_up(
         self, payload: Payload, keys: KeyBlock, *, checks_crc: bool

@@ -457,3 +457,122 @@ def test_fates_are_decided_by_the_rules(decide_fates, rows, new_horizon):
     decide_fates(columns_of([row.batch for row in rows]), notes, new_horizon)
     answers = list(zip(notes[FATE].tolist(), notes[DELETE_HORIZON].tolist(), strict=True))
     assert answers == [fate_of(row, new_horizon) for row in rows]
+
+
+def header_only(batch: Batch) -> bytes:
+    """Return the header of a batch; its records take no bytes."""
+    header = np.zeros(1, batch_v2.BATCH_HEADER)
+    header["base_offset"] = batch.base_offset
+    header["batch_length"] = batch_v2.HEADER_BYTES - batch_v2.LENGTH_OVERHEAD
+    header["magic"] = batch.magic
+    header["attributes"] = batch_v2.CONTROL_BIT * batch.is_control | batch.codec
+    header["attributes"] |= batch_v2.TRANSACTIONAL_BIT * batch.discard
+    header["last_offset_delta"] = batch.last_offset - batch.base_offset
+    header["record_count"] = len(batch.bits)
+    return header.tobytes()
+
+
+@in_both_ways(sift_batches=batch_judge.sift_batches)
+@given(
+    batches=st.lists(
+        st.builds(
+            Batch,
+            base_offset=st.integers(LATEST - 3, LATEST + 1),
+            magic=st.sampled_from([batch_v2.MAGIC_V2, batch_v2.MAGIC_V2, batch_v2.MAGIC_V2 + 1]),
+            is_control=st.integers(0, 9).map(lambda number: number == 0),
+            discard=st.integers(0, 9).map(lambda number: number == 0),
+            flags=st.sampled_from([SEEN, SEEN, SEEN, OPENED, 0, SEEN | HAS_KEYLESS]),
+            bits=st.lists(st.integers(0, 5).map(lambda number: number == 0), max_size=3).map(tuple),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    retained=st.sets(st.integers(LATEST - 3, LATEST + 1), max_size=2),
+    room=st.integers(1, 14),
+    dirty_rows=st.integers(0, 14),
+)
+def test_what_is_sifted_is_what_is_scanned_and_noted_but_for_dead_batches(
+    sift_batches, batches, retained, room, dirty_rows
+):
+    data = np.frombuffer(b"".join(map(header_only, batches)), np.uint8).copy()
+    first_dirty = max(0, len(batches) - dirty_rows)
+    flags = column(batch.flags for batch in batches[first_dirty:])
+    words = words_of([batch for batch in batches[first_dirty:] if batch.flags & OPENED])
+    state = np.zeros((NOTED_COUNT, 1), np.int64)
+    dirty_position = first_dirty * batch_v2.HEADER_BYTES
+    state[NOTED_START] = dirty_position
+    state[NOTED_FLAG_END], state[NOTED_BIT_END] = len(flags), 64 * len(words)
+    scanned = np.zeros((batch_scan.COLUMN_COUNT, len(batches)), np.int64)
+    assert batch_scan.scan_batches(data, 0, data.size, scanned) == (len(batches), data.size, 0)
+    notes, moved = noted(len(batches)), state.copy()
+    bounds, begins = np.array([0, len(batches)]), np.zeros(1, np.int64)
+    none = np.empty(0, np.int64)
+    done = batch_judge.note_batches(scanned, notes, bounds, begins, moved, flags, none)
+    assert done == (DONE, NO_ROW)
+
+    def is_dead(row: int) -> bool:
+        batch = batches[row]
+        return (
+            first_dirty <= row > 0
+            and batch.flags == SEEN
+            and batch.magic == batch_v2.MAGIC_V2
+            and not (batch.is_control or batch.discard or any(batch.bits))
+            and batch.last_offset <= LATEST
+            and batch.last_offset not in retained
+        )
+
+    stay = [row for row in range(len(batches)) if not is_dead(row)]
+    table = np.zeros((batch_scan.COLUMN_COUNT, room), np.int64)
+    own_notes = noted(room)
+    count, end, status, left_out = sift_batches(
+        data,
+        table,
+        own_notes,
+        dirty_position,
+        state,
+        flags,
+        none,
+        words,
+        LATEST,
+        np.array(sorted(retained), np.int64),
+    )
+    if room < len(stay):
+        assert (count, status) == (room, batch_scan.NO_ROOM)
+        stay = stay[:room]
+    elif status == batch_scan.NO_ROOM:  # a dead batch needs a row as well
+        assert count == room == len(stay)
+    else:
+        assert (count, end, status) == (len(stay), data.size, batch_scan.DONE)
+        assert left_out == sum(
+            len(batch.bits) for row, batch in enumerate(batches) if is_dead(row)
+        )
+        assert state.tolist() == moved.tolist()
+    assert table[:, :count].tolist() == scanned[:, stay].tolist()
+    filled = [FLAGS, FIRST_BIT, OWN_RANK, PASS_ONE_COUNT, MARKS]
+    assert own_notes[filled, :count].tolist() == notes[filled][:, stay].tolist()
+
+
+@in_both_ways(sift_batches=batch_judge.sift_batches)
+@pytest.mark.parametrize(
+    ("bits", "most_records", "expected"),
+    [(3, 2, MORE_RECORDS), (3, 3, batch_scan.TRUNCATED)],
+)
+def test_a_sift_sees_another_segment_and_a_torn_batch(sift_batches, bits, most_records, expected):
+    batch = Batch(bits=(True,) * bits)
+    data = np.frombuffer(header_only(batch) + header_only(batch)[:-1], np.uint8).copy()
+    state = np.zeros((NOTED_COUNT, 1), np.int64)
+    state[NOTED_FLAG_END], state[NOTED_BIT_END] = 2, most_records
+    answer = sift_batches(
+        data,
+        np.zeros((batch_scan.COLUMN_COUNT, 2), np.int64),
+        noted(2),
+        0,
+        state,
+        column([SEEN, SEEN]),
+        np.empty(0, np.int64),
+        words_of([batch]),
+        LATEST,
+        np.empty(0, np.int64),
+    )
+    ended = 0 if expected == MORE_RECORDS else batch_v2.HEADER_BYTES
+    assert answer == (min(ended, 1), ended, expected, 0)

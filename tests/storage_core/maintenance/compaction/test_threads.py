@@ -77,20 +77,20 @@ def test_a_round_makes_the_same_bytes_with_any_number_of_threads(tmp_path, expec
 def test_a_group_is_filtered_while_the_one_before_it_ends(tmp_path, monkeypatch):
     directory = long_log(tmp_path / "t-0")
     is_next_there = threading.Event()
-    note, add = SegmentFilter.note, Unsynced.add
+    observe, add = SegmentFilter.observe, Unsynced.add
     ended = []
 
-    def noted(self, window, notes):
+    def observed(self, window, notes, discard):
         if window.file == log_file(3 * BATCHES):
             is_next_there.set()
-        return note(self, window, notes)
+        return observe(self, window, notes, discard)
 
     def waits(unsynced, *files):
         assert ended or is_next_there.wait(30)
         ended.append(files)
         add(unsynced, *files)
 
-    monkeypatch.setattr(SegmentFilter, "note", noted)
+    monkeypatch.setattr(SegmentFilter, "observe", observed)
     monkeypatch.setattr(Unsynced, "add", waits)
     result = round_of(groups=2).clean(directory, threads=2)
     assert result.segments == 3
