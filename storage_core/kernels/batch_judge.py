@@ -231,9 +231,7 @@ def sift_batches(
                 next_retained -= 1
             while next_retained < retained.size and retained[next_retained] < last_offset:
                 next_retained += 1
-            is_left_out = (
-                next_retained == retained.size or retained[next_retained] != last_offset
-            )
+            is_left_out = next_retained == retained.size or retained[next_retained] != last_offset
         if is_left_out:
             left_out += notes[PASS_ONE_COUNT, row]
         else:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from storage_core.formats.batch_v2 import CRC_START, HEADER_BYTES
 from storage_core.kernels._intrinsics import prefetch_byte
-from storage_core.kernels._jit import kernel
+from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.batch_notes import PLACE, RECORDS_END, RECORDS_START
 from storage_core.kernels.batch_scan import BASE_OFFSET, CRC, LAST_OFFSET, RECORD_COUNT
 from storage_core.kernels.crc32c import crc32c
@@ -52,7 +52,7 @@ _NO_LIMIT: Final = 2**62
 _HASHED_AT_ONCE: Final = 64
 
 
-@kernel
+@inlined_kernel
 def _parse_batch(
     source: NDArray[np.uint8],
     table: NDArray[np.int64],

@@ -543,9 +543,7 @@ def test_what_is_sifted_is_what_is_scanned_and_noted_but_for_dead_batches(
         assert count == room == len(stay)
     else:
         assert (count, end, status) == (len(stay), data.size, batch_scan.DONE)
-        assert left_out == sum(
-            len(batch.bits) for row, batch in enumerate(batches) if is_dead(row)
-        )
+        assert left_out == sum(len(batch.bits) for row, batch in enumerate(batches) if is_dead(row))
         assert state.tolist() == moved.tolist()
     assert table[:, :count].tolist() == scanned[:, stay].tolist()
     filled = [FLAGS, FIRST_BIT, OWN_RANK, PASS_ONE_COUNT, MARKS]
