@@ -27,14 +27,8 @@ from pylog_spark.cli.view_parts import (
     table_section,
 )
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
-from pylog_spark.operations.compact.driver import compact
+from pylog_spark.house import load
 from pylog_spark.operations.free_space.biggest_segments import segments_after_run
-from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.purge import purge
-from pylog_spark.operations.recover.driver import recover
-from pylog_spark.operations.retain.driver import retain
-from pylog_spark.operations.undo import check_undo, find_run_id, undo
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import (
     CONFIG_FILES,
@@ -84,7 +78,7 @@ from storage_core.store.generations import list_partitions as list_managed
 
 def _job(
     name: str,
-    operation: Callable[..., RunReport],
+    operation: str,
     check: Callable[..., object] = check_roots,
     *,
     recovers: bool = False,
@@ -92,15 +86,17 @@ def _job(
     """Return the work of a job.
 
     Args:
+        operation: Its module and name; another command imports none of it.
         recovers: Whether the operation reads so much that it shows progress, and cuts logs, so that
             ``--fail-on`` is about it.
     """
 
     def operate(call: Call, place: Any) -> RunReport:
         line, options = call.line, call.options
+        work: Callable[..., RunReport] = load(operation)
         if recovers:
             with ProgressLine(is_shown=call.has_progress) as progress:
-                report = operation(
+                report = work(
                     place,
                     line[ROOTS],
                     options,
@@ -108,7 +104,7 @@ def _job(
                     fail_on=line[FAIL_ON].severity,
                 )
         else:
-            report = operation(place, line[ROOTS], options)
+            report = work(place, line[ROOTS], options)
         report = report.with_empty_roots(call.locations, are_topics_chosen=call.are_topics_chosen)
         report = report.with_unknown_configs(line[CONFIG_FILES]).with_notes(call.notes)
         refusals = role_notes(call.roots, "without --dry-run this is refused")
@@ -142,6 +138,11 @@ def role_notes(roots: Iterable[LogRoot], what: str) -> Iterator[str]:
 
 
 def _prepare_plan(line: CommandLine) -> Call:
+    from pylog_spark.operations.apply import (  # noqa: PLC0415  # every operation
+        ApplyOptions,
+        options_of,
+    )
+
     anew = ApplyOptions(
         dry_run=line[DRY_RUN],
         ledger=line[LEDGER],
@@ -166,6 +167,8 @@ def _prepare_plan(line: CommandLine) -> Call:
 
 
 def _apply(call: Call, place: Any) -> RunReport:
+    from pylog_spark.operations.apply import apply_saved  # noqa: PLC0415  # as above
+
     plan: SavedPlan = call.subject
     return apply_saved(place, plan, call.options)
 
@@ -283,10 +286,12 @@ def _blocks(call: Call, report: RunReport, rows: list[dict[str, Any]]) -> Iterat
     yield from report.notes
 
 
-RUN: Final = _job("run", run_nightly, recovers=True)
-RECOVER: Final = _job("recover", recover, check_recovery, recovers=True)
-RETAIN: Final = _job("retain", retain)
-COMPACT: Final = _job("compact", compact)
+RUN: Final = _job("run", "pylog_spark.operations.nightly:run_nightly", recovers=True)
+RECOVER: Final = _job(
+    "recover", "pylog_spark.operations.recover.driver:recover", check_recovery, recovers=True
+)
+RETAIN: Final = _job("retain", "pylog_spark.operations.retain.driver:retain")
+COMPACT: Final = _job("compact", "pylog_spark.operations.compact.driver:compact")
 APPLY: Final = Work(
     name="apply",
     prepare=_prepare_plan,
@@ -303,6 +308,11 @@ APPLY: Final = Work(
 
 
 def _prepare_undo(line: CommandLine) -> Call:
+    from pylog_spark.operations.undo import (  # noqa: PLC0415  # of this command alone
+        check_undo,
+        find_run_id,
+    )
+
     options = load_options(line)
     run_id = find_run_id(line[RUN_ID], options.trash, line[ROOTS])
     roots = check_undo(run_id, options, line[ROOTS])
@@ -313,6 +323,8 @@ def _prepare_undo(line: CommandLine) -> Call:
 
 
 def _undo(call: Call, place: Any) -> RunReport:
+    from pylog_spark.operations.undo import undo  # noqa: PLC0415  # as above
+
     report = undo(call.subject, call.options, roots=call.line[ROOTS], place=place)
     present = set(pc.unique(report.results["root"]).to_pylist())
     of_what = " of a topic that --topics and --exclude ask for" if call.are_topics_chosen else ""
@@ -333,6 +345,8 @@ def _prepare_purge(line: CommandLine) -> Call:
 
 
 def _purge(call: Call, place: Any) -> RunReport:
+    from pylog_spark.operations.purge import purge  # noqa: PLC0415  # of this command alone
+
     report = purge(call.line[ROOTS], call.options, place=place)
     return report.with_notes(call.notes)
 

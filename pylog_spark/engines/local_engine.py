@@ -30,7 +30,6 @@ from typing import IO, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 import cloudpickle
 import numpy.ma  # noqa: F401  # Arrow imports it at its first array, which may be a lane's
 import pyarrow as pa
-import pyarrow.acero
 
 from pylog_spark.engines.engine import ArrowWork, Engine, Published
 from pylog_spark.engines.errors import TaskFailedError

@@ -220,15 +220,13 @@ def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Tabl
 
 def _named_twice(plans: pa.Table) -> list[int]:
     """Return the rows with a topic and number of another row. Whole columns are compared."""
-    names = ["topic", "partition"]
-    keyed = plans.select(names).append_column("number", pa.array(np.arange(plans.num_rows)))
-    keyed = keyed.filter(pc.is_valid(keyed["topic"]))
-    counts = keyed.group_by(names).aggregate([("number", "count")])
-    several = counts.filter(pc.greater(counts["number_count"], 1)).select(names)
-    if not several.num_rows:
-        return []
-    numbers: list[int] = keyed.join(several, names, join_type="left semi")["number"].to_pylist()
-    return sorted(numbers)
+    rows = np.flatnonzero(pc.is_valid(plans["topic"]))
+    named = plans.select(["topic", "partition"]).take(rows)
+    topics = named["topic"].combine_chunks().dictionary_encode().indices.to_numpy()
+    names = (topics.astype(np.int64) << 32) + named["partition"].to_numpy()
+    _, name, count = np.unique(names, return_inverse=True, return_counts=True)
+    numbers: list[int] = rows[count[name] > 1].tolist()
+    return numbers
 
 
 def _refused_rows(

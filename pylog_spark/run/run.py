@@ -195,14 +195,15 @@ def exit_code_of(
 def _is_refused(results: pa.Table, for_a_person: Collection[str]) -> bool:
     refused: set[str] = set()
     accepted: set[str] = set()
-    kinds = results.select(["root", "reason"]).group_by(["root", "reason"]).aggregate([])
-    for row in kinds.to_pylist():
-        if row["reason"] in for_a_person:
+    # Arrow would import its query engine, which takes longer, to group them.
+    kinds = set(zip(results["root"].to_pylist(), results["reason"].to_pylist(), strict=True))
+    for root, reason in kinds:
+        if reason in for_a_person:
             return True
-        if row["reason"] in _GUARDS:
-            refused.add(row["root"])
-        elif row["reason"] not in _NOT_ASKED_FOR:
-            accepted.add(row["root"])
+        if reason in _GUARDS:
+            refused.add(root)
+        elif reason not in _NOT_ASKED_FOR:
+            accepted.add(root)
     return bool(refused - accepted)
 
 

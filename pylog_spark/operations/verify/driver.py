@@ -4,6 +4,7 @@ One stage: a task a unit of segments; then one a partition that was cut into sev
 stay where tasks are; the driver gets their counts, the worst of them, and a row a partition.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -277,8 +278,9 @@ def count_findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     """Yield how many findings there are of each root, severity and code."""
     keys = FINDING_COUNT.names[:-1]
     for rows in _of_kind(batches, FINDING_ROW):
-        counts = pa.table(rows.select(keys)).group_by(keys).aggregate([([], "count_all")])
-        yield from counts.rename_columns(FINDING_COUNT.names).cast(FINDING_COUNT).to_batches()
+        counts = Counter(zip(*(column.to_pylist() for column in rows.select(keys)), strict=True))
+        counted = [dict(zip(keys, key, strict=True), count=n) for key, n in counts.items()]
+        yield rows_to_batch(FINDING_COUNT, counted)
 
 
 def rank_findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -660,10 +662,12 @@ def _recorded(job: Job, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sum_counts(counts: pa.Table) -> tuple[FindingCount, ...]:
     """Return the number of findings per severity and code, worst first."""
-    sums = counts.group_by(["severity", "code"]).aggregate([("count", "sum")])
+    sums: Counter[tuple[str, str]] = Counter()
+    for row in counts.to_pylist():
+        sums[row["severity"], row["code"]] += row["count"]
     summed = [
-        FindingCount(severity=row["severity"], code=row["code"], count=row["count_sum"])
-        for row in sums.to_pylist()
+        FindingCount(severity=severity, code=code, count=count)
+        for (severity, code), count in sums.items()
     ]
     summed.sort(key=lambda count: (-Severity(count.severity).rank, -count.count, count.code))
     return tuple(summed)

@@ -220,7 +220,8 @@ def test_dump_imports_neither_spark_nor_pandas(tmp_path: Path):
 # What few commands need.
 SPARED = {
     *HEAVY,
-    *("deltalake", "numba", "pyarrow.csv", "pyarrow.json", "pyarrow.parquet", "rich.progress"),
+    *("deltalake", "numba", "pyarrow.acero", "pyarrow.csv", "pyarrow.dataset", "pyarrow.json"),
+    *("pyarrow.parquet", "pylog_spark.operations.nightly", "rich.progress"),
 }
 PLANNED = ("--role", "broker", "--assume-defaults", "*", "--engine", "local", "--dry-run")
 

@@ -87,7 +87,7 @@ def test_apply_takes_a_trash_as_every_other_command_does(pylog, tmp_path, monkey
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jobs, "read_plan_file", lambda _: None)
-    monkeypatch.setattr(jobs, "options_of", read_nothing)
+    monkeypatch.setattr("pylog_spark.operations.apply.options_of", read_nothing)
     result = pylog("apply", "plan.json", *(("--trash", trash) if trash else ()))
     assert "plan.json: is none" in result.stderr
     (anew,) = asked
