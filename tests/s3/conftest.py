@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from storage_core.store import object_store
 from storage_core.store.s3_objects import S3ObjectStore
 from tests.s3.fault_proxy import FaultProxy, run_proxy
 from tests.s3.servers import aws_environment, moto_server, versitygw_server
@@ -31,13 +32,24 @@ def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultProxy]:
 
 @pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.object_store)])
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A server, reached through its proxy, which the environment points to."""
+    """A server, reached through its proxy, which the environment points to.
+
+    Each command tries out its conditional writes, which is most of the command's work here: by one
+    race, where ``every_race`` does not ask for all.
+    """
     proxy: FaultProxy = request.getfixturevalue(request.param)
     for name, value in aws_environment(proxy.endpoint).items():
         monkeypatch.setenv(name, value)
+    if "every_race" not in request.fixturenames:
+        monkeypatch.setattr(object_store, "RACES", 1)
     proxy.reset()
     yield proxy
     proxy.reset()
+
+
+@pytest.fixture
+def every_race() -> None:
+    """Whoever tries out conditional writes lets writers race as often as at the users'."""
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ from storage_core.store.s3_objects import S3ObjectStore
 from tests.kit.object_store_contract import KEY, ObjectStoreContract
 
 
+pytestmark = pytest.mark.usefixtures("every_race")
+
+
 class TestS3Objects(ObjectStoreContract):
     @pytest.fixture
     def objects(self, bucket):
