@@ -41,7 +41,8 @@ UNPACKED = set -e; place=$$($(RUN) tests.kit.trusted_folder build); \
 	mkdir -p "$$place/$1"; \
 	tar -xzf $(GOLDEN) -C "$$place/$1"
 PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
-# Processes that share the tests, a module at a time: what a module sets up is set up once. Modules
+# Processes that share the tests, a module at a time: what a module sets up is set up once. One has
+# all modules that need Spark, another one those that need Kafka (tests/kit/shared_jvms.py); the others
 # keep their order, in which many short ones come last, so that no process waits long for the other.
 # One that dies ends the run, which names its test: xdist 3.8 would wait for it without end.
 WORKERS ?= 2

@@ -23,7 +23,8 @@ from tests.kit.prebuilt_kernels import WARM_UP
 from tests.kit.program import Program
 from tests.kit.ready_templates import ReadyTemplates
 from tests.kit.remaining_processes import end_with_this_process
-from tests.kit.sizes import small_items
+from tests.kit.shared_jvms import SharedJvms, put_sharing_files_first
+from tests.kit.sizes import items_of_size
 from tests.kit.spark_classes import FEW_ROWS, spark_options
 
 SPARK_SETTINGS = FEW_ROWS | {
@@ -31,8 +32,10 @@ SPARK_SETTINGS = FEW_ROWS | {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
-# The same examples in every run, on every machine; "brief" is for runs that are a test themselves.
+# The same examples in every run, on every machine; fewer of them in make test; "brief" is for runs
+# that are a test themselves.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile("small", settings.get_profile("repeatable"), max_examples=20)
 settings.register_profile("brief", settings.get_profile("repeatable"), max_examples=10)
 settings.load_profile("repeatable")
 
@@ -43,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Whatever is started from here on ends with the run.
     """
     end_with_this_process()
+    if config.getoption("size") == "small":
+        settings.load_profile("small")
     starts_processes = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     folder = cache_folder()
     if starts_processes and folder is not None and not any(folder.iterdir()):
@@ -68,12 +73,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if size := config.getoption("size"):
-        small = small_items(items)
-        gone = [item for item in items if (item in small) is (size == "rest")]
-        config.hook.pytest_deselected(items=gone)
-        items[:] = [item for item in items if (item in small) is (size == "small")]
+        chosen = items_of_size(items, size)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+    if hasattr(config, "workerinput"):
+        put_sharing_files_first(config, items)
     needs_java = [item for item in items if item.get_closest_marker("oracle")]
     if not needs_java:
         return
@@ -82,6 +89,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     except JavaNotFoundError as error:
         for item in needs_java:
             item.add_marker(pytest.mark.skip(reason=f"Apache Kafka cannot be asked: {error}"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Return what hands out tests by file; xdist's own for other ways."""
+    return SharedJvms(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,10 @@
 
 A plan has a few rounds. Each appends through Kafka, lets the clock go on and then cleans a range.
 
-``PYLOG_ORACLE_EXAMPLES`` says how many logs of each kind; the default keeps ``make test`` short.
-They are the same in every run; ``PYLOG_ORACLE_RANDOM=1`` has Hypothesis look for new ones, and
-``PYLOG_ORACLE_SHRINK=1`` make a failing one small, which takes minutes.
+``PYLOG_ORACLE_EXAMPLES`` says how many logs of each kind; else there are as many as of any
+property, few in ``make test``. They are the same in every run; ``PYLOG_ORACLE_RANDOM=1`` has
+Hypothesis look for new ones, and ``PYLOG_ORACLE_SHRINK=1`` make a failing one small, which takes
+minutes.
 """
 
 import os
@@ -34,7 +35,7 @@ DAY_MS: Final = 86_400_000
 SLOT_BYTES: Final = 24
 CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 PRODUCERS: Final = 3
-EXAMPLES: Final = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
+EXAMPLES: Final = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", settings().max_examples))
 _SHRINK: Final = os.environ.get("PYLOG_ORACLE_SHRINK", "0") == "1"
 # Both sides sync all the time; in memory that costs nothing.
 _SCRATCH: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent

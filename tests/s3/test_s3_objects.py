@@ -12,7 +12,6 @@ from storage_core.store.object_store import require_conditional_writes
 from storage_core.store.s3_objects import S3ObjectStore
 from tests.kit.object_store_contract import KEY, ObjectStoreContract
 
-
 pytestmark = pytest.mark.usefixtures("every_race")
 
 

@@ -190,13 +190,13 @@ STORIES: Mapping[
     "compact by shuffle": (cleaned, [on_log(clocked(compact, strategy=Strategy.SHUFFLE))], {}),
     "compact exactly dry": (cleaned, [on_log(clocked(compact), dry_run=True, exact=True)], {}),
     "retain": (swept, [on_log(clocked(retain))], {}),
-    "recover, dry and for good": (
-        *(crashed, [on_log(clocked(recover), dry_run=True), on_log(clocked(recover))]),
-        {},
-    ),
     "verify and survey": (
         *(crashed, [on_log(verify), on_log(verify, DEEP), on_log(survey)]),
         {"ledger": "ledger"},
+    ),
+    "recover, dry and for good": (
+        *(crashed, [on_log(clocked(recover), dry_run=True), on_log(clocked(recover))]),
+        {},
     ),
     "run, undo, purge": (
         *(mixed, [night_with_trash, undo_last, purge_trash]),
