@@ -267,43 +267,83 @@ NO_OFFSET = -1
 _WORD_BITS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexedSegment:
-    """What pass one noted of one segment."""
+# What pass one counts of a segment.
+BASE_OFFSET: Final = 0
+START_POSITION: Final = 1
+BATCHES: Final = 2  # from there on
+LEGACY_SETS: Final = 3  # those of them that are of a legacy format and have ordinals
+RECORDS: Final = 4  # that have ordinals
+BYTES_READ: Final = 5  # bytes of the batches of its dirty part
+MESSAGES_READ: Final = 6  # records of those, markers included
+NOTED_COLUMNS: Final = 7
 
-    base_offset: int
-    start_position: int
-    # uint8[n], of each batch from there on (record_scan.INDEXED and so on).
+
+@dataclass(frozen=True, kw_only=True)  # no slots: each run of segments asks for its place
+class IndexedSegments:
+    """What pass one noted of some segments, oldest first."""
+
+    columns: NDArray[np.int64]  # int64[NOTED_COLUMNS, n], what it counted of each
+    # uint8[], of each batch from the start positions on (record_scan.INDEXED and so on).
     flags: NDArray[np.uint8]
     # int64[], records of the batches of legacy formats that have ordinals: their headers do not
     # say.
     legacy_counts: NDArray[np.int64]
-    record_count: int
-    bytes_read: int  # bytes of the batches of its dirty part
-    messages_read: int  # records of those, markers included
-
-    @property
-    def word_count(self) -> int:
-        """Length of its bitmap in 64-bit words."""
-        return words_for(self.record_count)
-
-    def to_parts(self, suffix: str = "") -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
-        """Return its numbers, and its arrays by name and suffix, for packing. They are packed
-        together with others."""
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
-        return numbers, {name + suffix: getattr(self, name) for name in _ARRAYS}
 
     @classmethod
-    def from_parts(
-        cls, numbers: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], suffix: str = ""
-    ) -> "IndexedSegment":
-        """Return what to_parts took apart."""
-        parts: dict[str, Any] = {name: arrays[name + suffix] for name in _ARRAYS}
-        return cls(**parts | dict(numbers))
+    def join(cls, several: "Iterable[IndexedSegments]") -> "IndexedSegments":
+        """Return several together, in their order."""
+        parts = [_NO_SEGMENTS, *several]
+        return cls(
+            columns=np.concatenate([part.columns for part in parts], axis=1),
+            flags=np.concatenate([part.flags for part in parts]),
+            legacy_counts=np.concatenate([part.legacy_counts for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @cached_property
+    def numbers(self) -> Mapping[int, int]:
+        """Number of each segment among them, by base offset."""
+        return {base: number for number, base in enumerate(self.columns[BASE_OFFSET].tolist())}
+
+    @cached_property
+    def word_bounds(self) -> NDArray[np.int64]:
+        """int64[n + 1]: first 64-bit word of each segment's bitmap, and the total."""
+        words = (self.columns[RECORDS] + (_WORD_BITS - 1)) // _WORD_BITS
+        return np.concatenate([_ZERO, np.cumsum(words)])
+
+    def sum_of(self, column: int) -> int:
+        """Return what was counted of all segments together."""
+        return int(self.columns[column].sum())
+
+    def between(self, first: int, end: int) -> "IndexedSegments":
+        """Return the segments of some numbers."""
+        skipped, here = (self.columns[:, part].sum(axis=1) for part in (slice(first), slice(end)))
+        return IndexedSegments(
+            columns=self.columns[:, first:end],
+            flags=self.flags[skipped[BATCHES] : here[BATCHES]],
+            legacy_counts=self.legacy_counts[skipped[LEGACY_SETS] : here[LEGACY_SETS]],
+        )
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return its arrays by name, for packing. They are packed together with others."""
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "IndexedSegments":
+        """Return what ``to_arrays`` took apart."""
+        parts: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
+        return cls(**parts)
 
 
-_ARRAYS: Final = ("flags", "legacy_counts")
-_NUMBERS: Final = ("base_offset", "start_position", "record_count", "bytes_read", "messages_read")
+_ARRAYS: Final = ("columns", "flags", "legacy_counts")
+_ZERO: Final = np.zeros(1, np.int64)
+_NO_SEGMENTS: Final = IndexedSegments(
+    columns=np.empty((NOTED_COLUMNS, 0), np.int64),
+    flags=np.empty(0, np.uint8),
+    legacy_counts=np.empty(0, np.int64),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,13 +355,12 @@ class IndexStats:
     keys: int  # distinct keys found
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: every segment asks for its place
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionIndex:
     """The result of pass one."""
 
     offset_map: OffsetMap  # every key's newest record, for records that have no bit
-    # What was noted of the segments, by base offset, oldest first.
-    segments: dict[int, IndexedSegment]
+    segments: IndexedSegments  # what was noted of them
     words: NDArray[np.uint64]  # uint64[], survivors' bitmaps of all of them, one behind the other
     latest_offset: int  # records above it are not touched, -1 where nothing was mapped
     stats: IndexStats
@@ -331,11 +370,6 @@ class CompactionIndex:
     # Of the keys of the segments, some or none.
     hashes: KeptHashes = field(default_factory=KeptHashes)
 
-    @cached_property
-    def numbers(self) -> Mapping[int, int]:
-        """Number of each segment among them, by base offset."""
-        return {base_offset: number for number, base_offset in enumerate(self.segments)}
-
     @property
     def end_offset(self) -> int:
         """Segments below it are rewritten, and the next round begins there."""
@@ -344,22 +378,13 @@ class CompactionIndex:
     def bitmaps_of(self, first: int, end: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return the survivors' bitmaps of the segments of some numbers, as a view, and int64[],
         the first bit of each of them."""
-        bounds = self._bounds[first : end + 1]
+        bounds = self.segments.word_bounds[first : end + 1]
         return self.words[bounds[0] : bounds[-1]], (bounds[:-1] - bounds[0]) * _WORD_BITS
-
-    @cached_property
-    def _bounds(self) -> NDArray[np.int64]:
-        return bitmap_bounds(self.segments.values())
 
 
 def words_for(record_count: int) -> int:
     """Return how many 64-bit words hold a bit for each record."""
     return (record_count + _WORD_BITS - 1) // _WORD_BITS
-
-
-def bitmap_bounds(segments: Iterable[IndexedSegment]) -> NDArray[np.int64]:
-    """Return int64[n + 1]: first word of each segment's bitmap, and total."""
-    return np.cumsum([0, *(segment.word_count for segment in segments)], dtype=np.int64)
 
 
 _Number = TypeVar("_Number", int, NDArray[np.int64])

@@ -109,9 +109,7 @@ def send_segment(
         )
         for bucket in range(buckets):
             yield KeyMessage(bucket=bucket, kind=MessageKind.ROWS, number=number, content=content)
-    (indexed,) = reading.results()
-    numbers, arrays = indexed.to_parts()
-    content = pack_arrays(numbers, rows.to_arrays() | arrays)
+    content = pack_arrays({}, rows.to_arrays() | reading.results().to_arrays())
     yield KeyMessage(bucket=FOLD, kind=MessageKind.FACTS, number=number, content=content)
 
 
@@ -122,7 +120,7 @@ def unpack_columns(content: bytes | memoryview, columns: int) -> NDArray[np.uint
 
 
 def unpack_rows(content: bytes) -> tuple[dict[str, Any], TransactionRows]:
-    """Return the facts and transactions of a ROWS or FACTS message."""
+    """Return the facts and transactions of a ROWS message."""
     facts, arrays = unpack_arrays(content)
     return facts, TransactionRows.from_arrays(arrays)
 

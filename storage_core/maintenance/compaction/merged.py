@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +11,12 @@ from storage_core.json_values import from_json, to_json
 from storage_core.kernels.survivors import mark_ordinals
 from storage_core.log.open_transactions import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import (
+    BYTES_READ,
+    MESSAGES_READ,
     CompactionIndex,
-    IndexedSegment,
+    IndexedSegments,
     IndexStats,
-    bitmap_bounds,
 )
-from storage_core.maintenance.compaction.key_exchange import unpack_rows
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import (
     PartialIndex,
@@ -50,16 +49,10 @@ class MergedIndex:
     def to_bytes(self) -> bytes:
         """Return the merged index as bytes, for the processes of pass two."""
         index = self.index
-        segments = []
-        arrays: dict[str, NDArray[Any]] = {"words": index.words}
-        for base, segment in index.segments.items():
-            numbers, own = segment.to_parts(f".{base}")
-            segments.append(numbers)
-            arrays |= own
+        arrays = {"words": index.words} | index.segments.to_arrays()
         facts = {
             "latest_offset": index.latest_offset,
             "stats": asdict(index.stats),
-            "segments": segments,
             "needs_map": self.needs_map,
             "groups": [[list(group.base_offsets), group.tracker] for group in self.groups],
         }
@@ -72,16 +65,10 @@ class MergedIndex:
         """Return what to_bytes packed."""
         facts, arrays = unpack_arrays(data)
         whole = OffsetMap.from_entries(arrays["low"], arrays["high"], arrays["rank"])
-        segments = {
-            numbers["base_offset"]: IndexedSegment.from_parts(
-                numbers, arrays, f".{numbers['base_offset']}"
-            )
-            for numbers in facts["segments"]
-        }
         return cls(
             index=CompactionIndex(
                 offset_map=whole,
-                segments=segments,
+                segments=IndexedSegments.from_arrays(arrays),
                 words=arrays["words"],
                 latest_offset=facts["latest_offset"],
                 stats=IndexStats(**facts["stats"]),
@@ -131,7 +118,8 @@ def _merge_keys(plan: CompactionPlan, dirty: Sequence[PartialIndex]) -> Compacti
         for low, high, rank, row in partial.suspects:
             lives = ~is_aborted[row]
             whole.put(low[lives], high[lives], rank[lives], int(lives.sum()))
-    return index_of_map([partial.segment for partial in dirty], whole, plan.end_offset - 1)
+    indexed = IndexedSegments.join(partial.segment for partial in dirty)
+    return index_of_map(indexed, whole, plan.end_offset - 1)
 
 
 def start_groups(
@@ -186,9 +174,11 @@ def fold_facts(plan: CompactionPlan, facts: Mapping[int, bytes]) -> FoldedRound:
         raise ValueError(f"expected facts of {len(segments)} segments, found {sorted(facts)}")
     rows, bytes_read, messages_read = {}, 0, 0
     for number, segment in enumerate(segments):
-        numbers, rows[segment.base_offset] = unpack_rows(facts[number])
-        bytes_read += numbers["bytes_read"]
-        messages_read += numbers["messages_read"]
+        _, arrays = unpack_arrays(facts[number])
+        rows[segment.base_offset] = TransactionRows.from_arrays(arrays)
+        noted = IndexedSegments.from_arrays(arrays)
+        bytes_read += noted.sum_of(BYTES_READ)
+        messages_read += noted.sum_of(MESSAGES_READ)
     return FoldedRound(
         groups=start_groups(plan, plan.end_offset, rows),
         bytes_read=bytes_read,
@@ -198,7 +188,8 @@ def fold_facts(plan: CompactionPlan, facts: Mapping[int, bytes]) -> FoldedRound:
 
 def facts_for_pass_two(content: bytes) -> bytes:
     """Return a segment's facts without its transactions. Pass two needs all the others."""
-    return pack_arrays(*IndexedSegment.from_parts(*unpack_arrays(content)).to_parts())
+    _, arrays = unpack_arrays(content)
+    return pack_arrays({}, IndexedSegments.from_arrays(arrays).to_arrays())
 
 
 @dataclass(slots=True)
@@ -223,7 +214,7 @@ class ExchangedGroup:
         """Return the index of the group's segments."""
         if self.start is None:
             raise ValueError("nothing is known of the group")
-        segments: list[IndexedSegment] = []
+        parts: list[IndexedSegments] = []
         survivors: list[list[NDArray[np.uint32]]] = []
         wanted = frozenset(self.start.base_offsets)
         for number, segment in enumerate(self.plan.round_segments):
@@ -231,16 +222,18 @@ class ExchangedGroup:
                 continue
             if number not in self._facts:
                 raise ValueError(f"nothing is known of segment {segment.base_offset}")
-            segments.append(IndexedSegment.from_parts(*unpack_arrays(self._facts[number])))
+            _, arrays = unpack_arrays(self._facts[number])
+            parts.append(IndexedSegments.from_arrays(arrays))
             survivors.append(self._survivors.pop(number, []))
-        bounds = bitmap_bounds(segments)
+        segments = IndexedSegments.join(parts)
+        bounds = segments.word_bounds
         words = np.zeros(int(bounds[-1]), np.uint64)
-        for first_word, parts in zip(bounds[:-1].tolist(), survivors, strict=True):
-            for ordinals in parts:
+        for first_word, messages in zip(bounds[:-1].tolist(), survivors, strict=True):
+            for ordinals in messages:
                 mark_ordinals(np.array(ordinals), first_word, words)
         return CompactionIndex(
             offset_map=OffsetMap(),
-            segments={segment.base_offset: segment for segment in segments},
+            segments=segments,
             words=words,
             latest_offset=self.plan.end_offset - 1,
             stats=IndexStats(bytes_read=0, messages_read=0, keys=0),

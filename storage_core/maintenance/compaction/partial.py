@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from storage_core.log.loaded_log import SegmentState
 from storage_core.log.open_transactions import TransactionRows, TransactionTracker
-from storage_core.maintenance.compaction.index import IndexedSegment
+from storage_core.maintenance.compaction.index import BASE_OFFSET, IndexedSegments
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.pass_one import (
     NO_ROW,
@@ -158,7 +158,7 @@ def find_aborted(
 class PartialIndex:
     """What one segment of a round says."""
 
-    segment: IndexedSegment  # what pass one noted of it
+    segment: IndexedSegments  # what pass one noted of it
     # Whether its keys were collected; of the others only transactions are of interest.
     is_dirty: bool
     rows: TransactionRows  # the transactional and control batches of the whole segment
@@ -170,15 +170,15 @@ class PartialIndex:
     @property
     def base_offset(self) -> int:
         """Which segment."""
-        return self.segment.base_offset
+        return int(self.segment.columns[BASE_OFFSET, 0])
 
     def to_bytes(self) -> bytes:
         """Pack the partial index into bytes for another process. The other process belongs to
         the same run."""
         facts = {"is_dirty": self.is_dirty, "first_dirty_row": self.first_dirty_row}
-        segment, arrays = self.segment.to_parts()
+        arrays = self.segment.to_arrays() | self.rows.to_arrays()
         arrays |= _join(self.keys, _KEY_ARRAYS) | _join(self.suspects, _SUSPECT_ARRAYS)
-        return pack_arrays(facts | {"segment": segment}, arrays | self.rows.to_arrays())
+        return pack_arrays(facts, arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> "PartialIndex":
@@ -187,7 +187,7 @@ class PartialIndex:
         low, high, rank = (arrays[name] for name in _KEY_ARRAYS)
         suspect_low, suspect_high, suspect_rank, row = (arrays[name] for name in _SUSPECT_ARRAYS)
         return cls(
-            segment=IndexedSegment.from_parts(facts["segment"], arrays),
+            segment=IndexedSegments.from_arrays(arrays),
             is_dirty=facts["is_dirty"],
             rows=TransactionRows.from_arrays(arrays),
             first_dirty_row=facts["first_dirty_row"],
@@ -241,7 +241,7 @@ def index_segment(
     reading = SegmentReading(
         store, plan, [[segment]], sink, number=number or 0, throttler=throttler, threads=threads
     )
-    (indexed,) = reading.run()
+    indexed = reading.run()
     sink.flush()
     return PartialIndex(
         segment=indexed,

@@ -40,18 +40,25 @@ from storage_core.log.directory_view import DirectoryView
 from storage_core.log.loaded_log import SegmentState
 from storage_core.log.open_transactions import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import (
+    BASE_OFFSET,
+    BATCHES,
+    BYTES_READ,
     KEPT_BYTES,
     KEPT_HASHES,
     KEPT_RATIO,
+    LEGACY_SETS,
+    MESSAGES_READ,
     NO_OFFSET,
+    NOTED_COLUMNS,
+    RECORDS,
+    START_POSITION,
     CompactionIndex,
-    IndexedSegment,
+    IndexedSegments,
     IndexStats,
     KeptHashes,
     KeptRecords,
     RoundBuffers,
     WindowBuffers,
-    bitmap_bounds,
     rank_of,
 )
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
@@ -222,15 +229,6 @@ class _Read:
     batches: HashedBatches | None
 
 
-# What is counted of each segment.
-_BATCHES: Final = 0  # from where its keys are collected on
-_LEGACY: Final = 1  # those of them that are of a legacy format and have ordinals
-_ORDINALS: Final = 2
-_BYTES: Final = 3  # of its dirty part, the next one, too
-_MESSAGES: Final = 4
-_COUNTS: Final = 5
-
-
 class SegmentReading:
     """Pass one over consecutive segments, with every key for a sink.
 
@@ -276,13 +274,13 @@ class SegmentReading:
         self._sink = sink
         self._throttler = throttler or Throttler(UNLIMITED)
         self._pace = plan.pace(threads, is_mapped=is_mapped(store))
-        self._starts = [0] * len(self._segments)
         self._flags: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)]
         self._legacy_counts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-        self._counts = np.zeros((_COUNTS, len(self._segments)), np.int64)
+        self._counts = np.zeros((NOTED_COLUMNS, len(self._segments)), np.int64)
+        self._counts[BASE_OFFSET] = [segment.base_offset for segment in self._segments]
         self._reached = 0  # number of the last segment of which a window was taken
 
-    def run(self) -> list[IndexedSegment]:
+    def run(self) -> IndexedSegments:
         """Read the segments."""
         for _ in self.windows():
             pass
@@ -298,36 +296,15 @@ class SegmentReading:
                 if self.is_full:
                     return
 
-    def results(self) -> list[IndexedSegment]:
-        """Return what was noted of the windows read so far, by segment. Segments behind the one
-        where the sink was full are left out."""
-        count = self._reached + 1 if self.is_full else len(self._segments)
-        flags, legacy_counts = np.concatenate(self._flags), np.concatenate(self._legacy_counts)
-        ends = self._counts[: _LEGACY + 1].cumsum(axis=1)
-        begins = ends - self._counts[: _LEGACY + 1]
-        return [
-            IndexedSegment(
-                base_offset=segment.base_offset,
-                start_position=start,
-                flags=flags[begin:end],
-                legacy_counts=legacy_counts[legacy_begin:legacy_end],
-                record_count=records,
-                bytes_read=size_bytes,
-                messages_read=messages,
-            )
-            for segment, start, (begin, legacy_begin), (end, legacy_end), (
-                records,
-                size_bytes,
-                messages,
-            ) in zip(
-                self._segments[:count],
-                self._starts,
-                begins.T.tolist(),
-                ends.T.tolist(),
-                self._counts[_ORDINALS:].T.tolist(),
-                strict=False,
-            )
-        ]
+    def results(self) -> IndexedSegments:
+        """Return what was noted of the windows read so far. Segments behind the one where the sink
+        was full are left out."""
+        noted = IndexedSegments(
+            columns=self._counts,
+            flags=np.concatenate(self._flags),
+            legacy_counts=np.concatenate(self._legacy_counts),
+        )
+        return noted.between(0, self._reached + 1) if self.is_full else noted
 
     def _parts(self, number: int, size_bytes: int) -> Iterator[tuple[int, int | None, bool]]:
         """Yield (start, end, is_dirty) of the parts of a segment to read. Parts without bytes are
@@ -336,7 +313,7 @@ class SegmentReading:
         is_dirty = segment.base_offset in self._plan.number_of_dirty
         begin = start_position(self._store, self._plan, segment) if is_dirty else size_bytes
         if is_dirty and clean_part is not CleanPart.KEYS:
-            self._starts[number] = begin
+            self._counts[START_POSITION, number] = begin
         if clean_part is not CleanPart.NOTHING and begin > 0:
             yield 0, begin, False
         if is_dirty and begin < size_bytes:
@@ -442,7 +419,7 @@ class SegmentReading:
         """Give batches their ordinals, and the keys their ranks."""
         payload, counts = batches.payload, batches.ordinal_counts
         here = slice(first, first + len(bounds) - 1)
-        ordinals = self._counts[_ORDINALS, here]
+        ordinals = self._counts[RECORDS, here]
         if len(bounds) == _ONE_FILE:
             batches.count_from(rank_of(self._number + first, int(ordinals[0])))
             ordinals += counts.sum()
@@ -467,18 +444,18 @@ class SegmentReading:
         table = payload.batches.rows(payload.first_row, payload.end_row)
         rows = (bounds - payload.first_row).clip(0, len(flags))
         counts = self._counts[:, request.first : request.first + len(bounds) - 1]
-        counts[_BATCHES] += np.diff(rows)
+        counts[BATCHES] += np.diff(rows)
         if payload.batches.kinds & HAS_LEGACY:
             is_legacy = table.is_legacy & ((flags & OPENED) != 0)
             self._legacy_counts.append(table.record_count[is_legacy])
-            counts[_LEGACY] += _sums_between(is_legacy, rows)
+            counts[LEGACY_SETS] += _sums_between(is_legacy, rows)
         self._flags.append(flags)
         end = len(flags)
         if stop is not None:
             self.is_full = True
             number = int(np.searchsorted(bounds, stop.row, side="right")) - 1
             self._reached = request.first + number
-            counts[_MESSAGES, number] += stop.records
+            counts[MESSAGES_READ, number] += stop.records
             end = stop.row - payload.first_row
             if request.is_dirty:
                 self._note_bytes(request, int(payload.batches.position[stop.row]))
@@ -488,13 +465,13 @@ class SegmentReading:
             if payload.batches.kinds & HAS_TRANSACTION:
                 # A control batch has one record, whatever its header says.
                 messages = np.where(table.is_control, 1, messages)
-            counts[_MESSAGES] += _sums_between(messages, rows.clip(max=end))
+            counts[MESSAGES_READ] += _sums_between(messages, rows.clip(max=end))
 
     def _note_bytes(self, request: _HashRequest, end: int) -> None:
         """Note the bytes of a window up to an end as read."""
         starts = request.window.starts or (0,)
         bounds = np.array([*starts, len(request.window.data)]).clip(max=end)
-        self._counts[_BYTES, request.first : request.first + len(starts)] += np.diff(bounds)
+        self._counts[BYTES_READ, request.first : request.first + len(starts)] += np.diff(bounds)
 
 
 # How many bounds a window of one file has.
@@ -608,7 +585,7 @@ def index_round(
     latest_offset = sink.latest_offset
     if reading.is_full and len(indexed) > 1:
         # All before the segment where the map was full is mapped.
-        latest_offset = max(latest_offset, indexed[-1].base_offset - 1)
+        latest_offset = max(latest_offset, int(indexed.columns[BASE_OFFSET, -1]) - 1)
     elif dirty and not reading.is_full:
         latest_offset = plan.first_uncleanable_offset - 1
     index = index_of_map(indexed, sink.offset_map, latest_offset)
@@ -616,7 +593,7 @@ def index_round(
 
 
 def index_of_map(
-    segments: list[IndexedSegment], offset_map: OffsetMap, latest_offset: int
+    segments: IndexedSegments, offset_map: OffsetMap, latest_offset: int
 ) -> CompactionIndex:
     """Return the index of dirty segments with all keys in one map.
 
@@ -624,17 +601,17 @@ def index_of_map(
         offset_map: The map; it may be full.
         latest_offset: How far the log is mapped.
     """
-    bounds = bitmap_bounds(segments)
+    bounds = segments.word_bounds
     words = np.zeros(int(bounds[-1]), np.uint64)
     mark_survivors(offset_map.table, bounds[:-1], words)
     return CompactionIndex(
         offset_map=offset_map,
-        segments={segment.base_offset: segment for segment in segments},
+        segments=segments,
         words=words,
         latest_offset=latest_offset,
         stats=IndexStats(
-            bytes_read=sum(segment.bytes_read for segment in segments),
-            messages_read=sum(segment.messages_read for segment in segments),
+            bytes_read=segments.sum_of(BYTES_READ),
+            messages_read=segments.sum_of(MESSAGES_READ),
             keys=len(offset_map),
         ),
     )

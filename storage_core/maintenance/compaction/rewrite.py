@@ -362,7 +362,7 @@ class _PassTwo:
 
         None where there is none that can be trusted, or where pass one has read the keys.
         """
-        if self.sidecars is None or source.base_offset in self._index.segments:
+        if self.sidecars is None or source.base_offset in self._index.segments.numbers:
             return None
         sidecar = self.sidecars.read(reader, source.base_offset)
         if sidecar is None:

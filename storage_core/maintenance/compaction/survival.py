@@ -48,8 +48,12 @@ from storage_core.kernels.record_scan import DONE, HAS_TOMBSTONE, INDEXED, OPENE
 from storage_core.kernels.survivors import LOOKED_UP, NOTED, NOWHERE
 from storage_core.log.loaded_log import SegmentState
 from storage_core.maintenance.compaction.index import (
+    BASE_OFFSET,
+    BATCHES,
+    LEGACY_SETS,
+    RECORDS,
+    START_POSITION,
     CompactionIndex,
-    IndexedSegment,
     RoundBuffers,
     WindowBuffers,
     words_for,
@@ -162,31 +166,29 @@ class SegmentFilter:
         if known_segment is not None:
             self._words = known_segment.words
             self._noted_keys = known_segment.sidecar.low, known_segment.sidecar.high
-        elif run[0].base_offset in index.segments:
-            self._take_notes([index.segments[each.base_offset] for each in run])
+        elif run[0].base_offset in index.segments.numbers:
+            self._take_notes(index.segments.numbers[run[0].base_offset], len(run))
 
-    def _take_notes(self, segments: Sequence[IndexedSegment]) -> None:
-        """Take what pass one noted of the segments."""
+    def _take_notes(self, first: int, count: int) -> None:
+        """Take what pass one noted of some of its segments."""
         index, noted = self._index, self._noted
-        last, base_offset = segments[-1], segments[0].base_offset
-        if segments[0].start_position == 0:
-            self.checks_crc &= self._plan.end_of(last.base_offset) > index.end_offset
-        first = index.numbers[base_offset]
-        self._words, noted[NOTED_BIT] = index.bitmaps_of(first, first + len(segments))
+        segments = index.segments.between(first, first + count)
+        columns, base_offset = segments.columns, int(segments.columns[BASE_OFFSET, -1])
+        if columns[START_POSITION, 0] == 0:
+            self.checks_crc &= self._plan.end_of(base_offset) > index.end_offset
+        self._words, noted[NOTED_BIT] = index.bitmaps_of(first, first + count)
         if not self._words.size:
             self._words = _NO_WORDS
-        self._flags = np.concatenate([segment.flags for segment in segments])
-        self._legacy_counts = np.concatenate([segment.legacy_counts for segment in segments])
-        noted[NOTED_START] = [segment.start_position for segment in segments]
-        noted[NOTED_FLAG_END] = np.cumsum([len(segment.flags) for segment in segments])
+        self._flags, self._legacy_counts = segments.flags, segments.legacy_counts
+        noted[NOTED_START] = columns[START_POSITION]
+        np.cumsum(columns[BATCHES], out=noted[NOTED_FLAG_END])
         noted[NOTED_FLAG, 1:] = noted[NOTED_FLAG_END, :-1]
-        noted[NOTED_LEGACY_END] = np.cumsum([len(segment.legacy_counts) for segment in segments])
+        np.cumsum(columns[LEGACY_SETS], out=noted[NOTED_LEGACY_END])
         noted[NOTED_LEGACY, 1:] = noted[NOTED_LEGACY_END, :-1]
-        noted[NOTED_BIT_END] = [segment.record_count for segment in segments]
-        noted[NOTED_BIT_END] += noted[NOTED_BIT]
-        noted[NOTED_RANK] = np.arange(first, first + len(segments)) << ORDINAL_BITS
+        np.add(noted[NOTED_BIT], columns[RECORDS], out=noted[NOTED_BIT_END])
+        noted[NOTED_RANK] = np.arange(first, first + count) << ORDINAL_BITS
         if self._tells_keys:
-            self._noted_keys = index.hashes.take(base_offset, last.record_count)
+            self._noted_keys = index.hashes.take(base_offset, int(columns[RECORDS, -1]))
 
     def foresee(self, known_segment: KnownSegment, discard: NDArray[np.bool_]) -> Foresight:
         """Return which batches of a sidecar segment need their records read.
