@@ -220,7 +220,7 @@ def test_dump_imports_neither_spark_nor_pandas(tmp_path: Path):
 # What few commands need.
 SPARED = {
     *HEAVY,
-    *("deltalake", "numba", "pyarrow.acero", "pyarrow.csv", "pyarrow.dataset", "pyarrow.json"),
+    *("deltalake", "pyarrow.acero", "pyarrow.csv", "pyarrow.dataset", "pyarrow.json"),
     *("pyarrow.parquet", "pylog_spark.operations.nightly", "rich.progress"),
 }
 PLANNED = ("--role", "broker", "--assume-defaults", "*", "--engine", "local", "--dry-run")
@@ -229,7 +229,7 @@ PLANNED = ("--role", "broker", "--assume-defaults", "*", "--engine", "local", "-
 @pytest.mark.parametrize(
     ("command", "spared"),
     [
-        (("inspect",), {"pyarrow", "yaml", "pylog_spark.engines.engine"}),
+        (("inspect",), {"pyarrow", "pylog_spark.engines.engine"}),
         (("doctor",), set()),
         (("retain", *PLANNED), set()),
         (("compact", *PLANNED), set()),
