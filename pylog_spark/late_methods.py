@@ -5,10 +5,12 @@ A short command imports hundreds of dataclasses and makes objects of few of them
 
 A frozen object with slots is made in two thirds of the time where each field is set by its slot:
 ``object.__setattr__``, by which others set it, looks for the slot by its name each time. A task
-makes a thousand such objects for a partition of fifty segments.
+makes a thousand such objects for a partition of fifty segments. So they are pickled, too, and read:
+what a task is given has some for each partition.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
 from types import MemberDescriptorType
@@ -28,6 +30,27 @@ def make_methods_late() -> None:
     make = getattr(dataclasses, _MAKER, None)
     if make is not None and make.__module__ == dataclasses.__name__:
         setattr(dataclasses, _MAKER, _late(make))
+    for name, method in (("_dataclass_getstate", _state), ("_dataclass_setstate", _set_state)):
+        if hasattr(dataclasses, name):
+            setattr(dataclasses, name, method)
+
+
+@functools.cache
+def _setters(kind: Any) -> dict[str, Callable[[Any, Any], None]]:
+    """Return how each field of a class with slots is set, by its name."""
+    return {each.name: getattr(kind, each.name).__set__ for each in dataclasses.fields(kind)}
+
+
+def _state(self: Any) -> list[Any]:
+    """Return what a pickle has of a frozen object with slots: its values, as dataclasses do."""
+    kind: Any = type(self)
+    return [getattr(self, name) for name in _setters(kind)]
+
+
+def _set_state(self: Any, state: Sequence[Any]) -> None:
+    kind: Any = type(self)
+    for set_field, value in zip(_setters(kind).values(), state, strict=True):
+        set_field(self, value)
 
 
 def _late(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,8 +21,9 @@ needs_maker = pytest.mark.skipif(not HAS_MAKER, reason="this Python compiles cla
 @pytest.fixture(autouse=True)
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make methods late for the time of a test."""
-    if HAS_MAKER:
-        monkeypatch.setattr(dataclasses, "_create_fn", dataclasses._create_fn)
+    for name in ("_create_fn", "_dataclass_getstate", "_dataclass_setstate"):
+        if hasattr(dataclasses, name):
+            monkeypatch.setattr(dataclasses, name, getattr(dataclasses, name))
     make_methods_late()
 
 
@@ -98,6 +99,17 @@ def test_late_classes_stay_frozen_and_can_be_pickled(monkeypatch):
         with pytest.raises(FrozenInstanceError):
             del each.x
         assert pickle.loads(pickle.dumps(each)) == each
+
+
+def test_what_one_process_pickles_another_reads_that_has_no_late_methods(monkeypatch):
+    point, named = _module_classes("storage_core.late", monkeypatch)
+    late = [pickle.dumps(each) for each in (point(1), named(2, title="t"))]
+    assert vars(point)["__getstate__"].__module__ == make_methods_late.__module__
+    monkeypatch.undo()
+    point, named = _module_classes("storage_core.late", monkeypatch)
+    plain = [point(1), named(2, title="t")]
+    assert [pickle.loads(each) for each in late] == plain
+    assert [pickle.dumps(each) for each in plain] == late
 
 
 @needs_maker

@@ -413,4 +413,6 @@ def _fold_stretches(
 
 def _partition_row(target: Target) -> VerifiedRow:
     name = FindingRow(topic=target.partition.topic, partition=target.partition.partition)
-    return VerifiedRow(row=PARTITION_ROW, ordinal=target.ordinal, root=target.root, finding=name)
+    return VerifiedRow(
+        row=PARTITION_ROW, ordinal=target.ordinal, root=target.root, finding=name, duration_ms=0
+    )
