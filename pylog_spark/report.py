@@ -7,6 +7,7 @@ with every column.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import humanize
@@ -127,6 +128,7 @@ def partition_name(row: Row) -> str:
     return printable(f"{row['topic']}-{row['partition']}")
 
 
+@lru_cache(maxsize=1024)  # a table has the same sizes again and again
 def size_text(size_bytes: int | None) -> str:
     """Return a count of bytes in binary units, ``-`` for none."""
     if size_bytes is None:

@@ -62,12 +62,17 @@ class _Filled:
 
     @classmethod
     def of(cls, column: Column, rows: Sequence[Row]) -> "_Filled":
-        cells = [printable(column.cell(row)) for row in rows]
+        cells = [column.cell(row) for row in rows]
+        # Of nearly all columns one look at all cells together tells that they are plain.
+        joined = _BETWEEN.join(cells)
+        if printable(joined) != joined:
+            cells = list(map(printable, cells))
+        length = len if joined.isascii() and column.heading.isascii() else _length
         return cls(
             column=column,
             cells=cells,
-            width=max(map(_length, (column.heading, *cells))),
-            is_empty=not any(cell and cell != NOTHING for cell in cells),
+            width=max(map(length, (column.heading, *cells))),
+            is_empty={*cells} <= {"", NOTHING},
         )
 
 

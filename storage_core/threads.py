@@ -5,7 +5,9 @@ a second core. Whoever has but one core says so, and everything happens in turn,
 """
 
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -39,9 +41,11 @@ Answer = TypeVar("Answer")
 
 
 class _Held(threading.local):
-    """The turn that a thread has, if it has one."""
+    """The turn that a thread has, if it has one, and how long it has waited for disks and others
+    all in all."""
 
     turn: "threading.Lock | None" = None
+    waited_seconds = 0.0
 
 
 _held: Final = _Held()
@@ -70,15 +74,23 @@ def in_turns(work: Callable[[Item], Answer]) -> Callable[[Item], Answer]:
 @contextmanager
 def waiting() -> Iterator[None]:
     """Release the turn for the block: a wait for disk or others."""
-    turn = _held.turn
-    if turn is None:
-        yield
-        return
-    turn.release()
+    turn, begin = _held.turn, time.perf_counter()
+    if turn is not None:
+        turn.release()
     try:
         yield
     finally:
-        turn.acquire()
+        _held.waited_seconds += time.perf_counter() - begin
+        if turn is not None:
+            turn.acquire()
+
+
+def share_of_waiting(work: Callable[[Item], Answer], item: Item) -> tuple[Answer, float]:
+    """Do work in this thread; return its answer, and how much of its time it was ``waiting``."""
+    begin, before = time.perf_counter(), _held.waited_seconds
+    answer = work(item)
+    waited = _held.waited_seconds - before
+    return answer, waited / max(time.perf_counter() - begin, waited, sys.float_info.min)
 
 
 Made = TypeVar("Made")

@@ -128,6 +128,7 @@ RowKey = tuple[str | int | None, ...]
 
 # Each has a list of segments.
 _ROWS_AT_ONCE: Final = 1000
+_RESULT_NAMES: Final = frozenset(RESULT.names)
 _ORDINAL: Final = "ordinal"
 
 T = TypeVar("T")
@@ -311,7 +312,7 @@ def _result(row: dict[str, Any], bytes_before: int | None, outcome: Outcome) -> 
     row["duration_ms"] += outcome.duration_ms
     unchanged = {"bytes_after": bytes_before, "segments_after": row["segments_before"]}
     row |= dict.fromkeys(unchanged) if outcome.was_touched else unchanged
-    return row | {name: value for name, value in outcome.columns.items() if name in RESULT.names}
+    return row | {name: value for name, value in outcome.columns.items() if name in _RESULT_NAMES}
 
 
 def _take(table: pa.Table, numbers: Iterable[int]) -> pa.Table:

@@ -77,7 +77,7 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     TopicPartition,
 )
-from storage_core.local_files import folder_names, is_there
+from storage_core.local_files import folder_names
 from storage_core.roots.broker_undo import BrokerUndo
 from storage_core.roots.killed_runs import (
     encode_remembered,
@@ -754,9 +754,10 @@ class HeldBrokerRoot:
     def _observe_changed(self) -> None:
         """Update the digests of partitions possibly changed by commits. Afterwards no claim
         tells of these changes any more."""
+        there = self._changing.intersection(self._files.directories() if self._changing else ())
         for name in self._changing:
             self._partitions.pop(name, None)
-            if is_there(self._store.directory / name, may_be_link=True):
+            if name in there:
                 self._partitions[name] = observe_partition(self._store.directory / name)
         self._changing.clear()
         self._remember()

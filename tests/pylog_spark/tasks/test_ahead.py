@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from pylog_spark.tasks.ahead import Room, map_ahead, map_partitions
+from pylog_spark.tasks.ahead import AT_ONCE, Room, map_ahead, map_in_turns, map_partitions
+from storage_core.threads import waiting
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 200])
@@ -94,3 +95,20 @@ def test_room_is_given_back_after_an_error():
 def _in_room(room, size_bytes, order, name):
     with room.take(size_bytes):
         order.append(name)
+
+
+def test_who_computes_is_this_thread_alone_until_one_has_waited():
+    everybody = threading.Barrier(AT_ONCE, timeout=20)
+
+    def work(number: int) -> threading.Thread:
+        if number == 3:
+            with waiting():
+                time.sleep(0.05)
+        if number > 3:
+            with waiting():
+                everybody.wait()  # for so many at once
+        return threading.current_thread()
+
+    threads = list(map_in_turns(work, range(4 + AT_ONCE)))
+    assert set(threads[:4]) == {threading.current_thread()}
+    assert len(set(threads[4:])) == AT_ONCE
