@@ -44,14 +44,7 @@ from storage_core.checkpoint.checkpoints import PartitionCheckpoints, parse_part
 from storage_core.commit.plan import digest_versions
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError, StorageError
-from storage_core.filenames import (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    PARTITION_METADATA_FILE,
-    TIME_INDEX_SUFFIX,
-    TopicPartition,
-)
-from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
 from storage_core.kernels import retention_walk as walk
 from storage_core.maintenance.compaction.plan import (
     VERDICTS,
@@ -92,11 +85,6 @@ _LOOKED_AT: Final = ("root", "topic", "partition", "role", "directory", "kind", 
 _NAMES: Final = ("root", "topic", "partition", "directory")
 # In which single files wait for their end.
 _PURGED: Final = (DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.STRAY)
-
-_ENTRIES_OF: Final = {
-    OFFSET_INDEX_SUFFIX: OFFSET_INDEX_ENTRY,
-    TIME_INDEX_SUFFIX: TIME_INDEX_ENTRY,
-}
 
 Row = Mapping[str, Any]
 
@@ -269,11 +257,13 @@ class _Observer:
         # A copy was never closed: of its end only a round asks.
         asks_end = marks and wanted and (is_closed or Step.COMPACT in wanted)
         rules = topic.rules if topic and wanted else None
+        config = topic.config if topic else None
         look = look_at(
             Path(row["directory"]),
             needs_age=rules is not None and rules.age_limit_ms is not None,
             needs_topic_id=bool(topic and wanted),
             log_start=marks.log_start_offset or 0 if marks and asks_end else None,
+            most_index_bytes=config.segment_index_bytes if config else 0,
         )
         if topic is None or marks is None or look is None or is_unclean:
             return look, None
@@ -494,25 +484,18 @@ def _is_local(row: Row) -> bool:
 
 
 def _digest(partition: _Partition) -> str | None:
-    """Return the digest of a partition's files; None where they have changed since the look, or
-    where a broker could not resize the active segment's indexes."""
-    look, config = partition.look, partition.topic.config
+    """Return the digest of a partition's files; None where they have changed since the look."""
+    look = partition.look
     try:
         found = LocalStore(Path(partition.row["directory"])).scan()
     except StorageError:
         return None
-    if config is None or {*found.names} != {*look.logs, *look.others}:
+    if {*found.names} != {*look.logs, *look.others}:
         return None
-    sizes = dict(zip(found.names, found.sizes, strict=True))
     times = (time_ns // NANOSECONDS_PER_MS for time_ns in found.modified_ns)
     facts = zip(found.names, found.sizes, times, strict=True)
     if {name: (size, at) for name, size, at in facts if name in look.logs} != look.logs:
         return None
-    active = max(look.logs).removesuffix(LOG_SUFFIX)
-    for suffix, entry in _ENTRIES_OF.items():
-        most = config.segment_index_bytes // entry.itemsize
-        if sizes[active + suffix] // entry.itemsize > most:
-            return None
     return digest_versions(found)
 
 

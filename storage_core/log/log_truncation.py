@@ -36,7 +36,7 @@ from storage_core.index.segment_indexes import (
 )
 from storage_core.kernels import batch_scan
 from storage_core.kernels.batch_scan import COLUMN_COUNT, DONE, check_crcs, scan_batches
-from storage_core.local_files import OpenFolder, open_with_facts
+from storage_core.local_files import OpenFolder, facts_in, open_with_facts
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
     find_position,
@@ -60,6 +60,10 @@ NEWEST_ENTRIES: Final = WARM_BYTES // OFFSET_INDEX_ENTRY.itemsize + 1
 # Behind the last entry of an offset index there are usually less than 4 KiB and a batch.
 _MOST_TAIL_BYTES: Final = 1 << 16
 _MOST_TAIL_BATCHES: Final = 128
+_ENTRIES_OF: Final = {
+    OFFSET_INDEX_SUFFIX: OFFSET_INDEX_ENTRY,
+    TIME_INDEX_SUFFIX: TIME_INDEX_ENTRY,
+}
 _OF_LAST_BATCHES: Final = (
     batch_scan.MAGIC,
     batch_scan.SIZE,
@@ -75,6 +79,7 @@ def read_clean_end(
     bases: tuple[int, int],
     log_start: int,
     others: Collection[str],
+    most_index_bytes: int = MAX_INDEX_BYTES,
 ) -> int | None:
     """Return the end of a cleanly closed log: the offset of its next record. None if only a load of
     the log can tell, or there are open transactions.
@@ -85,6 +90,7 @@ def read_clean_end(
         folder: The partition directory, open; its segments have offset and time indexes.
         bases: The base offsets of the oldest and of the newest segment.
         log_start: The partition's entry in the log-start checkpoint, 0 without one.
+        most_index_bytes: ``segment.index.bytes``, to which a broker resizes the newest indexes.
     """
     oldest, newest = bases
     snapshot = None
@@ -99,7 +105,7 @@ def read_clean_end(
         if LEADER_EPOCH_FILE in others:
             check_epochs(_read_whole(folder, LEADER_EPOCH_FILE, MAX_LEADER_EPOCH_BYTES))
         index = _read_newest_entries(folder, newest)
-        if index is None:
+        if index is None or not _can_resize_indexes(folder, newest, most_index_bytes):
             return None
         name = log_file(newest)
         end = _read_tail(folder, name, index)
@@ -150,6 +156,15 @@ def _read_tail(folder: OpenFolder, name: str, index: OffsetIndex) -> int | None:
     if not is_plain or (position and check_crcs(data, table[:, :count], 1) == 0):
         return None
     return int(lasts[-1]) + 1
+
+
+def _can_resize_indexes(folder: OpenFolder, base_offset: int, most_bytes: int) -> bool:
+    """Whether a broker can make the indexes of its active segment that large, for appends."""
+    for suffix, entry in _ENTRIES_OF.items():
+        facts = facts_in(folder.descriptor, segment_file(base_offset, suffix))
+        if facts is None or facts.st_size // entry.itemsize > most_bytes // entry.itemsize:
+            return False
+    return True
 
 
 def _read_newest_entries(folder: OpenFolder, base_offset: int) -> OffsetIndex | None:

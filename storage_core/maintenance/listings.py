@@ -32,6 +32,7 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.local_files import OpenFolder, list_open, open_folder, open_in, read_limited
+from storage_core.log.batch_search import MAX_INDEX_BYTES
 from storage_core.log.log_loader import MAX_LOG_BYTES
 from storage_core.log.log_truncation import read_clean_end
 from storage_core.records.file_starts import (
@@ -119,7 +120,12 @@ class DirectoryLook:
 
 
 def look_at(
-    directory: Path, *, needs_age: bool, needs_topic_id: bool, log_start: int | None = None
+    directory: Path,
+    *,
+    needs_age: bool,
+    needs_topic_id: bool,
+    log_start: int | None = None,
+    most_index_bytes: int = MAX_INDEX_BYTES,
 ) -> DirectoryLook | None:
     """List a partition directory; read the few bytes most decisions need.
 
@@ -128,6 +134,7 @@ def look_at(
         needs_topic_id: Whether ``partition.metadata`` is wanted.
         log_start: Where the end of the log is wanted, the partition's entry in the log-start
             checkpoint, 0 without one; else None.
+        most_index_bytes: ``segment.index.bytes``; an active segment with a larger index has no end.
 
     Returns:
         What is there; None where it cannot be told, or files come and go: who looks at the
@@ -147,7 +154,7 @@ def look_at(
                 are_files=are_files,
                 oldest_entry=read_last_time(folder, min(facts)) if needs_age and facts else None,
                 metadata=_read_metadata(descriptor) if has_metadata else None,
-                end=read_end(folder, directory, facts, others, log_start)
+                end=read_end(folder, directory, facts, others, log_start, most_index_bytes)
                 if log_start is not None and are_files
                 else None,
             )
@@ -203,6 +210,7 @@ def read_end(
     logs: Collection[str],
     others: Collection[str],
     log_start: int,
+    most_index_bytes: int,
 ) -> int | None:
     """Return the end of a log, None where only a load tells it."""
     if not logs:
@@ -211,7 +219,12 @@ def read_end(
     if oldest is None or newest is None:
         return None
     return read_clean_end(
-        folder, directory, bases=(oldest, newest), log_start=log_start, others=others
+        folder,
+        directory,
+        bases=(oldest, newest),
+        log_start=log_start,
+        others=others,
+        most_index_bytes=most_index_bytes,
     )
 
 

@@ -186,6 +186,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "bad-end": lambda directory: (directory / segment_file(30, ".log")).write_bytes(bytes(80)),
     "bad-tail": append(bytes(8) + b"\0\0\0\1" + bytes(90)),
     "torn-tail": append(b"torn"),
+    "long-index": writes(segment_file(30, ".timeindex"), bytes(2**24)),
     "bad-index": misindex(5),
     "bad-indexes": misindex(0, 40),
     "bad-order": disorder,

@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage_core.errors import PylogError
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import IndexFullError, PylogError
 from storage_core.filenames import LEADER_EPOCH_FILE, segment_file
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.segment_indexes import AbortedTxn, encode_transaction_index
 from storage_core.local_files import OpenFolder, open_folder
+from storage_core.log.log_loader import find_clean_end
 from storage_core.log.log_truncation import read_clean_end
+from storage_core.store import LocalStore
 from tests.kit import directories
 from tests.kit.builders import some_batches
 from tests.kit.one_partition import load_partition
@@ -20,6 +23,7 @@ from tests.kit.one_partition import load_partition
 NOW = 1_700_000_000_000
 BATCHES = some_batches(count=2000, records=1, base_offset=100)
 END = 2100
+MOST_INDEX_BYTES = LogConfig().segment_index_bytes
 LOG, INDEX = segment_file(100, ".log"), segment_file(100, ".index")
 TXN_INDEX = segment_file(0, ".txnindex")
 ABORTED = encode_transaction_index(
@@ -45,7 +49,14 @@ def clean_end(directory: Path, *, log_start: int = 0) -> int | None:
     others = [path.name for path in directory.iterdir() if path.suffix != ".log"]
     with open_folder(directory) as descriptor:
         folder = OpenFolder(descriptor)
-        return read_clean_end(folder, directory, bases=(0, 100), log_start=log_start, others=others)
+        return read_clean_end(
+            folder,
+            directory,
+            bases=(0, 100),
+            log_start=log_start,
+            others=others,
+            most_index_bytes=MOST_INDEX_BYTES,
+        )
 
 
 def loaded_end(directory: Path, *, log_start: int = 0) -> int | None:
@@ -133,6 +144,16 @@ def test_where_a_load_says_more_there_is_none(directory: Path, change: Change):
     change(directory)
     assert clean_end(directory) is None
     assert loaded_end(directory) is None
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_there_is_none_where_a_broker_cannot_resize_an_index(directory: Path, suffix: str):
+    os.truncate(directory / segment_file(100, suffix), MOST_INDEX_BYTES + 12)
+    assert clean_end(directory) is None
+    with pytest.raises(IndexFullError):
+        find_clean_end(
+            LocalStore(directory), config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW
+        )
 
 
 def test_an_index_is_believed_as_a_load_believes_it(directory: Path):
