@@ -201,8 +201,8 @@ def _find_archive(location: str) -> tuple[Root, list[str]]:
     names = root.directories()
     if not names:
         parent, name = split_location(location)
-        above = ArchiveRoot(parse_archive(parent))
-        if name in above.directories():
+        above = ArchiveRoot(parse_archive(parent)) if _find_partition(name) else None
+        if above is not None and name in above.directories():
             return above, [name]
         find_tier(root.place.place)  # names the layout of another product
         reason = "holds no segment of a tier, as LocalTieredStorage or Aiven's plugin writes it"

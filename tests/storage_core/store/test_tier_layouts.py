@@ -4,6 +4,7 @@ import pytest
 
 from storage_core.errors import ConfigError
 from storage_core.roots.open_root import find_root
+from storage_core.store.tier_archive import Tier
 from storage_core.store.tier_layouts import find_layout
 
 TOPIC, OBJECT = "Q67Kf6aES2C_-Js7eDaRuw", "-9twBPT1TWmFRZr_cKeDTA"
@@ -46,6 +47,18 @@ def test_every_command_that_reads_a_root_refuses_it_by_name(tmp_path, key):
     for root in (tmp_path, f"archive+{tmp_path}"):
         with pytest.raises(ConfigError, match=f"the layout of {KEYS[key]}, as .* shows"):
             find_root(root)
+
+
+def test_no_tier_is_looked_for_around_a_folder_that_is_no_partitions(tmp_path, monkeypatch):
+    looked = []
+    find = Tier.partition_folders
+    monkeypatch.setattr(
+        Tier, "partition_folders", lambda self: looked.append(self.objects.url) or find(self)
+    )
+    (tmp_path / "tier").mkdir()
+    with pytest.raises(ConfigError, match="holds no segment"):
+        find_root(f"archive+{tmp_path}/tier")
+    assert looked == [f"{tmp_path}/tier"]
 
 
 def test_commands_that_write_name_it_too(pylog, tmp_path):
