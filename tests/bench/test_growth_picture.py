@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from tests.bench.bench_growth import Growth, Point
-from tests.bench.growth_picture import draw_growth
 
 GROWTHS = [
     Growth(
@@ -20,7 +17,10 @@ GROWTHS = [
 ]
 
 
+@pytest.mark.thorough
 def test_a_picture_has_a_line_a_kind_of_work_and_its_slope(tmp_path: Path) -> None:
+    # Matplotlib, which may be missing, takes a second to import.
+    draw_growth = pytest.importorskip("tests.bench.growth_picture").draw_growth
     drawn = draw_growth(GROWTHS, tmp_path).read_text()
     for text in ("verify (1.00)", "compact (1.00)", ">GB<", ">segments<", "MiB at most"):
         assert text in drawn

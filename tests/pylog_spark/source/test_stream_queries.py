@@ -41,7 +41,7 @@ def each_once(count: int) -> list[tuple[int, int]]:
 def test_a_query_that_goes_on_where_it_ended_has_each_record_once(spark, tmp_path):
     register(spark)
     root = tmp_path / "kafka"
-    limit = {"maxOffsetsPerTrigger": "30"} if HAS_LIMITS else {}
+    limit = {"maxOffsetsPerTrigger": "60"} if HAS_LIMITS else {}
     triggers = []
     for count in (50, 50, 80):
         write_orders(root, count)
@@ -49,8 +49,8 @@ def test_a_query_that_goes_on_where_it_ended_has_each_record_once(spark, tmp_pat
         query.awaitTermination()
         triggers.append(_count(tmp_path / "checkpoint" / "commits"))
         assert offsets_in(spark, tmp_path) == each_once(count)
-    # 30 offsets a trigger of 100, of none and of 60 that are new.
-    assert triggers == ([4, 4, 6] if HAS_LIMITS else [1, 1, 2])
+    # 60 offsets a trigger of 100, of none and of 60 that are new.
+    assert triggers == ([2, 2, 3] if HAS_LIMITS else [1, 1, 2])
     last = tmp_path / "checkpoint" / "offsets" / str(triggers[-1] - 1)
     reached = json.loads(last.read_text().splitlines()[-1])
     assert reached == {"orders": {"0": 80, "1": 80}}

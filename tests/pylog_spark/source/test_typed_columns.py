@@ -75,6 +75,7 @@ def test_batch_and_stream_give_what_the_official_deserializer_gives(spark, root,
     assert str(found[4].vat) == "12.30"
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_topics_are_views_of_sql_with_their_columns(spark, tmp_path, caplog):
     root = write_golden(tmp_path / "it's")

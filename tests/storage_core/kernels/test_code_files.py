@@ -107,10 +107,17 @@ def test_a_lock_that_is_a_link_empties_nobodys_file(folder, tmp_path):
         assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_damaged_code_is_compiled_again(tmp_path):
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that a process has filled; where the sources lie makes no difference."""
+    kept = tmp_path_factory.mktemp("kept")
+    run(copied_sources(tmp_path_factory.mktemp("of") / "lib"), **{CACHE_VARIABLE: str(kept)})
+    return kept
+
+
+def test_damaged_code_is_compiled_again(compiled, tmp_path):
     sources, kept = copied_sources(tmp_path / "lib"), tmp_path / "kept"
-    kept.mkdir(mode=0o700)
-    run(sources, **{CACHE_VARIABLE: str(kept)})
+    shutil.copytree(compiled, kept)
     for file in kept.rglob("*.bin"):
         data = bytearray(file.read_bytes())
         data[-20] ^= 0xFF
@@ -149,16 +156,14 @@ def test_a_process_that_hangs_holds_nobody_up_for_ever(folder, monkeypatch):
         pass
 
 
-def with_layer(tmp_path: Path) -> Path:
-    """Return sources as a wheel has them, with code that is ready for this machine."""
+@pytest.fixture
+def with_layer(compiled: Path, tmp_path: Path) -> Path:
+    """Sources as a wheel has them, with code that is ready for this machine."""
     sources = copied_sources(tmp_path / "lib")
-    kept = tmp_path / "kept"
-    kept.mkdir(mode=0o700)
-    run(sources, **{CACHE_VARIABLE: str(kept)})
     layer = sources / "storage_core" / _code_files.layer_name()
     layer.mkdir(parents=True)
-    for file in kept.rglob("*.bin"):
-        shutil.move(file, layer)
+    for file in compiled.rglob("*.bin"):
+        shutil.copy(file, layer)
     return sources
 
 
@@ -170,19 +175,18 @@ IS_COMMON = pytest.mark.skipif(
 
 
 @IS_COMMON
-def test_the_code_in_a_wheel_is_taken(tmp_path):
-    sources = with_layer(tmp_path)
-    found = run(sources, **{CACHE_VARIABLE: NOWHERE})
+def test_the_code_in_a_wheel_is_taken(with_layer):
+    found = run(with_layer, **{CACHE_VARIABLE: NOWHERE})
     assert answer_of(found) == RIGHT_ANSWER
     assert not found["compiles"]
     assert found["folder"] is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @IS_COMMON
 @pytest.mark.parametrize("why", ["other sources", "other settings", "damage", "another CPU"])
-def test_code_in_a_wheel_that_is_not_for_here_is_left(tmp_path, why):
-    sources = with_layer(tmp_path)
+def test_code_in_a_wheel_that_is_not_for_here_is_left(with_layer, why):
+    sources = with_layer
     before, environment = "", {CACHE_VARIABLE: NOWHERE}
     if why == "other sources":
         with (sources / "storage_core" / "kernels" / "varint.py").open("a") as file:

@@ -144,6 +144,7 @@ def test_compiled_code_is_kept_and_found_again_wherever_the_sources_are(tmp_path
     assert files_of(warm.folder).items() >= warm.files.items()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("file", "pattern", "replacement", "changed"),
     [
@@ -196,6 +197,7 @@ tempfile.gettempdir = nowhere
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variable", [CACHE_VARIABLE, "XDG_CACHE_HOME", "HOME"])
 def test_a_read_only_install_works_where_nothing_can_be_written(tmp_path, variable):
     sources = copied_sources(tmp_path / "lib")

@@ -126,6 +126,7 @@ def test_every_segment_that_lies_there_is_listed(case_of, name):
     assert read_tree(case.folder) == before
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_tier_alone_gives_its_newest_history(case_of, name, isolation):
