@@ -166,10 +166,10 @@ def find_duplicate_partitions(
     for entry in directories:
         if entry.topic_partition is not None and entry.kind in kinds:
             paths.setdefault((entry.topic_partition, entry.kind), []).append(entry.path)
+    several = {key: places for key, places in paths.items() if len(places) > 1}
     return [
         DuplicatePartitionError(str(partition), tuple(places))
-        for (partition, _), places in sorted(paths.items())
-        if len(places) > 1
+        for (partition, _), places in sorted(several.items())
     ]
 
 

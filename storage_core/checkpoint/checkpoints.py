@@ -432,7 +432,7 @@ class Checkpoints:
         offsets = {
             CHECKPOINT_FILES[file]: of_file.get(partition)
             for file, of_file in self.entries.items()
-            if file in CHECKPOINT_FILES
+            if of_file and file in CHECKPOINT_FILES
         }
         return PartitionCheckpoints(**offsets)
 

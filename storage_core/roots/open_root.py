@@ -303,9 +303,9 @@ def check_log_directory(root: str | Path, path: Path) -> None:
     check_not_above(root, path)
     with storage_errors(path):
         names = frozenset(entry_names(path, may_be_link=True))
-        folders = folder_names(path)
-        is_one = META_PROPERTIES_FILE in names or bool(folders)
-    if META_PROPERTIES_FILE not in names and not any(map(_find_partition, folders)):
+        is_said = META_PROPERTIES_FILE in names
+        folders = [] if is_said else folder_names(path)
+    if not is_said and not any(map(_find_partition, folders)):
         check_no_tier(root)
     whole = path.resolve()
     partition = _find_partition(whole.name)
@@ -313,7 +313,7 @@ def check_log_directory(root: str | Path, path: Path) -> None:
         place = f"{quote(str(whole.parent))} --topics {quote(partition.topic)}"
         reason = f"is the directory of one partition; expected its log directory: {place}"
         raise ConfigError("ROOT", root, reason)
-    if not is_one:
+    if not is_said and not folders:
         reason = (
             "holds neither a partition nor meta.properties; is its disk mounted? If it is a new "
             "one, leave it out (`pylog metadata promote --into NODE=DIR` makes it a controller's)"

@@ -561,9 +561,11 @@ def _look_at_tier(
     if partition is None:
         return None
     is_tiered = partition.topic in root.tiered_topics if root.has_metadata else None
+    if is_tiered is False:
+        return None
     own = root.checkpoints_of(partition)
     # Mostly a log is whole: nothing is listed again.
-    if is_tiered is False or (own.log_start_offset is None and not remote.has_tier):
+    if own.log_start_offset is None and not remote.has_tier:
         return None
     store = open_store(entry.path)
     logs = sorted_logs(file.name for file in store.list_files())

@@ -423,6 +423,8 @@ class _Broker:
         self, logs: Sequence[tuple[ObservedRoot, SubDirectory]], severity: Severity
     ) -> None:
         """Report copies of a move beside the partition itself."""
+        if len(logs) < 2:  # noqa: PLR2004  # a copy and the partition
+            return
         homes = {
             (root.location, entry.topic_partition)
             for root, entry in logs
