@@ -9,7 +9,8 @@ import enum
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, overload
 
 from storage_core.commit import (
     CopyRange,
@@ -37,8 +38,9 @@ from storage_core.store.base import FileInfo, FileReader, LogStore, SliceReader
 from storage_core.store.object_files import BytesReader
 
 
-class VirtualFile(NamedTuple):
-    """Where the bytes of a name are. A directory may have thousands: it is no dataclass."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualFile:
+    """Where the bytes of a name are."""
 
     # Name of the file on the store that holds the bytes, the length that this name will have, and
     # its modification time.
@@ -61,7 +63,10 @@ class DirectoryView:
         self.store = store
         self._emitted: list[Operation] = []
         # The directory after the emitted operations, and at the end.
-        self._settled = {file.name: VirtualFile(file) for file in store.list_files()}
+        # What was listed stands for itself: a directory may have thousands of files.
+        self._settled: dict[str, VirtualFile | FileInfo] = {
+            file.name: file for file in store.list_files()
+        }
         self._files = dict(self._settled)
         # Names that may differ between the two: a directory has far more than one step changes.
         self._touched: set[str] = set()
@@ -91,16 +96,17 @@ class DirectoryView:
 
     def source(self, name: str) -> FileInfo:
         """Return the listing of the file that now holds a name's content."""
-        return self._files[name].info
+        file = self._files[name]
+        return file if isinstance(file, FileInfo) else file.info
 
     def place(self, name: str) -> tuple[str, int]:
         """Return file and position that now hold a name's content."""
-        file = self._files[name]
+        file = self._at(name)
         return file.info.name, file.start
 
     def read(self, name: str, *, limit_bytes: int) -> bytes:
         """Return the bytes of a small file."""
-        file = self._files[name]
+        file = self._at(name)
         if file.content is None:
             return self.store.read_file(file.info.name, limit_bytes=limit_bytes)
         if len(file.content) > limit_bytes:
@@ -109,7 +115,7 @@ class DirectoryView:
 
     def open(self, name: str) -> FileReader:
         """Open a file for ranged reads, as long as it will be."""
-        file = self._files[name]
+        file = self._at(name)
         if file.content is not None:
             return BytesReader(name, file.content)
         reader = self.store.open_file(file.info.name)
@@ -129,7 +135,7 @@ class DirectoryView:
 
     def truncate(self, name: str, size_bytes: int, reason: str) -> None:
         """Plan that a file is cut."""
-        file = self._files[name]
+        file = self._at(name)
         content = None if file.content is None else file.content[:size_bytes]
         info = FileInfo(file.info.name, size_bytes, file.info.modified_ms)
         self._put(name, VirtualFile(info=info, start=file.start, content=content))
@@ -160,7 +166,7 @@ class DirectoryView:
     def copy(self, name: str, start: int, size_bytes: int, target: str, reason: str) -> None:
         """Plan to copy a stretch of a file, with its time."""
         self._settle()
-        file = self._files[name]
+        file = self._at(name)
         info = FileInfo(file.info.name, size_bytes, file.info.modified_ms)
         self._put(target, VirtualFile(info=info, start=file.start + start))
         self._emit(
@@ -186,7 +192,10 @@ class DirectoryView:
         self._settle()
         self._emit(SyncDirectory(reason=reason))
 
-    def _put(self, name: str, file: VirtualFile) -> None:
+    def _at(self, name: str) -> VirtualFile:
+        return _virtual(self._files[name])
+
+    def _put(self, name: str, file: VirtualFile | FileInfo) -> None:
         offset = _snapshot_offset(name)
         if offset is not None and name not in self._files:
             self._snapshots[offset] += 1
@@ -195,7 +204,7 @@ class DirectoryView:
         self._files[name] = file
         self._touched.add(name)
 
-    def _take(self, name: str) -> VirtualFile:
+    def _take(self, name: str) -> VirtualFile | FileInfo:
         file = self._files.pop(name)
         self._touched.add(name)
         offset = _snapshot_offset(name)
@@ -223,7 +232,9 @@ class DirectoryView:
 
     def _pending(self) -> list[Operation]:
         changed = [
-            name for name in self._touched if self._settled.get(name) != self._files.get(name)
+            name
+            for name in self._touched
+            if _virtual(self._settled.get(name)) != _virtual(self._files.get(name))
         ]
         names = sorted(changed, key=self._rank)
         steps = [step for step in map(self._step, names) if step is not None]
@@ -242,7 +253,7 @@ class DirectoryView:
         return steps
 
     def _step(self, name: str) -> Operation | None:
-        old, new = self._settled.get(name), self._files.get(name)
+        old, new = _virtual(self._settled.get(name)), _virtual(self._files.get(name))
         reason = self._reasons[name]
         if new is None:
             return DeleteFile(name=name, reason=reason)
@@ -297,6 +308,14 @@ class DirectoryView:
 
 def _snapshot_offset(name: str) -> int | None:
     return offset_of(name) if name.endswith(SNAPSHOT_SUFFIX) else None
+
+
+@overload
+def _virtual(file: VirtualFile | FileInfo) -> VirtualFile: ...
+@overload
+def _virtual(file: VirtualFile | FileInfo | None) -> VirtualFile | None: ...
+def _virtual(file: VirtualFile | FileInfo | None) -> VirtualFile | None:
+    return VirtualFile(info=file) if isinstance(file, FileInfo) else file
 
 
 class _ChangeStage(enum.Enum):

@@ -95,10 +95,11 @@ class Window:
     # False where the records are not in ``data``: it is one large batch of which only the header
     # was read, or nothing but headers was asked for.
     is_whole: bool = True
-    # Where it holds several whole files, as `join_files` reads them: their names, and where in
-    # ``data`` each begins. ``file`` is the first of them.
+    # Where it holds several whole files, as `join_files` reads them: their names, where in ``data``
+    # each begins, and `row_bounds`. ``file`` is the first of them.
     files: tuple[str, ...] = ()
     starts: tuple[int, ...] = ()
+    bounds: NDArray[np.int64] | None = None
 
     @property
     def begins(self) -> NDArray[np.int64]:
@@ -107,10 +108,7 @@ class Window:
 
     def row_bounds(self) -> NDArray[np.int64]:
         """Return int64[files + 1]: the first row of each of its files, and the number of rows."""
-        if not self.starts:
-            return np.array([0, len(self.batches)], np.int64)
-        inner = np.searchsorted(self.batches.position, self.starts[1:])
-        return np.array([0, *inner.tolist(), len(self.batches)], np.int64)
+        return np.array([0, len(self.batches)], np.int64) if self.bounds is None else self.bounds
 
     def place_of(self, row: int) -> tuple[str, int]:
         """Return in which file a batch begins, and at which position."""
@@ -311,11 +309,15 @@ def join_files(
     if not count or used != buffer.size:
         return None
     batches = BatchTable(room.table[:, :count])
-    window = Window(files[0], 0, buffer, batches, files=tuple(files), starts=tuple(starts))
-    begins = window.begins[window.begins < buffer.size]
-    rows = np.searchsorted(batches.position, begins).clip(max=count - 1)
-    if (batches.position[rows] != begins).any():
+    begins = np.array([*starts, end], np.int64)
+    bounds = np.searchsorted(batches.position, begins)
+    is_inside = begins < end
+    rows = bounds[is_inside].clip(max=count - 1)
+    if (batches.position[rows] != begins[is_inside]).any():
         return None
+    window = Window(
+        files[0], 0, buffer, batches, files=tuple(files), starts=tuple(starts), bounds=bounds
+    )
     read_control_types(buffer, batches.columns, count)
     room.joined = window
     rooms.rotate(-1)
