@@ -13,13 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.formats.batch_v2 import (
+    ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
     HEADER_UP_TO_MAGIC_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    MAGIC_AT,
     MAGIC_V2,
     NO_TIMESTAMP,
+    RECORD_COUNT_AT,
     TRANSACTIONAL_BIT,
 )
 from storage_core.kernels._jit import inlined_kernel, kernel
@@ -71,7 +75,6 @@ from storage_core.kernels.batch_scan import (
     NO_ROOM,
     POSITION,
     RECORD_COUNT,
-    SIZE,
     TRUNCATED,
     find_size,
     read_batch,
@@ -79,6 +82,7 @@ from storage_core.kernels.batch_scan import (
 from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
 from storage_core.kernels.record_scan import DONE, HAS_KEYLESS, INDEXED, OPENED
 from storage_core.kernels.survivors import count_range
+from storage_core.kernels.varint import read_i16, read_i32, read_i64
 
 # Of note_batches: there are more batches of formats v0 and v1 than were noted, or more records.
 # These are no numbers of a scan.
@@ -162,23 +166,36 @@ def note_batches(
 
 
 @inlined_kernel
-def _is_gone(
-    table: NDArray[np.int64],
-    notes: NDArray[np.int64],
-    row: int,
-    latest_offset: int,
+def _count_dead(
+    data: NDArray[np.uint8],
+    position: int,
+    size: int,
+    noted: NDArray[np.int64],
+    flags: NDArray[np.uint8],
     words: NDArray[np.uint64],
-) -> bool:
-    """Whether nothing is left of a batch of data, unless its header is retained."""
-    flags, first = notes[FLAGS, row], notes[FIRST_BIT, row]
-    return (
-        flags & (INDEXED | OPENED | HAS_KEYLESS) == INDEXED | OPENED
-        and table[MAGIC, row] == MAGIC_V2
-        and table[SIZE, row] >= HEADER_BYTES
-        and table[ATTRIBUTES, row] & (TRANSACTIONAL_BIT | CONTROL_BIT) == 0
-        and table[LAST_OFFSET, row] <= latest_offset
-        and count_range(words, first, first + notes[PASS_ONE_COUNT, row]) == 0
-    )
+    latest_offset: int,
+) -> int:
+    """Return the number of records of the next batch of a dirty part if nothing is left of it,
+    unless its header is retained; else NO_ROW."""
+    next_flag = noted[NOTED_FLAG, 0]
+    if next_flag >= noted[NOTED_FLAG_END, 0] or size < HEADER_BYTES:
+        return NO_ROW
+    kind = np.int64(flags[next_flag]) & (INDEXED | OPENED | HAS_KEYLESS)
+    if kind != INDEXED | OPENED or data[np.uint64(position + MAGIC_AT)] != MAGIC_V2:
+        return NO_ROW
+    first, count = noted[NOTED_BIT, 0], read_i32(data, position + RECORD_COUNT_AT)
+    if not 0 <= count <= noted[NOTED_BIT_END, 0] - first:
+        return NO_ROW
+    attributes = read_i16(data, position + ATTRIBUTES_AT)
+    if attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) or count_range(words, first, first + count):
+        return NO_ROW
+    return count if _last_offset(data, position) <= latest_offset else NO_ROW
+
+
+@inlined_kernel
+def _last_offset(data: NDArray[np.uint8], position: int) -> int:
+    """Return the last offset of the batch of format v2 at a position."""
+    return read_i64(data, position) + read_i32(data, position + LAST_OFFSET_DELTA_AT)
 
 
 @kernel
@@ -217,25 +234,29 @@ def sift_batches(
         size, status = find_size(data, position, data.size)
         if status != DONE:
             return row, position, status, left_out
+        is_dirty = position >= dirty_position
+        if row > 0 and is_dirty:
+            dead = _count_dead(data, position, size, noted, flags, words, latest_offset)
+            if dead != NO_ROW:
+                last_offset = _last_offset(data, position)
+                while next_retained > 0 and retained[next_retained - 1] >= last_offset:
+                    next_retained -= 1
+                while next_retained < retained.size and retained[next_retained] < last_offset:
+                    next_retained += 1
+                if next_retained == retained.size or retained[next_retained] != last_offset:
+                    noted[NOTED_FLAG, 0] += 1
+                    noted[NOTED_BIT, 0] += dead
+                    noted[NOTED_RANK, 0] += dead
+                    left_out += dead
+                    position += size
+                    continue
         if row == table.shape[1] or row == notes.shape[1]:
             return row, position, NO_ROOM, left_out
         read_batch(data, position, size, table, row)
-        is_dirty = position >= dirty_position
         status = _note_batch(table, notes, row, 0, is_dirty, noted, flags, legacy_counts)
         if status != DONE:
             return row, position, status, left_out
-        is_left_out = row > 0 and _is_gone(table, notes, row, latest_offset, words)
-        if is_left_out:
-            last_offset = table[LAST_OFFSET, row]
-            while next_retained > 0 and retained[next_retained - 1] >= last_offset:
-                next_retained -= 1
-            while next_retained < retained.size and retained[next_retained] < last_offset:
-                next_retained += 1
-            is_left_out = next_retained == retained.size or retained[next_retained] != last_offset
-        if is_left_out:
-            left_out += notes[PASS_ONE_COUNT, row]
-        else:
-            row += 1
+        row += 1
         position += size
     return row, position, DONE if position == data.size else TRUNCATED, left_out
 
