@@ -117,6 +117,8 @@ def batch_events(batches: BatchTable, file_position: int = 0) -> NDArray[np.int6
         int64[COLUMN_COUNT, n], columns as in ``kernels.producer_scan``.
     """
     events = np.empty((COLUMN_COUNT, len(batches)), np.int64)
+    if not batches.has_producer_id.any():
+        return events[:, :0]
     count = list_events(np.ascontiguousarray(batches.columns), file_position, events)
     return events[:, :count]
 

@@ -344,19 +344,18 @@ class _Rooms:
 
     def __init__(self, piece_bytes: int) -> None:
         self.piece_bytes = piece_bytes
-        self._free: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
+        self._free: list[NDArray[np.uint8]] = []
 
     def read(self, descriptor: int, start: int, end: int) -> tuple[BatchTable, int]:
         """Return the headers of a file's next batches, and where the last one ends."""
         try:
-            piece, table = self._free.pop()
+            piece = self._free.pop()
         except IndexError:
             piece = np.empty(self.piece_bytes, np.uint8)
-            table = np.empty((COLUMN_COUNT, MOST_ROWS), np.int64)
+        table = np.empty((COLUMN_COUNT, MOST_ROWS), np.int64)
         count, used = read_checked(PREAD, descriptor, start, end, MOST_BYTES, piece, table)
-        batches = BatchTable(table[:, :count].copy())
-        self._free.append((piece, table))
-        return batches, used
+        self._free.append(piece)
+        return BatchTable(table[:, :count]), used
 
 
 def _together(windows: Iterator[Window]) -> Generator[Window]:
