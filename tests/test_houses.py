@@ -45,6 +45,7 @@ def test_a_night_and_a_diagnosis_work_by_themselves(checkout: Path, tmp_path: Pa
     assert row["advice"]
 
 
+@pytest.mark.thorough
 def test_a_code_of_the_cluster_is_not_explained(checkout: Path):
     assert run(checkout, "explain", "NO_HIGH_WATERMARK").returncode == 0
     assert run(checkout, "explain", "NO_DONOR").returncode == 2

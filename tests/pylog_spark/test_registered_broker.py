@@ -127,6 +127,7 @@ def check(logs: kafka_log.Logs, topic: str, table: Any) -> None:
     assert found == expected(topic, kind)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("read", [by_arrow, by_pandas, by_polars, by_duckdb])
 def test_values_are_those_of_the_official_deserializer(

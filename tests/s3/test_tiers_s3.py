@@ -25,7 +25,7 @@ from tests.kit.tier_archives import TierCase, unpack_tier
 from tests.s3.fault_proxy import FaultProxy
 
 
-@pytest.fixture(params=["aiven_aes", "plain"])
+@pytest.fixture(params=["aiven_aes", pytest.param("plain", marks=pytest.mark.thorough)])
 def case(request: pytest.FixtureRequest, tmp_path, objects: S3ObjectStore) -> TierCase:
     """A situation, whose tier is in the bucket, too."""
     case = unpack_tier(request.param, tmp_path)

@@ -137,6 +137,7 @@ def records_of(snapshot: Path) -> list[MetadataRecord]:
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("release", "voters", "has_log", "has_records"),
     [

@@ -515,6 +515,7 @@ def test_words_are_completed(text, words):
     assert complete_word("off", columns) == ['"offset"']
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
 def test_answers_are_utf_8_in_every_locale(root, output):
     command = [sys.executable, "-m", "pylog_spark", "sql", root, "SELECT 'Ö 日本' AS a"]

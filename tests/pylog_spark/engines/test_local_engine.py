@@ -383,6 +383,7 @@ print(os.getpid(), *sys.argv[2:])
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "is_fork"), [(["watched"], True), (["watched", "busy"], False), ([], False)]
 )
