@@ -1,5 +1,6 @@
 """Which records, batches and markers a round keeps: each rule on a log made for it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from storage_core.maintenance.compaction import pass_one
 from storage_core.maintenance.compaction.index import KeptRecords
 from storage_core.maintenance.compaction.plan import CleanRequest
 from storage_core.records import payload as payload_module
-from storage_core.records.batch_table import BatchNotes
+from storage_core.records.batch_table import BatchNotes, BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS, Payload, open_batches
 from storage_core.records.reader import Window
 from tests.kit.builders import (
@@ -521,6 +522,17 @@ def test_a_window_that_was_kept_is_taken_with_its_records():
     records = [payload.arena[starts[row] : ends[row]].tobytes() for row in range(4)]
     assert records == [encode_records(spec) for spec in SPECS]
     assert taken(kept, window) is None
+
+
+def test_a_window_that_leaves_batches_out_is_taken_with_the_records_of_the_others():
+    kept = KeptRecords(ROOM)
+    assert kept.put(opened(only_window_of(segment_bytes(SPECS))))
+    whole = only_window_of(segment_bytes(SPECS))
+    window = replace(whole, batches=BatchTable(whole.batches.columns[:, [0, 2]]))
+    payload = taken(kept, window)
+    starts, ends = payload.notes.records_start, payload.notes.records_end
+    records = [payload.arena[starts[row] : ends[row]].tobytes() for row in range(2)]
+    assert records == [encode_records(SPECS[0]), encode_records(SPECS[2])]
 
 
 def test_a_batch_that_was_not_opened_is_missing_and_one_without_a_codec_is_not():
