@@ -44,6 +44,7 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
     snapshot_file,
+    sorted_logs,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels import retention_walk as walk
@@ -344,7 +345,7 @@ def plan_known(
         be read afterwards.
     """
     names = {file.name for file in store.list_files()}
-    bases = sorted(offset_of(name) or 0 for name in names if name.endswith(LOG_SUFFIX))
+    bases = [offset_of(name) or 0 for name in sorted_logs(names)]
     reasons = [each for each, count in zip(Predicate, counts, strict=True) for _ in range(count)]
     start = max(log_start_checkpoint or 0, bases[len(reasons)])
     epochs = plan_epochs(store, start) if LEADER_EPOCH_FILE in names else ()
