@@ -251,8 +251,8 @@ threading.Event().wait()
     assert run(code, signal.SIGUSR1, signal.SIGTERM) == (143, "", "pylog: terminated\n")
 
 
-def test_without_watch_nothing_is_different():
-    assert not interruption.is_watched()
+def test_without_watch_nothing_is_different(monkeypatch):
+    monkeypatch.setattr(interruption, "_watch", interruption._Watch())
     # A run of tests in the background ignores it from its start.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -307,6 +307,12 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
             log_start_offset=5,
             first_base_offset=5,
             is_replicated=True,
+            by_log_start_segments=1,
+            by_size_segments=0,
+            by_time_segments=0,
+            rolls=False,
+            bytes_after=0,
+            segments_after=1,
         )
         for n, name in enumerate([BAD, GOOD])
     ]

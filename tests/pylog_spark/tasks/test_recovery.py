@@ -21,6 +21,7 @@ from pylog_spark.operations.recover.task import (
 )
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import batches_of, row_writer, schema_of
+from pylog_spark.tasks import ahead
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE
 from pylog_spark.tasks.message import PART, cut_batches, join_messages, with_part
 from pylog_spark.tasks.run_context import PartitionRef, WriteContext
@@ -170,11 +171,14 @@ def test_logs_wait_for_their_disks_beside_each_other_as_far_as_their_scans_leave
     ordinals = one.schema.get_field_index("ordinal")
     scans = [
         one.set_column(ordinals, "ordinal", pa.array([number] * one.num_rows, pa.int64()))
-        for number in range(2)
+        for number in range(3)
     ]
     meeting, met = threading.Barrier(2, timeout=60), []
 
     def wait_for_disk(work: RecoveryWork, *_: Any) -> RecoveredLog:
+        log = RecoveredLog(ordinal=work.ref.ordinal, touched=False, duration_ms=1)
+        if log.ordinal == 0:  # the first one is done without threads
+            return log
         with waiting():
             try:
                 meeting.wait(timeout=30 if at_once > 1 else 0.2)
@@ -182,15 +186,19 @@ def test_logs_wait_for_their_disks_beside_each_other_as_far_as_their_scans_leave
                 met.append(1)
             else:
                 met.append(2)
-        return RecoveredLog(ordinal=work.ref.ordinal, touched=False, duration_ms=1)
+        return log
 
+    monkeypatch.setattr(ahead, "_LEAST_WAITED", -1.0)
     monkeypatch.setattr(recovery, "BYTES_AT_ONCE", room)
     monkeypatch.setattr(recovery, "_recover", wait_for_disk)
-    works = {n: replace(recoverer.work, ref=replace(recoverer.work.ref, ordinal=n)) for n in (0, 1)}
+    works = {
+        number: replace(recoverer.work, ref=replace(recoverer.work.ref, ordinal=number))
+        for number in range(3)
+    }
     batches = [batch for table in scans for batch in table.to_batches()]
     joined = join_messages(ScannedSegment, batches)
     logs = fold_partitions(joined, works, recoverer.context)
-    assert [log.ordinal for log in logs] == [0, 1]
+    assert [log.ordinal for log in logs] == [0, 1, 2]
     assert met == [at_once] * 2
 
 
