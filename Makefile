@@ -44,7 +44,7 @@ PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
 # Processes that share the tests, a module at a time: what a module sets up is set up once. One has
 # all modules that need Spark, another one those that need Kafka (tests/kit/shared_jvms.py); the others
 # keep their order, in which many short ones come last, so that no process waits long for the other.
-# They are one more than two cores: tests wait for processes that start, and for disks.
+# There is one process more than two cores: tests wait for processes that start, and for disks.
 # One that dies ends the run, which names its test: xdist 3.8 would wait for it without end.
 WORKERS ?= 3
 SHARED := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0

@@ -48,7 +48,8 @@ class FolderEntries(Sequence[Entry]):
     @classmethod
     def of_folder(cls, folder: int) -> "FolderEntries":
         """List an open folder; entries that vanish meanwhile are left out."""
-        return _by_machine_code(folder) or cls.of(scan_open(folder))
+        found = _by_machine_code(folder)
+        return cls.of(scan_open(folder)) if found is None else found
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> "FolderEntries":

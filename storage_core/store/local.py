@@ -204,7 +204,7 @@ class LocalFileReader(MappedReader, DescriptorReader, HoledReader):
     @property
     def identity(self) -> str:
         """Which file it is, as a listing has it."""
-        return _identity(self._facts)
+        return _identity(self._facts.st_dev, self._facts.st_ino)
 
     @property
     def version(self) -> str:
@@ -366,7 +366,7 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
             strict=True,
         )
         return [
-            FileInfo(name, size_bytes, modified_ns // 1_000_000, f"{device}:{inode}")
+            FileInfo(name, size_bytes, modified_ns // 1_000_000, _identity(device, inode))
             for name, mode, size_bytes, modified_ns, device, inode in rows
             if stat.S_ISREG(mode) and is_text(name)
         ]
@@ -813,8 +813,8 @@ def _link(
     return True
 
 
-def _identity(facts: os.stat_result) -> str:
-    return f"{facts.st_dev}:{facts.st_ino}"
+def _identity(device: int, inode: int) -> str:
+    return f"{device}:{inode}"
 
 
 def _copy(source: int, start: int, size_bytes: int, target: int) -> None:
