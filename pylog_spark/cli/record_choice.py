@@ -318,10 +318,9 @@ def read_chosen(
             range_bytes=range_bytes,
         )
     except ConfigError as error:
-        option = _OPTIONS.get(error.key)
-        raise ConfigError(
-            option.label if option else error.key, error.value, error.reason
-        ) from None
+        if error.key not in _OPTIONS:
+            raise
+        raise ConfigError(_OPTIONS[error.key].label, error.value, error.reason) from None
 
 
 def find_open_ends(line: CommandLine) -> Iterator[str]:

@@ -253,9 +253,9 @@ class ProgressLine:
 
     def on_progress(self, progress: "JobProgress") -> None:
         """Show how far the job has come."""
-        from pylog_spark.run.progress import progress_text  # noqa: PLC0415  # Arrow
-
         if self._bar is not None:
+            from pylog_spark.run.progress import progress_text  # noqa: PLC0415  # Arrow
+
             self._begin()
             self._bar.update(
                 self._bar.task_ids[0],
