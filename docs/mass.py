@@ -215,6 +215,8 @@ def main() -> int:
     modules = read_modules()
     budgets = settings["budgets"]
     numbers = count(modules, settings["houses"])
+    if unknown := sorted(budgets.keys() - numbers.keys()):
+        sys.exit(f"budgets of what nothing counts: {', '.join(unknown)}")
     width = max(map(len, numbers))
     sys.stdout.write(f"{'':{width}}  {'budget':>8}  {'here':>8}\n")
     for name, number in numbers.items():
