@@ -240,6 +240,33 @@ def scan_batches(
 
 
 @kernel
+def guess_start(data: NDArray[np.uint8], most_tries: int, table: NDArray[np.int64]) -> int:
+    """Return where v2 batches with rising offsets seem to follow each other; -1 for nowhere.
+
+    Args:
+        data: uint8[n], bytes of a segment.
+        most_tries: How many possible headers to look behind.
+        table: int64[COLUMN_COUNT, 2], gets the first two batches; both have to lie in data.
+    """
+    tries = 0
+    for place in range(data.size - HEADER_BYTES + 1):
+        # Only the low byte of the attributes is in use.
+        if data[place + MAGIC_AT] != MAGIC_V2 or data[place + ATTRIBUTES_AT] != 0:
+            continue
+        size = read_i32(data, place + BATCH_LENGTH_AT) + LENGTH_OVERHEAD
+        if not HEADER_BYTES <= size <= data.size - place:
+            continue
+        if tries == most_tries:
+            break
+        tries += 1
+        count, _, _ = _scan_rows(data, place, data.size, table, 0)
+        is_next = count > 1 and table[BASE_OFFSET, 1] > table[LAST_OFFSET, 0]
+        if is_next and table[MAGIC, 1] == MAGIC_V2:
+            return place
+    return -1
+
+
+@kernel
 def scan_stretches(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],

@@ -33,7 +33,7 @@ from storage_core.formats.batch_v2 import (
 )
 from storage_core.kernels import batch_scan
 from storage_core.kernels._intrinsics import CAN_CALL
-from storage_core.kernels.batch_scan import COLUMN_COUNT, read_checked, scan_batches
+from storage_core.kernels.batch_scan import COLUMN_COUNT, guess_start, read_checked
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import (
     DEFAULT_WINDOW_BYTES,
@@ -108,14 +108,9 @@ def guess_batch_start(reader: FileReader, position: int, stop: int) -> int | Non
     for look_bytes in _LOOKS_BYTES:
         data = np.empty(min(look_bytes, stop - position), np.uint8)
         data = data[: reader.read_into(position, data)]
-        places = possible_headers(data, data.size)
-        tries: list[int] = places[:_MOST_TRIES].tolist()
-        for place in tries:
-            count, _, _ = scan_batches(data, place, data.size, table)
-            batches = BatchTable(table)
-            is_next = batches.base_offset[1:] > batches.last_offset[:-1]
-            if count == _IN_A_ROW and is_next.all() and (batches.magic == MAGIC_V2).all():
-                return position + place
+        place = guess_start(data, _MOST_TRIES, table)
+        if place >= 0:
+            return position + place
         if data.size < look_bytes:
             break
     return None
@@ -344,18 +339,26 @@ class _Rooms:
 
     def __init__(self, piece_bytes: int) -> None:
         self.piece_bytes = piece_bytes
-        self._free: list[NDArray[np.uint8]] = []
+        self._free: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
 
     def read(self, descriptor: int, start: int, end: int) -> tuple[BatchTable, int]:
         """Return the headers of a file's next batches, and where the last one ends."""
         try:
-            piece = self._free.pop()
+            piece, table = self._free.pop()
         except IndexError:
-            piece = np.empty(self.piece_bytes, np.uint8)
-        table = np.empty((COLUMN_COUNT, MOST_ROWS), np.int64)
+            piece, table = np.empty(self.piece_bytes, np.uint8), _new_table()
         count, used = read_checked(PREAD, descriptor, start, end, MOST_BYTES, piece, table)
-        self._free.append(piece)
-        return BatchTable(table[:, :count]), used
+        columns = table[:, :count]
+        if count > MOST_ROWS // 2:
+            table = _new_table()
+        else:  # the system clears all of a new table, however few rows get into it
+            columns = columns.copy()
+        self._free.append((piece, table))
+        return BatchTable(columns), used
+
+
+def _new_table() -> NDArray[np.int64]:
+    return np.empty((COLUMN_COUNT, MOST_ROWS), np.int64)
 
 
 def _together(windows: Iterator[Window]) -> Generator[Window]:
@@ -387,6 +390,8 @@ def headers_of(piece: Window) -> Window:
 def join_headers(pieces: list[Window]) -> Window:
     """Return neighbours as one."""
     first = pieces[0]
+    if len(pieces) == 1:
+        return first
     columns = np.concatenate([piece.batches.columns for piece in pieces], axis=1)
     further = [piece.file_position - first.file_position for piece in pieces]
     columns[batch_scan.POSITION] += np.repeat(further, [len(piece.batches) for piece in pieces])
