@@ -196,11 +196,15 @@ _PIECE_BYTES: Final = 1 << 20
 # `reader`; bytes for those who wait.
 MOST_ROWS: Final = 32_744
 MOST_BYTES: Final = 64 << 20
-# What a thread looks at in one go: some milliseconds of work, beside which handing it over is
-# little. Batches of format v2 that have a record are no more than the rows, 36 MiB of them; a
-# thread that finds more leaves the rest to be read in order.
+# What a thread looks at in one go: some milliseconds of work. Batches of format v2 that have a
+# record are no more than the rows, 36 MiB of them; a thread that finds more leaves the rest to be
+# read in order.
 _STRETCH_BYTES: Final = 16 << 20
 _STRETCH_ROWS: Final = 1 << 18
+# Between two stretches a thread waits for the interpreter's lock, which others may keep for
+# milliseconds. So stretches become so many times as long where that makes no more rows than these.
+_MOST_LONGER: Final = 4
+_LONG_ROWS: Final = 1 << 15
 # Read by machine code, a file of the operating system costs Python no call a piece: threads need
 # not wait for each other.
 PREAD: Final = ctypes.cast(ctypes.CDLL(None).pread, ctypes.c_void_p).value or 0
@@ -243,12 +247,14 @@ def scan_checked_headers(
     threads = min(threads, -(-(stop - start) // _STRETCH_BYTES))
     position = start
     if threads > 1 and isinstance(reader, SharedReader):
+        length = _StretchLength(threads)
 
         def look(stretch: _FilePart) -> _FilePart:
             windows = _first_windows(scan(start=stretch.start, end=stretch.end))
+            length.learn_from(windows)
             return _FilePart(stretch.start, stretch.end, windows)
 
-        stretches = in_order(_cut(reader, start, stop), look, threads=threads)
+        stretches = in_order(_cut(reader, start, stop, length), look, threads=threads)
         with closing(_adjacent(stretches, start)) as windows:
             for window in _together(windows):
                 yield window
@@ -267,12 +273,31 @@ def _adjacent(stretches: Generator[_FilePart], position: int) -> Generator[Windo
                 position = window.file_position + window.size_bytes
 
 
-def _cut(reader: FileReader, start: int, stop: int) -> Generator[_FilePart]:
+class _StretchLength:
+    """How long stretches are, by what was found in others."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._most_bytes = _STRETCH_BYTES
+
+    def learn_from(self, windows: tuple[Window, ...]) -> None:
+        """Note how many batches a stretch had."""
+        size_bytes = sum(window.size_bytes for window in windows)
+        rows = sum(len(window.batches) for window in windows)
+        self._most_bytes = min(
+            size_bytes * _LONG_ROWS // max(1, rows), _MOST_LONGER * _STRETCH_BYTES
+        )
+
+    def within(self, remaining_bytes: int) -> int:
+        """Return the length of the next stretch. Towards the end they are shorter: no thread works
+        long alone."""
+        return max(_STRETCH_BYTES, min(self._most_bytes, remaining_bytes // (2 * self._threads)))
+
+
+def _cut(reader: FileReader, start: int, stop: int, length: _StretchLength) -> Generator[_FilePart]:
     """Yield adjacent parts of a file with likely batch starts. It ends at a place where no batch
     seems to begin."""
-    for place in range(start + _STRETCH_BYTES, stop, _STRETCH_BYTES):
-        if place <= start:
-            continue
+    while (place := start + length.within(stop - start)) < stop:
         try:
             guess = guess_batch_start(reader, place, stop)
         except StorageError:
