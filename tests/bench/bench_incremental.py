@@ -35,6 +35,9 @@ from tests.kit.compare import read_tree
 from tests.kit.one_partition import clean_partition
 
 TARGETS: Final = {"without": 5.0, "with": 15.0}
+# If keys change anywhere, every clean batch loses records: sidecars save the hashing alone.
+TARGETS_OF_ANY: Final = {"without": 5.0, "with": 8.0}
+TARGETS_OF_ANY_COMPRESSED: Final = {"without": 3.5, "with": 3.5}
 _SCRATCH: Final = CACHE / "scratch-incremental"
 
 
@@ -62,6 +65,9 @@ class Report:
         megabytes = self.log_bytes / 1e6
         keys = "new values of keys that change often" if self.size.hot else "new values of any keys"
         codec = "uncompressed" if self.size.codec == "none" else self.size.codec
+        targets = TARGETS
+        if not self.size.hot:
+            targets = TARGETS_OF_ANY if self.size.codec == "none" else TARGETS_OF_ANY_COMPRESSED
         theirs = {"Kafka": [megabytes / timings.kafka for timings in warm]}
         for kind, seconds in (
             ("without", [timings.without for timings in warm]),
@@ -72,7 +78,7 @@ class Report:
                 unit="MB/s",
                 ours=[megabytes / each for each in seconds],
                 theirs=theirs,
-                targets={"Kafka": TARGETS[kind]},
+                targets={"Kafka": targets[kind]},
             )
 
     def lines(self) -> Iterator[str]:
