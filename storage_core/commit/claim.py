@@ -32,7 +32,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
@@ -44,6 +44,7 @@ from storage_core.commit.plan import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
+    DeleteFiles,
     FileVersion,
     KeepFile,
     Operation,
@@ -59,6 +60,7 @@ from storage_core.commit.plan import (
     changed_names,
     follow_step,
     independent_groups,
+    met_names,
     observe_versions,
     version_of,
     versions_of,
@@ -102,6 +104,7 @@ _KINDS: Final[tuple[type[Operation], ...]] = (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
+    DeleteFiles,
     KeepFile,
     PromoteFile,
     RecordLeft,
@@ -112,7 +115,6 @@ _KINDS: Final[tuple[type[Operation], ...]] = (
     WriteFile,
     WriteRecord,
 )
-_FILE_NAMES: Final = frozenset({"name", "source", "target"})
 _KIND: Final = "operation"
 
 
@@ -150,9 +152,8 @@ def require_places(
             str(claim), "location", f"expected a directory in {log_directory}, found {what}"
         )
     for step in steps:
-        for field in fields(step):
-            name = getattr(step, field.name) if field.name in _FILE_NAMES else None
-            if name is not None and not _is_file_or_free(directory / name):
+        for name in met_names(step):
+            if not _is_file_or_free(directory / name):
                 raise ManifestError(
                     str(claim), type(step).__name__, f"{name} is a link or a folder, and no file"
                 )

@@ -11,6 +11,7 @@ from storage_core.commit.plan import (
     CreateDirectory,
     CreateEmptyFile,
     DeleteFile,
+    DeleteFiles,
     KeepFile,
     Operation,
     PromoteFile,
@@ -24,6 +25,7 @@ from storage_core.commit.plan import (
     TruncateFile,
     WriteFile,
     WriteRecord,
+    changed_names,
     fingerprint_files,
 )
 from storage_core.errors import StorageError
@@ -46,8 +48,9 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
     outside = cache(lambda: store if isinstance(store, DirectoryStore) else None)
     for operation in operations:
         match operation:
-            case DeleteFile():  # nearly all steps of a compaction: patterns are tried in turn
-                store.delete(operation.name)
+            case DeleteFile() | DeleteFiles():  # the most steps: patterns are tried in turn
+                for name in changed_names(operation):
+                    store.delete(name)
             case WriteFile():
                 _write(operation, store)
             case CreateEmptyFile():

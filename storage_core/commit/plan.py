@@ -224,6 +224,15 @@ class DeleteFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFiles:
+    """Delete files for one reason, in this order: a commit of hundreds of deletions has few steps.
+    It is described as so many of `DeleteFile`."""
+
+    names: tuple[FileName, ...]
+    reason: SystemText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateFile:
     """Cut a file to a length."""
 
@@ -316,6 +325,7 @@ Operation = (
     | CopyRange
     | RenameFile
     | DeleteFile
+    | DeleteFiles
     | TruncateFile
     | SyncFile
     | SyncDirectory
@@ -332,7 +342,7 @@ _Version = TypeVar("_Version")
 
 
 # The fields of an operation that name files that it may change, and others that it works with. By
-# its type: patterns are tried one after the other, for each of a commit's hundreds of steps.
+# its type: patterns are tried one after the other, for each step of a commit.
 _CHANGED: Final[Mapping[type, tuple[str, ...]]] = {
     RenameFile: ("source", "target"),
     CopyRange: ("target",),
@@ -357,13 +367,19 @@ def _no_names(_step: Operation) -> tuple[str, ...]:
     return ()
 
 
-_CHANGED_NAMES: Final = {kind: _names_of(fields) for kind, fields in _CHANGED.items()}
-_MET_NAMES: Final = {kind: _names_of(fields) for kind, fields in _MET.items()}
+_DELETED_NAMES: Final = {DeleteFiles: attrgetter("names")}
+_CHANGED_NAMES: Final = {kind: _names_of(of) for kind, of in _CHANGED.items()} | _DELETED_NAMES
+_MET_NAMES: Final = {kind: _names_of(of) for kind, of in _MET.items()} | _DELETED_NAMES
 
 
 def changed_names(step: Operation) -> tuple[str, ...]:
     """Return the names of files possibly changed by a step."""
     return _CHANGED_NAMES.get(type(step), _no_names)(step)
+
+
+def met_names(step: Operation) -> tuple[str, ...]:
+    """Return the names of all files that a step works with in the directory."""
+    return _MET_NAMES.get(type(step), _no_names)(step)
 
 
 def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
@@ -375,7 +391,7 @@ def independent_groups(steps: Iterable[Operation]) -> Iterator[tuple[Operation, 
     group: list[Operation] = []
     met: set[str] = set()
     for step in steps:
-        names = _MET_NAMES.get(type(step), _no_names)(step)
+        names = met_names(step)
         if not met.isdisjoint(names):
             yield tuple(group)
             group, met = [], set()
@@ -396,8 +412,9 @@ def follow_step(
         new_version: Returns what stands for the version that the step itself makes.
     """
     match step:
-        case DeleteFile():  # nearly all steps: patterns are tried in turn
-            files.pop(step.name, None)
+        case DeleteFile() | DeleteFiles():
+            for name in changed_names(step):
+                files.pop(name, None)
         case RenameFile(source=source, target=target):
             if source in files:
                 files[target] = files.pop(source)
@@ -434,9 +451,14 @@ class CommitPlan:
         )
 
     def describe(self) -> Iterator[dict[str, str | int]]:
-        """Yield one flat dictionary a step: its kind and its fields. Contents are given by their
-        size."""
+        """Yield one flat dictionary a step, or a deleted file: its kind and its fields. Contents
+        are given by their size."""
         for operation in self.operations:
+            if isinstance(operation, DeleteFiles):
+                kind, why = DeleteFile.__name__, operation.reason
+                for name in operation.names:
+                    yield {"operation": kind, "name": name, "reason": why}
+                continue
             row: dict[str, str | int] = {"operation": type(operation).__name__}
             for field in operation.__slots__:
                 value = getattr(operation, field)

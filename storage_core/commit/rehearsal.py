@@ -15,6 +15,7 @@ from storage_core.commit.plan import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
+    DeleteFiles,
     FileVersion,
     KeepFile,
     Operation,
@@ -89,6 +90,8 @@ def _done(
                 break
         elif _is_amid(step, directory, expected, actual, scratch):
             done.append(step)
+            if isinstance(step, DeleteFiles) and not actual.keys().isdisjoint(step.names):
+                break
         else:
             break
     return done
@@ -117,6 +120,12 @@ def _is_amid(
             is_amid = moved is not None and source not in actual and actual.get(target) == moved
         case DeleteFile(name=name):
             is_amid = name not in actual
+        case DeleteFiles(names=names):
+            there = [name for name in names if name in expected]
+            left = [name for name in names if name in actual]
+            is_amid = left == there[len(there) - len(left) :] and all(
+                actual[name] == expected[name] for name in left
+            )
         case TruncateFile(name=name, size_bytes=size_bytes):
             is_amid = name in expected and name in actual and actual[name].size_bytes == size_bytes
         case _:

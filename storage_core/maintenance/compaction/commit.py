@@ -25,6 +25,7 @@ from typing import Final
 from storage_core.commit import (
     CommitPlan,
     DeleteFile,
+    DeleteFiles,
     Operation,
     PromoteFile,
     RenameFile,
@@ -145,14 +146,14 @@ def _names(group: CleanedGroup) -> list[str]:
     return [segment_file(group.base_offsets[0], file.suffix) for file in group.files]
 
 
-def _old_files(group: CleanedGroup, has_txn_index: set[int]) -> list[str]:
+def _old_files(group: CleanedGroup, has_txn_index: set[int]) -> tuple[str, ...]:
     """Return the files that a cleaned segment replaces, oldest first."""
-    return [
+    return tuple(
         segment_file(source, suffix)
         for source in group.base_offsets
         for suffix in SEGMENT_SUFFIXES
         if suffix != TXN_INDEX_SUFFIX or source in has_txn_index
-    ]
+    )
 
 
 def _new(group: CleanedGroup) -> str:
@@ -186,7 +187,7 @@ def _retire(group: CleanedGroup, has_txn_index: set[int]) -> list[Operation]:
     old = _old_files(group, has_txn_index)
     reason = f"replaced by the cleaned segment {group.base_offsets[0]}"
     return [
-        *(DeleteFile(name=name, reason=reason) for name in old),
+        DeleteFiles(names=old, reason=reason),
         # A value whose tombstone is gone must not come back beside a segment that replaced both.
         SyncDirectory(reason=reason),
     ]

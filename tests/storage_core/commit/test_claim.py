@@ -16,7 +16,8 @@ def partition(tmp_path: Path) -> Path:
     directory = tmp_path / "t-0"
     directory.mkdir()
     (directory / "0.log").write_bytes(b"old")
-    (directory / "1.log").write_bytes(b"gone")
+    for name in ("1.log", "2.log"):
+        (directory / name).write_bytes(b"gone")
     (tmp_path / "scratch").write_bytes(b"new")
     create_claim(tmp_path / "claim")
     return directory
@@ -32,7 +33,7 @@ def plan_for(directory: Path) -> commit.CommitPlan:
             ),
             commit.CreateEmptyFile(name="0.index", reason="r"),
             commit.SyncDirectory(reason="r"),
-            commit.DeleteFile(name="1.log", reason="r"),
+            commit.DeleteFiles(names=("1.log", "2.log"), reason="r"),
             commit.RenameFile(source="0.log.swap", target="0.log", reason="r"),
             commit.WriteFile(name="epochs", content=b"\x00\xff", reason="r"),
             commit.TruncateFile(name="epochs", size_bytes=1, reason="r"),
@@ -49,7 +50,7 @@ FINAL = {"0.log": b"new", "0.index": b"", "epochs": b"\x00"}
 
 @pytest.mark.item("FLT-14")
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER], ids=lambda moment: moment.value)
-@pytest.mark.parametrize("at", range(7))
+@pytest.mark.parametrize("at", range(8))
 def test_a_second_attempt_finishes_what_a_killed_one_began(partition, at, moment):
     claim_path = partition.parent / "claim"
     kill(claim_path, partition, at=at, moment=moment)
@@ -91,7 +92,7 @@ def test_a_line_is_written_for_steps_that_can_be_told_from_each_other_by_their_f
         ["0.log", "epochs"],
         ["epochs"],
     ]
-    assert [line["gone"] for line in lines] == [["1.log"], ["0.log.swap"], []]
+    assert [line["gone"] for line in lines] == [["1.log", "2.log"], ["0.log.swap"], []]
     with hold_claim(claim_path) as claim:
         claim.verify_fit()
 

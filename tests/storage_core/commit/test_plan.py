@@ -12,6 +12,7 @@ from storage_core.commit import (
     CreateDirectory,
     CreateEmptyFile,
     DeleteFile,
+    DeleteFiles,
     KeepFile,
     Operation,
     PromoteFile,
@@ -93,8 +94,17 @@ PLAN = CommitPlan(location="/logs/t-0", operations=tuple(operation for operation
 
 
 def test_every_kind_of_operation_is_described_in_order():
-    assert {type(operation) for operation, _ in DESCRIBED} == set(Operation.__args__)
+    kinds = {type(operation) for operation, _ in DESCRIBED} | {DeleteFiles}
+    assert kinds == set(Operation.__args__)
     assert list(PLAN.describe()) == [row for _, row in DESCRIBED]
+
+
+def test_deletions_for_one_reason_are_described_as_many():
+    files = DeleteFiles(names=("a", "b"), reason="replaced")
+    each = tuple(DeleteFile(name=name, reason="replaced") for name in files.names)
+    plans = [CommitPlan(location="/logs/t-0", operations=steps) for steps in ((files,), each)]
+    together, alone = (list(plan.describe()) for plan in plans)
+    assert together == alone
 
 
 def test_a_description_fits_a_row_of_a_table():
@@ -123,7 +133,7 @@ def test_no_two_steps_of_a_group_are_about_one_file():
     ]
     sync = SyncDirectory(reason="r")
     moves = [moved("a", "a.deleted"), moved("b", "b.deleted")]
-    gone = [DeleteFile(name=f"{name}.deleted", reason="r") for name in ("a", "b")]
+    gone = [DeleteFiles(names=("a.deleted", "b.deleted"), reason="r")]
     copy = CopyRange(source="c", start=0, size_bytes=1, target="d", modified_ms=1, reason="r")
     again = CopyRange(source="d", start=0, size_bytes=1, target="e", modified_ms=1, reason="r")
     steps = [*kept, *moves, sync, *gone, copy, again, SyncFile(name="d", reason="r")]
@@ -168,7 +178,7 @@ def test_operations_are_applied_in_their_order(directory):
         WriteFile(name=NAME, content=b"new", reason=WHY),
         SyncDirectory(reason=WHY),
         TruncateFile(name=NAME, size_bytes=1, reason=WHY),
-        DeleteFile(name=OTHER, reason=WHY),
+        DeleteFiles(names=(OTHER, "none"), reason=WHY),
         PromoteFile(scratch_path=scratch, name=OTHER, size_bytes=7, reason=WHY),
         CreateEmptyFile(name="empty", reason=WHY),
         SyncFile(name="empty", reason=WHY),
@@ -179,6 +189,7 @@ def test_operations_are_applied_in_their_order(directory):
         "write_file",
         "sync_directory",
         "truncate",
+        "delete",
         "delete",
         "promote",
         "create_empty",

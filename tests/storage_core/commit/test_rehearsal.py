@@ -1,6 +1,7 @@
 """What is left of a commit is done only over the files that its own steps have left."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from storage_core.commit import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
+    DeleteFiles,
     KeepFile,
     Operation,
     PromoteFile,
@@ -37,6 +39,7 @@ STEPS = [
     RenameFile(source="a", target="b", reason=WHY),
     RenameFile(source="a", target="new", reason=WHY),
     DeleteFile(name="a", reason=WHY),
+    DeleteFiles(names=("a", "none", "b"), reason=WHY),
     TruncateFile(name="a", size_bytes=4, reason=WHY),
     SyncFile(name="a", reason=WHY),
     SyncDirectory(reason=WHY),
@@ -156,6 +159,33 @@ def test_a_step_that_was_done_before_an_earlier_one_is_the_work_of_somebody_else
     apply(directory, *steps[1 : number - 1], steps[number])
     with pytest.raises(ChangedWhileReadError):
         verify_fit(directory, steps, expected=known, scratch=scratch)
+
+
+@pytest.mark.item("FLT-08", "FLT-14")
+@pytest.mark.parametrize("is_next_done", [False, True])
+@pytest.mark.parametrize("gone", ["", "a", "b", "ab"])
+def test_deletions_are_done_in_their_order_and_before_the_next_step(directory, gone, is_next_done):
+    steps = [
+        DeleteFiles(names=("a", "none", "b"), reason=WHY),
+        WriteFile(name="new", content=b"written", reason=WHY),
+    ]
+    known = observe_versions(directory)
+    for name in gone:
+        (directory / name).unlink()
+    apply(directory, *steps[1:] if is_next_done else ())
+    is_ours = gone == "ab" or (gone in {"", "a"} and not is_next_done)
+    with nullcontext() if is_ours else pytest.raises(ChangedWhileReadError):
+        verify_fit(directory, steps, expected=known, scratch={})
+
+
+@pytest.mark.item("FLT-08", "FLT-14")
+def test_a_file_that_was_changed_is_not_deleted_after_another_one(directory):
+    steps = [DeleteFiles(names=("a", "b"), reason=WHY)]
+    known = observe_versions(directory)
+    (directory / "a").unlink()
+    (directory / "b").write_bytes(b"somebody else's")
+    with pytest.raises(ChangedWhileReadError, match="b"):
+        verify_fit(directory, steps, expected=known, scratch={})
 
 
 @pytest.mark.item("FLT-08", "FLT-14")

@@ -223,6 +223,9 @@ def said(operation: Any, **fields: Any) -> dict[str, Any]:
 HOSTILE = [
     said("WriteFile", name="../../out", content="MQ==", modified_ms=1),
     said("DeleteFile", name="../../out"),
+    said("DeleteFiles", names=["mine", "../../out"]),
+    said("DeleteFiles", names=["mine", "link"]),
+    said("DeleteFiles", names="mine"),
     said("RenameFile", source="{out}", target="a"),
     said("PromoteFile", scratch_path="{out}", name="a", size_bytes=1),
     said("WriteRecord", path="{out}", content="MQ=="),

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from storage_core.commit import (
     DeleteFile,
+    DeleteFiles,
     Operation,
     PromoteFile,
     RenameFile,
@@ -19,7 +21,7 @@ from storage_core.commit import (
     WriteFile,
     commit,
 )
-from storage_core.commit.plan import digest_files
+from storage_core.commit.plan import changed_names, digest_files
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import ChangedWhileReadError, OffsetOverflowError
 from storage_core.filenames import (
@@ -568,28 +570,28 @@ def two_groups(directory: Path) -> Path:
     return directory
 
 
-def step(operation: Operation) -> str:
-    """An operation in a few words; files of a segment by base offset and suffix."""
+def steps(operation: Operation) -> list[str]:
+    """An operation in a few words a file; files of a segment by base offset and suffix."""
 
     def short(name: str) -> str:
         return name.lstrip("0") if not name.startswith("0" * 20) else "0" + name[20:]
 
     match operation:
         case PromoteFile(name=name):
-            return f"promote {short(name)}"
+            return [f"promote {short(name)}"]
         case RenameFile(source=source, target=target):
-            return f"rename {short(source)} to {short(target)}"
-        case DeleteFile(name=name):
-            return f"delete {short(name)}"
+            return [f"rename {short(source)} to {short(target)}"]
+        case DeleteFile() | DeleteFiles():
+            return [f"delete {short(name)}" for name in changed_names(operation)]
         case SyncDirectory():
-            return "sync"
+            return ["sync"]
     raise AssertionError(operation)
 
 
 @pytest.mark.item("CMP-37", "SEG-08", "SEG-09")
 def test_a_group_counts_when_the_one_before_it_has_its_names(tmp_path):
     prepared = prepare(two_groups(tmp_path / "t-0"), cleaning(**SETTINGS))
-    assert [step(operation) for operation in prepared.commit_of().operations] == [
+    assert list(chain.from_iterable(map(steps, prepared.commit_of().operations))) == [
         *(f"promote {base}.{kind}.cleaned" for base in (0, 4) for kind in KINDS),
         "sync",
         *(f"rename 0.{kind}.cleaned to 0.{kind}.swap" for kind in KINDS),
@@ -653,7 +655,7 @@ def test_the_loads_own_changes_come_first_and_are_synced(tmp_path):
     directory = two_groups(tmp_path / "t-0")
     (directory / (log_file(0) + ".deleted")).write_bytes(b"")
     operations = prepare(directory, cleaning(**SETTINGS)).commit_of().operations
-    assert [step(operation) for operation in operations[:2]] == ["delete 0.log.deleted", "sync"]
+    assert [steps(each) for each in operations[:2]] == [["delete 0.log.deleted"], ["sync"]]
 
 
 def test_a_file_that_the_load_writes_syncs_what_it_did_before(tmp_path):
