@@ -22,7 +22,7 @@ from pylog_spark.outcomes import Reason, Status
 from pylog_spark.rows import Binary, Int32, Number, Text, column, row_reader, row_writer
 from pylog_spark.schemas import STEPS, Failure, PartitionName
 from pylog_spark.structured_logs import log_fields
-from storage_core.commit.plan import is_scratch
+from storage_core.commit.plan import CommitPlan, is_scratch
 from storage_core.errors import (
     ContradictedAgeError,
     NegativeTimestampError,
@@ -320,6 +320,13 @@ def _log_end(row: Mapping[str, Any], error: Exception | None) -> None:
             _log.info("committed")
 
 
+def described_steps(steps: CommitPlan, ledger: str | None) -> str | None:
+    """Return the operations of a commit as JSON; None where no ledger keeps them, and no log line
+    counts them."""
+    is_asked = ledger is not None or _log.isEnabledFor(logging.INFO)
+    return json.dumps(list(steps.describe())) if is_asked else None
+
+
 MessageT = TypeVar("MessageT")
 
 
@@ -338,7 +345,7 @@ class PartitionCommit(TaskMessage):
 
     bytes_after: Number = column("bytes of all .log files")
     segments_after: Number = column("segments of the partition")
-    operations: Text = column("the operations that were applied, as JSON")
+    operations: Text = column("the operations that were applied, as JSON; null if nobody asks")
     touched: bool = column("whether files may have been changed before the error")
 
 

@@ -7,7 +7,6 @@ A small partition costs little but waiting for syncs or for an object store, so 
 several at once. Big ones are cleaned alone, since memory is for one of them.
 """
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -20,11 +19,16 @@ from pylog_spark.operations.compact.pass_task import keep_group
 from pylog_spark.outcomes import Action, Reason
 from pylog_spark.rows import Number, Text, Truth, column
 from pylog_spark.tasks.ahead import BYTES_AT_ONCE, Room, is_remote
-from pylog_spark.tasks.message import PartitionCommit, TaskMessage, attempt, fill
+from pylog_spark.tasks.message import (
+    PartitionCommit,
+    TaskMessage,
+    attempt,
+    described_steps,
+    fill,
+)
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import PartitionRef, WriteContext
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
-from storage_core.commit import CommitPlan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.errors import BadBytesError, OffsetOverflowError, describe_failure
 from storage_core.log.loaded_log import LoadChanges
@@ -231,7 +235,7 @@ def _commit(
         try:
             cleaned = clean(store, plan, access)
         except OffsetOverflowError as error:
-            return _split(store, plan, error)
+            return _split(store, plan, error, context.run.options.ledger)
         if Reason.RECORDS_WITHOUT_KEY not in context.run.options.limits.overrides:
             refuse_keyless(
                 plan.location,
@@ -247,8 +251,11 @@ def _commit(
         done.append(cleaned)
         return Prepared(
             plan=steps,
-            result=_describe(store, plan, cleaned, steps)
-            | {"statistics": _statistics(cleaned, context)},
+            result=_describe(store, plan, cleaned)
+            | {
+                "statistics": _statistics(cleaned, context),
+                "operations": described_steps(steps, context.run.options.ledger),
+            },
             checkpoints=PartitionCheckpoints(cleaner_offset=cleaned.end_offset),
         )
 
@@ -260,12 +267,13 @@ def _commit(
     return commit
 
 
-def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) -> Prepared:
+def _split(
+    store: LogStore, plan: CompactionPlan, error: OffsetOverflowError, ledger: str | None
+) -> Prepared:
     """Split the segment with overflowing offsets. Another round cleans the partition."""
     steps = plan_split(store, plan, error.file)
-    operations = json.dumps(list(steps.describe()))
-    result = describe_failure(error) | {"was_split": True, "operations": operations}
-    return Prepared(plan=steps, result=result)
+    result = {"was_split": True, "operations": described_steps(steps, ledger)}
+    return Prepared(plan=steps, result=describe_failure(error) | result)
 
 
 def _load(store: LogStore, work: CompactionWork, context: WriteContext) -> LoadChanges:
@@ -284,10 +292,8 @@ def _load(store: LogStore, work: CompactionWork, context: WriteContext) -> LoadC
     return replace(changes, operations=keep_scratch(changes.operations, run.run_id))
 
 
-def _describe(
-    store: LogStore, plan: CompactionPlan, cleaned: CleanedPartition, steps: CommitPlan
-) -> dict[str, Any]:
-    """Return the partition's row as of after the steps."""
+def _describe(store: LogStore, plan: CompactionPlan, cleaned: CleanedPartition) -> dict[str, Any]:
+    """Return the partition's row as of after the commit."""
     stats = cleaned.stats
     untouched = [s for s in plan.segments if s.base_offset >= cleaned.end_offset]
     others = count_if_readable(store, [segment.log_file for segment in untouched])
@@ -298,7 +304,6 @@ def _describe(
         "records_before": None if others is None else stats.source_records + others,
         "records_after": None if others is None else stats.messages_written + others,
         "records_without_key": stats.invalid_messages_read or None,
-        "operations": json.dumps(list(steps.describe())),
     }
 
 

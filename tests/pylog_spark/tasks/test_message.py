@@ -1,3 +1,4 @@
+import json
 import logging
 from dataclasses import dataclass, replace
 
@@ -10,9 +11,11 @@ from pylog_spark.tasks.message import (
     TaskMessage,
     attempt,
     cut_batches,
+    described_steps,
     fill,
     join_messages,
 )
+from storage_core.commit import CommitPlan, SyncDirectory
 from storage_core.errors import StorageError
 
 
@@ -48,6 +51,16 @@ def test_a_commit_fills_columns_of_its_message_only():
     )
     with pytest.raises(KeyError, match="sizes"):
         fill(HEAD, {"sizes": 3})
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+@pytest.mark.parametrize("ledger", [None, "/ledger"])
+def test_operations_are_described_for_a_ledger_or_the_log(ledger, level, caplog):
+    caplog.set_level(level, "pylog_spark")
+    steps = CommitPlan(location="/log/t-0", operations=(SyncDirectory(reason="durable"),))
+    row = {"operation": "SyncDirectory", "reason": "durable"}
+    is_asked = ledger is not None or level == logging.INFO
+    assert described_steps(steps, ledger) == (json.dumps([row]) if is_asked else None)
 
 
 def test_a_failure_that_a_message_comes_with_is_not_logged_again(caplog):

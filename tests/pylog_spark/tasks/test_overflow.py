@@ -1,6 +1,7 @@
 """A segment whose offsets lie further apart than it can say: split, then cleaned by a round."""
 
 import json
+import logging
 import shutil
 
 import pytest
@@ -13,7 +14,8 @@ from tests.pylog_spark.tasks.pipeline import Pipeline
 
 @pytest.mark.item("CMP-42")
 @pytest.mark.parametrize("way", ["spread over tasks", "exchanged", "whole"])
-def test_a_round_over_such_a_segment_splits_it_and_the_next_one_cleans(tmp_path, way):
+def test_a_round_over_such_a_segment_splits_it_and_the_next_one_cleans(tmp_path, caplog, way):
+    caplog.set_level(logging.INFO, "pylog_spark")  # for what counts the operations
     root = overflowing_root(tmp_path / "log")
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)
     pipeline.allow_commits()
