@@ -9,11 +9,33 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.formats.batch_v2 import CRC_START, HEADER_BYTES
+from storage_core.formats.batch_v2 import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_AT,
+    CRC_START,
+    HEADER_BYTES,
+    HEADER_UP_TO_MAGIC_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    MAGIC_AT,
+    MAGIC_V2,
+    RECORD_COUNT_AT,
+    TRANSACTIONAL_BIT,
+)
+from storage_core.formats.record_v2 import MIN_RECORD_BYTES
 from storage_core.kernels._intrinsics import prefetch_byte
 from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.batch_notes import PLACE, RECORDS_END, RECORDS_START
-from storage_core.kernels.batch_scan import BASE_OFFSET, CRC, LAST_OFFSET, RECORD_COUNT
+from storage_core.kernels.batch_scan import (
+    BASE_OFFSET,
+    CRC,
+    LAST_OFFSET,
+    NO_ROOM,
+    RECORD_COUNT,
+    TRUNCATED,
+    find_size,
+)
 from storage_core.kernels.crc32c import crc32c
 from storage_core.kernels.key_hash import MD5_WORDS, md5_128, siphash_each
 from storage_core.kernels.record_scan import (
@@ -31,6 +53,7 @@ from storage_core.kernels.record_scan import (
     WRONG_CRC,
     parse_record,
 )
+from storage_core.kernels.varint import read_i16, read_i32, read_i64, read_u32
 
 # Columns of keys, uint64[KEY_COLUMNS, capacity].
 LOW: Final = 0  # lower half of the hash
@@ -47,6 +70,8 @@ HASHER_WORDS: Final = SCRATCH + MD5_WORDS
 
 SIPHASH: Final = 0
 MD5: Final = 1
+# Of hash_plain_batches; no number of a scan.
+NOT_PLAIN: Final = 13
 _NO_LIMIT: Final = 2**62
 # Keys of small batches are hashed several at a time, as long as their bytes are in the CPU's cache.
 _HASHED_AT_ONCE: Final = 64
@@ -55,8 +80,11 @@ _HASHED_AT_ONCE: Final = 64
 @inlined_kernel
 def _parse_batch(
     source: NDArray[np.uint8],
-    table: NDArray[np.int64],
-    notes: NDArray[np.int64],
+    position: int,
+    end: int,
+    record_count: int,
+    base_offset: int,
+    last_offset: int,
     row: int,
     first_offset: int,
     max_body_bytes: int,
@@ -64,7 +92,7 @@ def _parse_batch(
     count: int,
     keys: NDArray[np.uint64],
 ) -> tuple[int, int, int, int]:
-    """Find the keys of a batch's records from an offset on.
+    """Find the keys of a batch's records, source[position:end], from an offset on.
 
     The first of them becomes key ``count``. Of each key LOW gets where it starts in source and HIGH
     how long it is.
@@ -74,10 +102,7 @@ def _parse_batch(
         stopped.
     """
     low, high, rank, batch = keys[LOW], keys[HIGH], keys[RANK], keys[BATCH]
-    position, end = notes[RECORDS_START, row], notes[RECORDS_END, row]
-    record_count = table[RECORD_COUNT, row]
-    base_offset, last_offset = table[BASE_OFFSET, row], table[LAST_OFFSET, row]
-    flags = 0
+    flags = OPENED | (INDEXED if base_offset >= first_offset else 0)
     for i in range(record_count):
         prefetch_byte(source, position + AHEAD_BYTES)
         record = parse_record(source, position, end)
@@ -178,8 +203,11 @@ def hash_keys(
             hashed, hashed_place = count, place
         count, record_flags, status, position = _parse_batch(
             arena if place else data,
-            table,
-            notes,
+            start,
+            notes[RECORDS_END, row],
+            table[RECORD_COUNT, row],
+            table[BASE_OFFSET, row],
+            table[LAST_OFFSET, row],
             row,
             first_offset,
             max_body_bytes if place == EXPANDED else _NO_LIMIT,
@@ -189,11 +217,83 @@ def hash_keys(
         )
         if status != DONE:
             break
-        flags[row] = (
-            record_flags | OPENED | (INDEXED if table[BASE_OFFSET, row] >= first_offset else 0)
-        )
+        flags[row] = record_flags
         next_rank += table[RECORD_COUNT, row]
     _hash(arena if hashed_place else data, hasher, hashed, count, keys)
     if status != DONE:
         return count, status, row, position
     return count, DONE, 0, 0
+
+
+@kernel
+def hash_plain_batches(
+    data: NDArray[np.uint8],
+    checks_crc: bool,  # as above
+    first_offset: int,
+    hasher: NDArray[np.uint32],
+    flags: NDArray[np.uint8],
+    keys: NDArray[np.uint64],
+) -> tuple[int, int, int, int, int]:
+    """Do what ``scan_batches`` and ``hash_keys`` do for all batches of data, without a table.
+
+    Args:
+        data: uint8[], a window of a segment.
+        checks_crc: Whether to look at checksums.
+        flags: uint8[> n / HEADER_BYTES], out: as of ``hash_keys``.
+        keys: uint64[KEY_COLUMNS, capacity], out.
+
+    Returns:
+        (batches, count, records, end, status): how many there are of batches, keys and records;
+        position behind the last batch; DONE, NO_ROOM where there is none for the keys, or
+        NOT_PLAIN at a batch that takes more than this: it is no whole one of format v2, has a codec
+        or a transaction, or a fault.
+    """
+    count = hashed = records = batches = 0
+    position = np.int64(0)
+    status = DONE
+    while data.size - position > HEADER_UP_TO_MAGIC_BYTES:
+        size, found = find_size(data, position, data.size)
+        if found == TRUNCATED:
+            break
+        status = NOT_PLAIN
+        if found != DONE or size < HEADER_BYTES or data[np.uint64(position + MAGIC_AT)] != MAGIC_V2:
+            break
+        kind = read_i16(data, position + ATTRIBUTES_AT)
+        if kind & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT):
+            break
+        start, end = position + HEADER_BYTES, position + size
+        record_count = read_i32(data, position + RECORD_COUNT_AT)
+        if not 0 <= record_count <= (end - start) // MIN_RECORD_BYTES:
+            break
+        crc = read_u32(data, position + CRC_AT)
+        if checks_crc and crc32c(data, position + CRC_START, end) != crc:
+            break
+        if record_count > keys.shape[1] - count:
+            status = NO_ROOM
+            break
+        base_offset = read_i64(data, position)
+        count, flags[batches], found, _ = _parse_batch(
+            data,
+            start,
+            end,
+            record_count,
+            base_offset,
+            base_offset + read_i32(data, position + LAST_OFFSET_DELTA_AT),
+            batches,
+            first_offset,
+            _NO_LIMIT,
+            records,
+            count,
+            keys,
+        )
+        if found != DONE:
+            break
+        status = DONE
+        batches += 1
+        records += record_count
+        position = end
+        if count - hashed >= _HASHED_AT_ONCE:
+            _hash(data, hasher, hashed, count, keys)
+            hashed = count
+    _hash(data, hasher, hashed, count, keys)
+    return batches, count, records, position, status

@@ -156,6 +156,11 @@ class WindowRoom:
             count, used, status = scan_batches(buffer, 0, buffer.size, self.table)
         return count, used
 
+    def find_first(self, buffer: NDArray[np.uint8]) -> None:
+        """Fill the table with the first of the batches in some bytes."""
+        self.joined = None
+        scan_batches(buffer, 0, buffer.size, self.table[:, :1])
+
     def grow(self) -> None:
         """Make room for the headers of more batches, in place of those that it holds."""
         self.table = np.empty((COLUMN_COUNT, 4 * self.table.shape[1]), np.int64)

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.config import OffsetMapHash
+from storage_core.formats.batch_v2 import HEADER_BYTES
 from storage_core.kernels import key_scan
+from storage_core.kernels.batch_scan import NO_ROOM
 from storage_core.kernels.offset_table import (
     LOOK_UP_BLOCK,
     SLOT_WORDS,
@@ -25,6 +27,8 @@ from storage_core.kernels.record_scan import DONE
 from storage_core.kernels.survivors import count_ranges
 from storage_core.records.payload import Limits, Payload
 
+# How many keys are hashed without a table of batches, before there is more room.
+_USUAL_RECORD_BYTES: Final = 128
 _FIRST_SLOTS: Final = 1 << 12
 # Linear probing stays short up to here.
 _MAX_FILL: Final = 0.625
@@ -250,3 +254,24 @@ class KeyBlock:
         )
         if status != DONE:
             raise payload.error(status, payload.first_row + row, position)
+
+    def find(
+        self, buffer: NDArray[np.uint8], *, first_offset: int, checks_crc: bool
+    ) -> tuple[int, int]:
+        """Hash the keyed records of all batches at the begin of some bytes, whose headers nobody
+        has read, as `read` does.
+
+        Returns:
+            (records, end): how many the batches have, and where they end; 0 at a batch that has to
+            be looked at by itself.
+        """
+        flags = np.empty(buffer.size // HEADER_BYTES + 1, np.uint8)
+        while True:
+            batches, self.count, records, end, status = key_scan.hash_plain_batches(
+                buffer, checks_crc, first_offset, self._hasher, flags, self._columns
+            )
+            if status != NO_ROOM:
+                break
+            self._reserve(max(2 * len(self.rank), buffer.size // _USUAL_RECORD_BYTES))
+        self.flags = flags[:batches].copy()
+        return records, end if status == DONE else 0

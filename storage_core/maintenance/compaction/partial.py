@@ -78,6 +78,7 @@ class SegmentKeys:
     """
 
     clean_part = CleanPart.HEADERS
+    plain_map = None
 
     def __init__(self, plan: CompactionPlan, receiver: KeyReceiver) -> None:
         if plan.max_keys is not None:

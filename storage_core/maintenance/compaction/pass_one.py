@@ -66,7 +66,14 @@ from storage_core.maintenance.compaction.plan import CompactionPlan, group_segme
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import Arena
 from storage_core.records.payload import Payload, open_batches
-from storage_core.records.reader import CrcCheck, Window, check_crc, join_files, scan_windows
+from storage_core.records.reader import (
+    CrcCheck,
+    Window,
+    WindowRoom,
+    check_crc,
+    join_files,
+    scan_windows,
+)
 from storage_core.store.base import LogStore, is_mapped
 from storage_core.threads import in_order
 
@@ -192,6 +199,12 @@ class PassOneSink(Protocol):
         """What it wants to see of the part before the dirty one."""
         ...
 
+    @property
+    def plain_map(self) -> OffsetMap | None:
+        """Where the dirty part's keys go if they are of batches without transactions; None where
+        `take` has to see the batches."""
+        ...
+
     def choose(self, window: Window, *, is_dirty: bool) -> Choice:
         """Choose the batches of the next window to read for their keys.
 
@@ -218,6 +231,9 @@ class _HashRequest:
     window: Window
     choice: Choice  # what the sink wants of it
     buffers: WindowBuffers
+    # Of how many records the keys are hashed; None where they are not yet. The window has the
+    # first of their batches alone.
+    records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +295,10 @@ class SegmentReading:
         self._counts = np.zeros((NOTED_COLUMNS, len(self._segments)), np.int64)
         self._counts[BASE_OFFSET] = [segment.base_offset for segment in self._segments]
         self._reached = 0  # number of the last segment of which a window was taken
+        # Where `take` need not see batches, and this thread hashes them in any case.
+        self._plain_map = sink.plain_map if self._pace.threads == 1 else None
+        self._is_plain = False  # whether the segment had nothing but batches for `_find_plain`
+        self._plain_records: int | None = None  # of the window that it has found
 
     def run(self) -> IndexedSegments:
         """Read the segments."""
@@ -336,6 +356,7 @@ class SegmentReading:
         """Read a segment that no other shares a window with."""
         pace = self._pace
         crc = CrcCheck.LATER if self._plan.verify_crc else CrcCheck.SKIP
+        self._is_plain = self._plain_map is not None
         with closing(self._store.open_file(self._segments[number].log_file)) as reader:
             for start, end, is_dirty in self._parts(number, reader.size_bytes):
                 for window in scan_windows(
@@ -345,15 +366,38 @@ class SegmentReading:
                     window_bytes=pace.window_bytes,
                     crc=crc,
                     rooms=self._pool.windows,
+                    find=self._find_plain if self._is_plain and is_dirty else None,
                 ):
-                    yield self._request(number, window, is_dirty=is_dirty)
+                    records, self._plain_records = self._plain_records, None
+                    yield self._request(number, window, is_dirty=is_dirty, records=records)
 
-    def _request(self, first: int, window: Window, *, is_dirty: bool) -> _HashRequest:
+    def _find_plain(
+        self, room: WindowRoom, buffer: NDArray[np.uint8], _position: int
+    ) -> tuple[int, int]:
+        """Find the batches of the next window as ``WindowRoom.find_batches`` does; or hash their
+        keys, and leave all but the first one out."""
+        if self._is_plain:
+            plan = self._plan
+            records, end = self._pool.following.keys.find(
+                buffer, first_offset=plan.first_dirty_offset, checks_crc=plan.verify_crc
+            )
+            self._is_plain = end > 0
+            if self._is_plain:
+                self._plain_records = records
+                room.find_first(buffer)
+                return 1, end
+        return room.find_batches(buffer)
+
+    def _request(
+        self, first: int, window: Window, *, is_dirty: bool, records: int | None = None
+    ) -> _HashRequest:
         choice = self._sink.choose(window, is_dirty=is_dirty)
-        return _HashRequest(first, is_dirty, window, choice, self._pool.next())
+        return _HashRequest(first, is_dirty, window, choice, self._pool.next(), records)
 
     def _hash_window(self, request: _HashRequest) -> _Read:
         """Check a window and hash its keys, without regard to earlier ones."""
+        if request.records is not None:
+            return _Read(request, None)
         window, checks_crc = request.window, self._plan.verify_crc
         is_hashed = request.is_dirty or self._sink.clean_part is CleanPart.KEYS
         # Batch by batch, each in the cache of the CPU then, where nothing has to be expanded.
@@ -392,6 +436,8 @@ class SegmentReading:
         self._throttler.use(len(window.data))
         bounds = window.row_bounds()
         self._reached = request.first + len(bounds) - 2
+        if self._plain_map is not None and request.records is not None:
+            self._take_plain(self._plain_map, request, request.records)
         while batches is not None:
             self._number_records(request.first, batches, bounds)
             if self._records.put(batches.payload):
@@ -412,6 +458,19 @@ class SegmentReading:
         if request.is_dirty:
             self._note_bytes(request, len(window.data))
         yield
+
+    def _take_plain(self, plain_map: OffsetMap, request: _HashRequest, records: int) -> None:
+        """Put the keys of a window's batches into the map, and note the batches."""
+        number, keys = request.first, request.buffers.keys
+        counts = self._counts[:, number]
+        keys.rank[: keys.count] += rank_of(self._number + number, int(counts[RECORDS]))
+        plain_map.put(keys.low, keys.high, keys.rank, keys.count)
+        self._flags.append(keys.flags)
+        base_offset = self._segments[number].base_offset
+        self._hashes.put(base_offset, keys, rank_of(self._number + number, 0))
+        counts[BATCHES] += len(keys.flags)
+        counts[RECORDS] += records
+        counts[MESSAGES_READ] += records
 
     def _number_records(
         self, first: int, batches: HashedBatches, bounds: NDArray[np.int64]
@@ -506,6 +565,7 @@ class _MapSink:
 
     def __init__(self, plan: CompactionPlan) -> None:
         self.offset_map = OffsetMap(plan.max_keys)
+        self.plain_map = self.offset_map if plan.max_keys is None else None
         self.latest_offset = NO_OFFSET
         self._first_dirty_offset = plan.first_dirty_offset
         self._tracker = TransactionTracker()

@@ -8,13 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
 from storage_core.kernels import batch_scan, key_scan, record_scan
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
-from tests.kit.damage import BadRecord, bad_record, with_trailing_bytes
+from tests.kit.damage import (
+    BadRecord,
+    bad_record,
+    with_lying_count,
+    with_lying_length,
+    with_trailing_bytes,
+    with_wrong_crc,
+)
 from tests.kit.strategies import segments
 from tests.reference.hashes import md5_128, siphash_1_3_128
-from tests.storage_core.kernels.arguments import Opened, opened
+from tests.storage_core.kernels.arguments import Opened, as_array, opened
 from tests.storage_core.kernels.twins import in_both_ways
 
 KEY = b"sixteen bytes it"
@@ -180,3 +187,78 @@ def test_only_decompressed_records_have_a_limit(hash_keys, codec, status):
     record = RecordSpec(key=b"k", value=bytes(2**20))
     window = opened(encode_batch(BatchSpec(records=(record,), codec=codec)))
     assert run(hash_keys, window, [True], limit=64 * 1024).status == status
+
+
+def run_plain(
+    hash_plain_batches, content: bytes, *, room: int = 64, first_offset: int = LOWEST
+) -> tuple[list[tuple[int, tuple[int, int], int]], list[int], tuple[int, int, int]]:
+    """Return the keys as `run` does, the flags, and (records, end, status)."""
+    keys = np.empty((key_scan.KEY_COLUMNS, room), np.uint64)
+    hasher = np.zeros(key_scan.HASHER_WORDS, np.uint32)
+    hasher[key_scan.HASH_KEY : key_scan.SCRATCH] = np.frombuffer(KEY, "<u4")
+    flags = np.empty(len(content) // HEADER_BYTES + 1, np.uint8)
+    batches, count, *rest = hash_plain_batches(
+        as_array(content), True, first_offset, hasher, flags, keys
+    )
+    answers = [(batch, (low, high), rank) for low, high, rank, batch in keys.T[:count].tolist()]
+    return answers, flags[:batches].tolist(), tuple(rest)
+
+
+@pytest.mark.thorough
+@in_both_ways(hash_plain_batches=key_scan.hash_plain_batches)
+@given(specs=segments(max_batches=4), data=st.data())
+def test_batches_without_a_table_are_hashed_as_with_one(hash_plain_batches, specs, data):
+    first_offset = data.draw(st.sampled_from([LOWEST, *(spec.last_offset for spec in specs)]))
+    plain = 0
+    while plain < len(specs) and not (
+        specs[plain].codec or specs[plain].is_transactional or specs[plain].is_control
+    ):
+        plain += 1
+    here = specs[:plain]
+    keys, flags, rest = run_plain(
+        hash_plain_batches, segment_bytes(specs), first_offset=first_offset
+    )
+    expected = expected_of(here, [True] * plain, first_offset, key_scan.SIPHASH)
+    assert (keys, flags) == (expected.keys, expected.flags)
+    is_whole = plain == len(specs)
+    assert rest == (
+        sum(len(spec.records) for spec in here),
+        len(segment_bytes(here)),
+        record_scan.DONE if is_whole else key_scan.NOT_PLAIN,
+    )
+
+
+ODD_BATCHES = {
+    "wrong crc": with_wrong_crc(encode_batch(BatchSpec(records=(RecordSpec(),)))),
+    "count": with_lying_count(encode_batch(BatchSpec(records=(RecordSpec(),))), 9),
+    "negative count": with_lying_count(encode_batch(BatchSpec()), -1),
+    "length": with_lying_length(encode_batch(BatchSpec()), 1),
+    "too short": with_lying_length(encode_batch(BatchSpec()), 40),
+    "trailing": with_trailing_bytes(BatchSpec(records=(RecordSpec(),))),
+    "record": bad_record(BadRecord.LENGTH_TOO_LARGE, BatchSpec()),
+    "codec": encode_batch(BatchSpec(records=(RecordSpec(),), codec=Codec.LZ4)),
+    "transaction": encode_batch(BatchSpec(is_transactional=True)),
+    "control": encode_batch(BatchSpec(is_control=True)),
+    "magic": encode_batch(BatchSpec(magic=3)),
+    "legacy": encode_batch(BatchSpec(magic=1)),
+}
+
+
+@in_both_ways(hash_plain_batches=key_scan.hash_plain_batches)
+@pytest.mark.parametrize("odd", ODD_BATCHES.values(), ids=ODD_BATCHES)
+def test_a_batch_that_takes_more_than_its_keys_ends_a_scan_without_a_table(hash_plain_batches, odd):
+    good = encode_batch(BatchSpec(records=(RecordSpec(key=b"k"),)))
+    _, flags, rest = run_plain(hash_plain_batches, good + odd)
+    assert (len(flags), rest) == (1, (1, len(good), key_scan.NOT_PLAIN))
+
+
+@in_both_ways(hash_plain_batches=key_scan.hash_plain_batches)
+def test_a_scan_without_a_table_ends_before_what_is_cut_and_where_keys_have_no_room(
+    hash_plain_batches,
+):
+    good = encode_batch(BatchSpec(records=(RecordSpec(key=b"k"),) * 2))
+    for cut in (0, 1, 16, 17, len(good) - 1):
+        _, _, rest = run_plain(hash_plain_batches, good + good[:cut])
+        assert rest == (2, len(good), record_scan.DONE)
+    _, _, rest = run_plain(hash_plain_batches, good + good, room=3)
+    assert rest == (2, len(good), batch_scan.NO_ROOM)

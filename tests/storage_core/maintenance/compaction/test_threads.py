@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ BATCHES = 60
 CODECS = (Codec.NONE, Codec.NONE, Codec.LZ4)
 
 
-def long_log(directory: Path) -> Path:
+def long_log(directory: Path, codecs: tuple[Codec, ...] = CODECS) -> Path:
     """Two segments of many windows, some batches compressed."""
     dice = np.random.default_rng(5)
 
@@ -35,7 +36,7 @@ def long_log(directory: Path) -> Path:
             batch(
                 3 * number,
                 *[record(b"%d" % dice.integers(40), dice.bytes(30)) for _ in range(3)],
-                codec=CODECS[number % len(CODECS)],
+                codec=codecs[number % len(codecs)],
             )
             for number in range(first, first + BATCHES)
         ]
@@ -127,6 +128,21 @@ def test_windows_looked_at_at_once_are_no_more_than_four(tmp_path, monkeypatch, 
     round_of().clean(long_log(tmp_path / "t-0"), threads=threads)
     assert asked
     assert max(asked) <= WINDOW_BYTES * (1 if threads == 1 else 4)
+
+
+@pytest.mark.parametrize("plain", [1, BATCHES - 1, BATCHES])
+def test_keys_hashed_without_a_table_of_batches_are_noted_as_with_one(tmp_path, plain):
+    codecs = (Codec.NONE,) * plain + (Codec.LZ4,) * (BATCHES - plain)
+    store = LocalStore(long_log(tmp_path / "t-0", codecs))
+    round_ = round_of()
+    without = replace(round_.plan(round_.load(store)), first_dirty_offset=10)
+    # Where a map might be full, every batch has to be known.
+    one, other = (index_round(store, replace(without, max_keys=limit)) for limit in (None, 2**40))
+    for name in ("columns", "flags", "legacy_counts"):
+        assert (getattr(one.segments, name) == getattr(other.segments, name)).all(), name
+    assert (one.words == other.words).all()
+    assert (one.stats, one.end_offset) == (other.stats, other.end_offset)
+    assert one.stats.keys > 0
 
 
 @pytest.fixture
