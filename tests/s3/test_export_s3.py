@@ -40,6 +40,7 @@ def command(root: Path, url: str, to: str, *topics: str) -> list[object]:
     return ["export", root, *words, "--to", to, "--out", url, "--engine", "local"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("to", ["parquet", "jsonl", "csv"])
 def test_parts_come_first_and_success_last(pylog, objects: S3ObjectStore, root, to):
     row = pylog.row(*command(root, objects.url, to, "orders"))

@@ -226,6 +226,7 @@ SPARED = {
 PLANNED = ("--role", "broker", "--assume-defaults", "*", "--engine", "local", "--dry-run")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("command", "spared"),
     [

@@ -115,6 +115,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kept
 
 
+@pytest.mark.thorough
 def test_damaged_code_is_compiled_again(compiled, tmp_path):
     sources, kept = copied_sources(tmp_path / "lib"), tmp_path / "kept"
     shutil.copytree(compiled, kept)
@@ -128,6 +129,7 @@ def test_damaged_code_is_compiled_again(compiled, tmp_path):
     assert not run(sources, **{CACHE_VARIABLE: str(kept)})["compiles"]
 
 
+@pytest.mark.thorough
 def test_processes_of_a_host_compile_a_kernel_once(tmp_path):
     sources = copied_sources(tmp_path / "lib")
     program = LOGGED + (

@@ -176,6 +176,7 @@ def test_an_edited_constant_in_another_file_is_seen(
     assert found["compiles"]
 
 
+@pytest.mark.thorough
 def test_two_zips_share_the_compiled_code(tmp_path, warm):
     sources = copied_sources(tmp_path / "lib")
     for application in ("application-1", "application-2"):
@@ -213,6 +214,7 @@ def test_a_read_only_install_works_where_nothing_can_be_written(tmp_path, variab
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.thorough
 def test_the_temporary_folder_serves_where_there_is_no_home(tmp_path):
     blocked, temporary = tmp_path / "blocked", tmp_path / "temporary"
     blocked.touch()
