@@ -59,8 +59,8 @@ _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT,
 # struct flock of Linux: type, whence, start, length, pid of the holder.
 _FLOCK: Final = struct.Struct("@hhqqi")
 # What asks for the shared part, and the type in the answer where nobody has it.
-_SHARED_QUERY: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, *_SHARED_PART, 0)
-_NOBODYS: Final = struct.pack("@h", fcntl.F_UNLCK)
+SHARED_QUERY: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, *_SHARED_PART, 0)
+NOBODYS: Final = struct.pack("@h", fcntl.F_UNLCK)
 # struct ucred of Linux: process, user, group.
 _PEER: Final = struct.Struct("@iII")
 _ROOT_USER: Final = 0
@@ -237,7 +237,7 @@ def find_holder(descriptor: int) -> int | None:
 
 def is_shared_part_taken(descriptor: int) -> bool:
     """Ask the kernel whether another open file locks the shared part."""
-    return not fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _SHARED_QUERY).startswith(_NOBODYS)
+    return not fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, SHARED_QUERY).startswith(NOBODYS)
 
 
 def _lock(descriptor: int, command: int, part: tuple[int, int]) -> tuple[int, int]:

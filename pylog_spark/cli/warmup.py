@@ -32,6 +32,7 @@ from pylog_spark.session import (
     is_spark_installed,
 )
 from storage_core import kafka_log, kernels
+from storage_core.checkpoint.lock import LockedFile
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
 from storage_core.errors import MissingSoftwareError
@@ -40,6 +41,7 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels._code_files import cache_folder
 from storage_core.kernels._jit import kernels_of
 from storage_core.kernels.protobuf_wire import STRING
+from storage_core.local_files import open_folder
 from storage_core.log.batch_search import first_headers
 from storage_core.log.committed_view import load_committed_view
 from storage_core.log.log_loader import load_log
@@ -69,6 +71,7 @@ from storage_core.records.checked_headers import scan_checked_headers
 from storage_core.records.codecs import Arena, Blocks, compress_blocks, decompress_blocks
 from storage_core.records.new_records import NewRecords
 from storage_core.store import LocalStore, LogStore
+from storage_core.store.folder_entries import delete_names
 from storage_core.temporary_folder import temporary_folder
 from storage_core.values.avro_columns import run
 from storage_core.values.avro_program import AvroType, compile_program
@@ -257,6 +260,8 @@ def _look(root: Path) -> None:
 def _retain(directory: Path) -> None:
     cleaner = CleanerConfig()
     plan_retain(LocalStore(directory), config=_CONFIG, cleaner=cleaner, now_ms=_NOW_MS)
+    with open_folder(directory) as folder:
+        delete_names(folder, [], LockedFile.of(folder))
 
 
 def _index_apart(directory: Path) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import LOCK_FILE
@@ -40,7 +40,7 @@ _ANSWER_SECONDS: Final = 60.0
 _RELEASE_SECONDS: Final = 60.0
 _COMMAND_CHARACTERS: Final = 120
 # The lock file as seen from a partition directory, which is no link.
-_BESIDE: Final = f"../{LOCK_FILE}"
+BESIDE: Final = f"../{LOCK_FILE}"
 # Containers of one machine may share a host name with others; the boot id is the kernel's own.
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -56,12 +56,29 @@ class LockProof:
     address: str  # where the holder gives out shares: an abstract Unix socket
 
 
+class LockedFile(NamedTuple):
+    """An open lock file. While it is open, no other file gets its inode number."""
+
+    descriptor: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Self:
+        """Return what an open file is."""
+        facts = os.fstat(descriptor)
+        return cls(descriptor, facts.st_ino, facts.st_dev)
+
+
 class LockShare:
     """A share in the lock on a log directory; a context manager. Made by ``share_lock``. As long as
     it is open nobody else gets the lock, whatever becomes of the holder.
 
     Args:
         connection: To the holder, who waits for its end.
+
+    Attributes:
+        file: What is locked.
     """
 
     def __init__(self, proof: LockProof, connection: socket.socket, descriptor: int) -> None:
@@ -69,10 +86,7 @@ class LockShare:
         self._proof = proof
         self._path = str(Path(proof.log_directory, LOCK_FILE))
         self._connection = connection
-        self._descriptor = descriptor
-        facts = os.fstat(descriptor)
-        # While it is open, no other file gets its inode number.
-        self._inode, self._device = facts.st_ino, facts.st_dev
+        self.file = LockedFile.of(descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +105,7 @@ class LockShare:
     def leave(self) -> None:
         """Close what it has open."""
         # First: for the holder, the end of the connection is the end of the share.
-        os.close(self._descriptor)
+        os.close(self.file.descriptor)
         self._connection.close()
 
     def validate(self, partition: int | None = None) -> None:
@@ -108,12 +122,12 @@ class LockShare:
             if partition is None:
                 facts = os.lstat(self._path)  # a ``Path`` takes as long as the call
             else:
-                facts = os.stat(_BESIDE, dir_fd=partition, follow_symlinks=False)
+                facts = os.stat(BESIDE, dir_fd=partition, follow_symlinks=False)
         except OSError as error:
             raise _lost(self._proof, f"{self._path}: {error.strerror}") from error
-        if facts.st_ino != self._inode or facts.st_dev != self._device:
+        if facts.st_ino != self.file.inode or facts.st_dev != self.file.device:
             raise _lost(self._proof, f"{self._path} is another file")
-        if is_shared_part_taken(self._descriptor):
+        if is_shared_part_taken(self.file.descriptor):
             raise _lost(self._proof, f"{self._path} is locked by another process")
 
     def validate_is_locked(self) -> None:

@@ -310,16 +310,17 @@ class CommitClaim:
         """
         self._operations, self._result = plan.operations, result
         self.location, self._boot = plan.location, current_boot()
-        self._files = plain_versions(
+        files: Any = plain_versions(
             LocalStore(Path(plan.location)).scan() if entries is None else entries
         )
+        self._files = files
         self._scratch = _scratch_versions(plan.operations)
         begun = _Begun(
             operations=tuple(map(encode_step, plan.operations)),
             result=result,
             location=self.location,
             boot=self._boot,
-            files=self._files,
+            files=files,
             scratch=self._scratch,
         )
         self._append(_BEGUN_LINE.encode(begun))

@@ -1,6 +1,6 @@
 """The one place that changes the files of a partition."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Final
 
@@ -25,11 +25,10 @@ from storage_core.commit.plan import (
     TruncateFile,
     WriteFile,
     WriteRecord,
-    changed_names,
     fingerprint_files,
 )
 from storage_core.errors import StorageError
-from storage_core.store.base import DirectoryStore, LogStore
+from storage_core.store.base import DeletingStore, DirectoryStore, LogStore
 from storage_core.store.local import is_without_room
 
 # Epochs of a log without any, as Kafka writes them.
@@ -48,9 +47,10 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
     outside = cache(lambda: store if isinstance(store, DirectoryStore) else None)
     for operation in operations:
         match operation:
-            case DeleteFile() | DeleteFiles():  # the most steps: patterns are tried in turn
-                for name in changed_names(operation):
-                    store.delete(name)
+            case DeleteFiles():
+                _delete(operation.names, store)
+            case DeleteFile():  # nearly all steps of a retention: patterns are tried in turn
+                store.delete(operation.name)
             case WriteFile():
                 _write(operation, store)
             case CreateEmptyFile():
@@ -76,6 +76,14 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
             case _:
                 _apply_outside(operation, store.location, outside())
         yield operation
+
+
+def _delete(names: Sequence[str], store: LogStore) -> None:
+    if isinstance(store, DeletingStore):
+        store.delete_files(names)
+        return
+    for name in names:
+        store.delete(name)
 
 
 def _write(operation: WriteFile, store: LogStore) -> None:

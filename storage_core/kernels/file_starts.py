@@ -1,4 +1,5 @@
-"""List folders and read parts of files by machine code: Python takes four calls for each file."""
+"""List folders, read parts of files, and delete files by machine code: Python takes up to four
+calls for each file."""
 
 import stat
 from typing import Final
@@ -212,6 +213,67 @@ def scan_folder(
                 name += 1
             names[used] = 0
             used += 1
+
+
+# The C functions of ``delete_files``.
+DELETING_FUNCTIONS: Final = ("statx", "fcntl", "unlinkat")
+
+
+@kernel
+def delete_files(
+    functions: NDArray[np.int64],
+    folder: int,
+    names: NDArray[np.uint8],
+    name_at: NDArray[np.int64],
+    lock: NDArray[np.int64],
+    query: NDArray[np.uint8],
+    free: NDArray[np.uint8],
+    answered: NDArray[np.uint8],
+    facts: NDArray[np.uint32],
+) -> int:
+    """Delete files of an open folder. Before each, ask whether a lock is still ours.
+
+    Args:
+        functions: int64[3], addresses of ``DELETING_FUNCTIONS``.
+        folder: Its descriptor.
+        names: uint8[m], the path of the lock file from there, then the names; a zero byte behind
+            each.
+        name_at: int64[n], where each name begins.
+        lock: int64[6], the locked file: its descriptor, the two halves of its inode, the two
+            numbers of its device, and the command that asks who has locked it.
+        query: uint8[q], what this command is given.
+        free: uint8[f], how the answer begins where nobody else has locked it.
+        answered: uint8[q], memory to work with.
+        facts: uint32[FACTS_WORDS], memory to work with.
+
+    Returns:
+        The number of files deleted; fewer than n where there is another lock file, somebody else
+        has locked it, or the system says no.
+    """
+    text, answer_at = np.int64(names.ctypes.data), np.int64(facts.ctypes.data)
+    for number in range(name_at.size):
+        answer = call_function(functions[0], folder, text, _NO_LINK, _BASIC_FACTS, answer_at)
+        is_ours = (
+            answer & _C_INT == 0
+            and np.int64(facts[_INODE]) == lock[1]
+            and np.int64(facts[_INODE + 1]) == lock[2]
+            and np.int64(facts[_MAJOR]) == lock[3]
+            and np.int64(facts[_MINOR]) == lock[4]
+        )
+        if not is_ours:
+            return number
+        for place in range(query.size):
+            answered[place] = query[place]
+        answer = call_function(functions[1], lock[0], lock[5], np.int64(answered.ctypes.data), 0, 0)
+        if answer & _C_INT != 0:
+            return number
+        for place in range(free.size):
+            if answered[place] != free[place]:
+                return number
+        answer = call_function(functions[2], folder, text + name_at[number], 0, 0, 0)
+        if answer & _C_INT != 0:
+            return number
+    return name_at.size
 
 
 # Of partition directories: in columns of one number a file.

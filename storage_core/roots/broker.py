@@ -350,7 +350,7 @@ class BrokerAccess:
             # Before the claim is opened: another host sees none of the run's files.
             with share_lock(self.lock) as share:
                 store = LocalStore(Path(location), is_ours=True, fence=share.validate)
-                with hold_claim(path) as claim, store.held(fence=share.validate):
+                with hold_claim(path) as claim, store.held(share=share):
                     try:
                         result = self._begin(store, share, claim, work, prepare)
                         return claim.finish(store) if result is None else result
@@ -371,7 +371,7 @@ class BrokerAccess:
         path = claim_path(self.shared, Path(location), self.run_id)
         with share_lock(self.lock) as share:
             store = LocalStore(Path(location), fence=share.validate)
-            with hold_claim(path), store.held(fence=share.validate):
+            with hold_claim(path), store.held(share=share):
                 yield store
 
     def _begin(

@@ -5,7 +5,7 @@ called by anyone; the methods that change something are for ``commit.executor`` 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
@@ -269,6 +269,14 @@ def one_look(store: LogStore) -> AbstractContextManager[None]:
 def is_mapped(store: LogStore) -> bool:
     """Tell whether the system can read a store's files without copying."""
     return isinstance(store, UnsharedStore) and store.is_ours
+
+
+class DeletingStore(ABC):
+    """A store that deletes many files together. Stores derive from it."""
+
+    @abstractmethod
+    def delete_files(self, names: Sequence[str]) -> None:
+        """Delete files in this order, each as ``delete`` does."""
 
 
 class HoldableStore(ABC):

@@ -1,18 +1,23 @@
-"""The entries of one folder, as columns."""
+"""The entries of one open folder by machine code: listed as columns, or deleted."""
 
 import ctypes
+import fcntl
 import os
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, overload
 
 import numpy as np
 
+from storage_core.checkpoint.lock import BESIDE, LockedFile
 from storage_core.kernels import file_starts as kernel
 from storage_core.kernels._intrinsics import CAN_CALL, addresses_of
 from storage_core.local_files import Entry, scan_open
+from storage_core.lock_holder import NOBODYS, SHARED_QUERY
 
 # None on a system that lacks one of them.
 _FUNCTIONS: Final = addresses_of(ctypes.CDLL(None), kernel.SCAN_FUNCTIONS) if CAN_CALL else None
+_DELETING: Final = addresses_of(ctypes.CDLL(None), kernel.DELETING_FUNCTIONS) if CAN_CALL else None
 _LISTED_BYTES: Final = 1 << 15
 _FIRST_CAPACITY: Final = 512
 _NAME_BYTES: Final = 64
@@ -102,3 +107,29 @@ def _by_machine_code(folder: int) -> FolderEntries | None:
     facts: list[list[int]] = columns.tolist()
     facts[kernel.ENTRY_INODE] = columns[kernel.ENTRY_INODE].view(np.uint64).tolist()
     return FolderEntries([found[place] for place in order], facts)
+
+
+def delete_names(folder: int, names: Sequence[str], lock: LockedFile) -> int:
+    """Delete files of an open partition directory, asking before each as ``LockShare.validate``.
+
+    Returns:
+        How many it has deleted. Where these are not all, the next one is left to those who can say
+        why.
+    """
+    if _DELETING is None:
+        return 0
+    encoded = [os.fsencode(name) + b"\0" for name in (BESIDE, *names)]
+    *name_at, _ = accumulate(map(len, encoded))
+    high, low = divmod(lock.inode, 1 << 32)
+    device = os.major(lock.device), os.minor(lock.device)
+    return kernel.delete_files(
+        np.array(_DELETING, np.int64),
+        folder,
+        np.frombuffer(bytearray().join(encoded), np.uint8),
+        np.array(name_at, np.int64),
+        np.array((lock.descriptor, low, high, *device, fcntl.F_OFD_GETLK), np.int64),
+        np.frombuffer(bytearray(SHARED_QUERY), np.uint8),
+        np.frombuffer(bytearray(NOBODYS), np.uint8),
+        np.empty(len(SHARED_QUERY), np.uint8),
+        np.empty(kernel.FACTS_WORDS, np.uint32),
+    )

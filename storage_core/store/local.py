@@ -19,7 +19,7 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.checkpoint.lock import LockShare
 from storage_core.errors import PartitionNotFoundError, StorageError
 from storage_core.filenames import (
     CLEANED_SUFFIX,
@@ -53,6 +54,7 @@ from storage_core.local_files import (
     read_limited,
 )
 from storage_core.store.base import (
+    DeletingStore,
     DescriptorReader,
     FileInfo,
     HoldableStore,
@@ -61,7 +63,7 @@ from storage_core.store.base import (
     OwnedFiles,
     UnsharedStore,
 )
-from storage_core.store.folder_entries import FolderEntries
+from storage_core.store.folder_entries import FolderEntries, delete_names
 from storage_core.store.syncing import sync
 from storage_core.threads import waiting
 
@@ -280,7 +282,7 @@ def _take_lease(descriptor: int) -> bool:
     return True
 
 
-class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
+class LocalStore(UnsharedStore, HoldableStore, DeletingStore, OwnedFiles):
     """The files of one local directory: a partition's or a root's own.
 
     Args:
@@ -306,6 +308,7 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
         self._fence = fence
         self._held: int | None = None
         self._fence_of_held: Callable[[], None] | None = None
+        self._share_of_held: LockShare | None = None
         self._is_looking = False
         # The entries that the last ``one_look`` found; None before it, and after a change.
         self.seen: FolderEntries | None = None
@@ -318,18 +321,19 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
         return str(self.directory)
 
     @contextmanager
-    def held(self, *, fence: Callable[[int], None] | None = None) -> Iterator[None]:
+    def held(self, *, share: LockShare | None = None) -> Iterator[None]:
         """Keep the directory open for the block's calls. Otherwise each call would open it.
 
         One that cannot be opened is no error of this call; each of those in the block says so.
 
         Args:
-            fence: Asked in the block in place of the store's own; it is given the open directory.
+            share: Asked in the block in place of the store's own fence, about the open directory.
         """
         with ExitStack() as opened:
             with suppress(OSError):
                 self._held = opened.enter_context(self.folder())
-                self._fence_of_held = None if fence is None else partial(fence, self._held)
+                self._share_of_held = share
+                self._fence_of_held = None if share is None else partial(share.validate, self._held)
             opened.callback(self._let_go)
             yield
 
@@ -536,6 +540,19 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
             with waiting() if is_large else nullcontext():
                 os.unlink(name, dir_fd=folder)
 
+    def delete_files(self, names: Sequence[str]) -> None:
+        """Delete files in this order, small ones together."""
+        folder, share = self._held, self._share_of_held
+        is_small = self._small.issuperset(names)
+        while names:
+            count = 0
+            if folder is not None and share is not None and is_small:
+                self.seen = None
+                count = delete_names(folder, names, share.file)
+            for name in names[count : count + 1]:
+                self.delete(name)
+            names = names[count + 1 :]
+
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes and sync it.
 
@@ -658,7 +675,7 @@ class LocalStore(UnsharedStore, HoldableStore, OwnedFiles):
         return self.folder()
 
     def _let_go(self) -> None:
-        self._held = self._fence_of_held = None
+        self._held = self._fence_of_held = self._share_of_held = None
 
     def _require_ours(self) -> None:
         self.seen = None

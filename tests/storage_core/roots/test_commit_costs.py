@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from storage_core.commit import CommitPlan, DeleteFile, SyncDirectory
+from storage_core.checkpoint.lock import LockedFile, share_lock
+from storage_core.commit import CommitPlan, DeleteFile, DeleteFiles, SyncDirectory
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import LOCK_FILE
+from storage_core.kernels._intrinsics import CAN_CALL
+from storage_core.local_files import open_folder
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.roots.root import Prepared
 from storage_core.store import LogStore, one_look
+from storage_core.store.folder_entries import delete_names
 
 FILES = 60
 
@@ -89,6 +93,65 @@ def test_a_commit_lists_its_directory_once_and_asks_for_the_lock_once_a_change(p
     assert counted["lstat"] <= few
     assert counted["open"] <= few
     assert counted["fsync"] <= 1
+
+
+def commit_together(
+    partition: Path, meanwhile: Callable[[], object], calls: Counter[str]
+) -> dict[str, Any]:
+    """Delete all files of a partition at once, after something else has happened."""
+    names = tuple(sorted(path.name for path in partition.iterdir()))
+    steps = (DeleteFiles(names=names, reason="r"),)
+
+    def prepare(store: LogStore) -> Prepared:
+        with one_look(store):
+            store.list_files()
+        meanwhile()
+        calls.clear()
+        return Prepared(plan=CommitPlan(location=str(partition), operations=steps), result={})
+
+    with HeldBrokerRoot(str(partition.parent), run_id="run", mark_clean=True) as root:
+        root.begin_writing()
+        root.allow_commits([partition])
+        row = root.access.commit(str(partition), "compact", prepare)
+        counted = calls.copy()
+    calls.clear()
+    calls.update(counted)
+    return row
+
+
+@pytest.mark.skipif(not CAN_CALL, reason="machine code calls no functions here")
+def test_files_that_go_together_are_deleted_by_machine_code_but_for_one_that_is_gone(
+    partition, calls
+):
+    gone = sorted(partition.iterdir())[FILES // 2]
+    assert commit_together(partition, gone.unlink, calls) == {}
+    assert not list(partition.iterdir())
+    assert calls["unlink"] < FILES // 2  # a kernel that is compiled takes some
+
+
+@pytest.mark.item("DIR-02")
+def test_of_a_partition_that_was_moved_no_file_goes(partition, calls):
+    elsewhere = partition.parent.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / LOCK_FILE).touch()
+    row = commit_together(partition, lambda: partition.rename(elsewhere / "t-0"), calls)
+    assert "LOCK_LOST" in row["error"]
+    assert len(list((elsewhere / "t-0").iterdir())) == FILES
+
+
+@pytest.mark.item("DIR-02")
+@pytest.mark.skipif(not CAN_CALL, reason="machine code calls no functions here")
+def test_machine_code_deletes_nothing_where_another_open_file_has_the_lock(partition):
+    lock, names = partition.parent / LOCK_FILE, [path.name for path in partition.iterdir()]
+    with (
+        HeldBrokerRoot(str(partition.parent), run_id="run", mark_clean=True) as root,
+        open_folder(partition) as folder,
+        lock.open("rb+") as other,
+    ):
+        assert delete_names(folder, names, LockedFile.of(other.fileno())) == 0
+        with share_lock(root.access.lock) as share:
+            assert delete_names(folder, names, share.file) == FILES
+    assert not list(partition.iterdir())
 
 
 def test_a_listing_before_a_change_says_nothing_after_it(partition):
