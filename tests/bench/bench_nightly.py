@@ -204,20 +204,22 @@ def _round(source: Path, topic: Topic, scratch: Path, kafka: Ask, warm: Ask) -> 
 
 
 def _copy(source: Path, scratch: Path) -> Path:
-    """Make a fresh copy, written back at once, so that nobody pays for that later.
-
-    Whoever comes first would find it in memory, and those after it less and less: the source has
-    no use for memory meanwhile, and gives it back.
-    """
+    """Make a fresh copy, in memory as a whole, and written back at once, so that nobody pays for
+    either later."""
     shutil.rmtree(scratch, ignore_errors=True)
-    root = scratch / "log"
-    shutil.copytree(source, root)
     os.sync()
-    for path in source.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    root = scratch / "log"
+    shutil.copytree(source, root, copy_function=_copy_file)
+    os.sync()
     return root
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy a file, and give back the memory that its source takes: both together would drive the
+    first copies out."""
+    shutil.copy2(source, target)
+    with open(source, "rb") as file:  # noqa: PTH123 - names, as copytree has them
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _run(root: Path, topic: Topic, scratch: Path) -> float:
