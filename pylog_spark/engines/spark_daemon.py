@@ -8,13 +8,12 @@ is done once, before the first fork. Spark starts it as ``python -m``; see
 
 import gc
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.tasks.worker import freeze_modules
+from pylog_spark.late_methods import make_methods_late
 from pylog_spark.without_pandas import hide_pandas
 
 # What serves Spark's tasks, and what most of ours import: kernels, stores, messages.
@@ -22,22 +21,26 @@ _PRELOADED: Final = ("pyspark.worker", "pylog_spark.operations.compact.task")
 _SPARK: Final = "pyspark"
 
 
-def spare_zips(paths: Iterable[str]) -> list[str]:
-    """Return an import path without Spark's own archives, if it has what they were made of.
+def leave_zips() -> None:
+    """Import nothing from Spark's own archives, if what they were made of is installed.
 
-    Args:
-        paths: As ``sys.path``: Spark puts the archives of its installation first.
+    Spark puts them first, and has each that something was looked for in read again before a task.
     """
-    kept = list(paths)
-    installed = [Path(path, _SPARK) for path in kept if Path(path, _SPARK, "__init__.py").is_file()]
-    return [path for path in kept if not any(folder in Path(path).parents for folder in installed)]
+    installed = [Path(path, _SPARK) for path in sys.path]
+    folders = {folder for folder in installed if (folder / "__init__.py").is_file()}
+    for path in [path for path in sys.path if not folders.isdisjoint(Path(path).parents)]:
+        sys.path.remove(path)
+        sys.path_importer_cache.pop(path, None)
 
 
 def main() -> None:
     """Import, then fork a worker whenever Spark asks for one."""
-    sys.path[:] = spare_zips(sys.path)
+    leave_zips()
     hide_pandas()
+    make_methods_late()
     gc.disable()  # modules are no garbage
+    from pylog_spark.tasks.worker import freeze_modules  # noqa: PLC0415  # and Arrow
+
     for name in _PRELOADED:
         # Whoever needs it says what is missing.
         with suppress(ImportError):

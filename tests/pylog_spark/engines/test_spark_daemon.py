@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.engines.spark_daemon import spare_zips
+from pylog_spark.engines.spark_daemon import leave_zips
 from storage_core.import_path import PACKAGE_HOME, SAFE_PATH_VARIABLE
 
 NUMBER = struct.Struct(">i")
@@ -69,15 +69,20 @@ def test_who_forks_has_no_other_threads(daemon: subprocess.Popen[bytes]):
     assert len([name for name in names if name != "jemalloc_bg_thd"]) == 1
 
 
-def test_what_is_installed_is_not_read_out_of_zips(tmp_path: Path):
+def test_what_is_installed_is_not_read_out_of_zips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     spark = tmp_path / "site" / "pyspark"
     spark.mkdir(parents=True)
     (spark / "__init__.py").touch()
-    site, other = str(tmp_path / "site"), str(tmp_path / "other")
+    kept = [str(tmp_path / "other"), str(tmp_path / "site")]
     zips = [f"{spark}/python/lib/pyspark.zip", f"{spark}/jars/spark-core.jar"]
-    assert spare_zips([*zips, other, site]) == [other, site]
+    monkeypatch.setattr(sys, "path", [*zips, *kept])
+    monkeypatch.setattr(sys, "path_importer_cache", dict.fromkeys(sys.path))
+    leave_zips()
+    assert (sys.path, list(sys.path_importer_cache)) == (kept, kept)
 
 
-def test_the_zips_of_another_spark_stay(tmp_path: Path):
+def test_the_zips_of_another_spark_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     paths = ["/opt/spark/python/lib/pyspark.zip", str(tmp_path)]
-    assert spare_zips(paths) == paths
+    monkeypatch.setattr(sys, "path", [*paths])
+    leave_zips()
+    assert sys.path == paths
