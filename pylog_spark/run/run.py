@@ -369,8 +369,7 @@ class Run:
         listed_roots = job.roots if roots is None else tuple(roots)
         count = count_directories(listed_roots) if partitions is None else partitions.num_rows
         is_look = are_looked_at_here(count) if is_look is None else is_look
-        if not job.options.dry_run and (count is None or count >= LEAST_TO_PREPARE_FOR):
-            self.engine.prepare()
+        self.prepare(count)
         engine = self._look_engine if is_look else self.engine
         if partitions is None:
             # Of several steps one is about brokers' directories alone, which no inventory lists.
@@ -381,6 +380,15 @@ class Run:
         spread = self.disks.deal_out(engine, listed, count=count)
         rows = engine.map_rows(spread, look, schema)
         return engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
+
+    def prepare(self, count: int | None) -> None:
+        """Begin to start what tasks need, if there are enough partitions, unless dry run.
+
+        Args:
+            count: How many there are at most; None where that is not known.
+        """
+        if not self.job.options.dry_run and (count is None or count >= LEAST_TO_PREPARE_FOR):
+            self.engine.prepare()
 
     def looks_alone(self, partitions: pa.RecordBatch | None = None) -> bool:
         """Whether ``look`` looks in this process, and other processes of this machine could help.

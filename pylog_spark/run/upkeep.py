@@ -8,6 +8,7 @@ from shlex import quote
 
 import pyarrow as pa
 
+from pylog_spark.discovery import count_directories
 from pylog_spark.engines.choice import Place
 from pylog_spark.outcomes import Status
 from pylog_spark.report import size_text
@@ -142,6 +143,7 @@ def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
     that it can be undone; the plan that was asked for is saved when its last step has ended.
     """
     with Run(place, job) as run:
+        run.prepare(count_directories(job.roots))  # beside locks and looks
         run.note([*dump_notes(job.options, job.roots), *bucket_notes(job.roots)])
         run.hold_roots(trash=run_trash(job))
         changed = [root for root in job.roots if not root.role.facts.keeps_generations]
