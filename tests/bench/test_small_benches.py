@@ -3,6 +3,7 @@
 Nothing is said of how fast anything is.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -41,6 +42,7 @@ from tests.bench import (
 )
 from tests.bench.figures import DOCS, FOLDER, PAGE, TABLES, keep
 from tests.bench.shared import show
+from tests.kit.spark_classes import QUICK
 
 pytestmark = pytest.mark.thorough
 
@@ -157,6 +159,13 @@ NEEDS_KAFKA = {
     *("append", "arrow", "compaction", "cores", "dump", "incremental", "nightly", "recover"),
     *("single_records", "tiny", "verify"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JVMs compile quickly, which is enough where nothing is measured; no disk is waited for."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(QUICK))
+    monkeypatch.setattr(os, "sync", lambda: None)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pylog_spark.session import delta_jars
 from tests.kit.environment import settled_environment
 
 # The quick compiler: tests are short, most of their time went into optimising Spark's code.
-_QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _TIMEOUT_S: Final = 600
 # For a session that has a few rows: to generate and compile code for them takes longer than to
 # interpret the expressions. A nightly through spark-submit has them compiled.
@@ -44,7 +44,7 @@ def spark_options(*, delta: bool = False) -> str:
             alone; with another one, a JVM takes none of it.
     """
     archive = _archive(delta=delta)
-    return " ".join((*_QUICK, *(options_to_use(archive) if archive else ())))
+    return " ".join((*QUICK, *(options_to_use(archive) if archive else ())))
 
 
 def _archive(*, delta: bool) -> Path | None:
