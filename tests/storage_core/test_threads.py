@@ -1,5 +1,6 @@
 """Work beside work: what is made ahead, in which order, and what becomes of errors."""
 
+import sys
 import threading
 from collections.abc import Generator
 
@@ -121,6 +122,19 @@ def test_who_stops_early_hears_of_no_later_error_and_leaves_nothing_open(threads
     results.close()
     assert source.is_closed
     assert threading.active_count() == before
+
+
+def test_threads_change_often_as_long_as_any_work_is_shared():
+    before = sys.getswitchinterval()
+    first, second = (in_order(Source(9).numbers(), int, threads=2) for _ in range(2))
+    next(first)
+    next(second)
+    first.close()
+    assert sys.getswitchinterval() < before
+    second.close()
+    assert sys.getswitchinterval() == before
+    next(in_order(Source(9).numbers(), int, threads=1))
+    assert sys.getswitchinterval() == before
 
 
 def test_there_is_a_processor():
