@@ -412,7 +412,7 @@ def is_there(path: Path, *, may_be_link: bool = False) -> bool:
     return facts_of(path, may_be_link=may_be_link) is not None
 
 
-def entry_names(path: Path, *, may_be_link: bool = False) -> list[str]:
+def entry_names(path: str | Path, *, may_be_link: bool = False) -> list[str]:
     """Return the names in a folder, in any order, without stat calls."""
     with open_folder(path, may_be_link=may_be_link) as folder:
         return os.listdir(folder)  # noqa: PTH208  # an open folder has no path

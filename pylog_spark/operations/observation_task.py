@@ -11,7 +11,6 @@ alone, by the functions that know every case: their answers are the same ones.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -39,13 +38,14 @@ from pylog_spark.tasks.observe import (
 )
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.roles import Role, local_name
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints, parse_partition_metadata
 from storage_core.commit.plan import digest_versions
 from storage_core.config import LogConfig
-from storage_core.errors import PylogError, StorageError
+from storage_core.errors import PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
 from storage_core.kernels import retention_walk as walk
+from storage_core.local_files import open_folder
 from storage_core.maintenance.compaction.plan import (
     VERDICTS,
     CompactionFacts,
@@ -71,7 +71,8 @@ from storage_core.maintenance.retention.plan import (
     sweep_logs,
 )
 from storage_core.roots.open_root import root_checkpoints
-from storage_core.store import LocalStore, LogStore
+from storage_core.store import LogStore
+from storage_core.store.folder_entries import FolderEntries
 
 # So many directories are decided about together.
 _ROWS_AT_ONCE: Final = 512
@@ -259,7 +260,7 @@ class _Observer:
         rules = topic.rules if topic and wanted else None
         config = topic.config if topic else None
         look = look_at(
-            Path(row["directory"]),
+            row["directory"],
             needs_age=rules is not None and rules.age_limit_ms is not None,
             needs_topic_id=bool(topic and wanted),
             log_start=marks.log_start_offset or 0 if marks and asks_end else None,
@@ -407,17 +408,20 @@ class _Observer:
             if self._run.options.dry_run:
                 steps = np.full(len(plain), None, object)
                 for place in np.flatnonzero(is_due).tolist():
-                    steps[place] = self._describe(plain[place], logs.removed[:, place].tolist())
+                    counts, start = logs.removed[:, place].tolist(), int(logs.log_starts[place])
+                    steps[place] = self._describe(plain[place], removed[place], counts, start)
                 columns["operations"] = steps
                 is_due &= steps.astype(np.bool_)
             yield is_due, columns
 
-    def _describe(self, partition: _Partition, counts: Sequence[int]) -> str | None:
+    def _describe(
+        self, partition: _Partition, removed: Sequence[int], counts: Sequence[int], start: int
+    ) -> str | None:
         """Return the steps of a partition's retention; None for an error, which a look at it alone
         tells."""
-        start = partition.marks.log_start_offset
         try:
-            return describe_known(open_partition(partition.row), counts, start, self._run)
+            store = open_partition(partition.row)
+            return describe_known(store, removed, counts, start, self._run)
         except PylogError:
             return None
 
@@ -479,7 +483,7 @@ def _is_local(row: Row) -> bool:
         row["error_class"] is None
         and not Role(row["role"]).facts.has_manifests
         and DirectoryKind(row["kind"]) in _PURGED
-        and local_path(row["directory"]) is not None
+        and local_name(row["directory"]) is not None
     )
 
 
@@ -487,16 +491,15 @@ def _digest(partition: _Partition) -> str | None:
     """Return the digest of a partition's files; None where they have changed since the look."""
     look = partition.look
     try:
-        found = LocalStore(Path(partition.row["directory"])).scan()
-    except StorageError:
+        with open_folder(partition.row["directory"]) as folder:
+            found = FolderEntries.of_folder(folder)
+    except OSError:
         return None
     if {*found.names} != {*look.logs, *look.others}:
         return None
-    times = (time_ns // NANOSECONDS_PER_MS for time_ns in found.modified_ns)
-    facts = zip(found.names, found.sizes, times, strict=True)
-    if {name: (size, at) for name, size, at in facts if name in look.logs} != look.logs:
-        return None
-    return digest_versions(found)
+    facts = zip(found.names, found.sizes, found.modified_ns, strict=True)
+    logs = {name: (size, at // NANOSECONDS_PER_MS) for name, size, at in facts if name in look.logs}
+    return digest_versions(found) if logs == look.logs else None
 
 
 def _may_be_purged(row: Row, look: DirectoryLook | None) -> bool:

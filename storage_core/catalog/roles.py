@@ -129,12 +129,18 @@ def local_path(root: str | Path) -> Path | None:
     Args:
         root: A path, or a URL; Hadoop writes those of files with one slash, ``file:/var/kafka``.
     """
-    if isinstance(root, str) and TIER_LOCATION.match(root):
+    path = root if isinstance(root, Path) else local_name(root)
+    return None if path is None else Path(path)
+
+
+def local_name(root: str) -> str | None:
+    """Return ``local_path`` as text, for who asks of very many."""
+    if TIER_LOCATION.match(root):
         return None
-    if isinstance(root, Path) or not ("://" in root or root.startswith("file:/")):
-        return Path(root)
+    if not ("://" in root or root.startswith("file:/")):
+        return root
     parts = urlsplit(root)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+    return unquote(parts.path) if parts.scheme == "file" else None
 
 
 def _has_object(url: str, key: str) -> bool:

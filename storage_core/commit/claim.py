@@ -86,7 +86,7 @@ from storage_core.json_values import (
     parse_object,
     read_part,
 )
-from storage_core.local_files import open_file
+from storage_core.local_files import PRIVATE_FILE_MODE, open_file
 from storage_core.store import LocalStore
 from storage_core.store.folder_entries import FolderEntries
 from storage_core.store.local import plain_path, storage_errors
@@ -361,7 +361,7 @@ class CommitClaim:
         that the steps changed."""
         if self._files is None or self.location is None:
             return _Done(done=done)  # begun by an older version
-        version_of_step = partial(_made, Path(self.location))
+        version_of_step = partial(_made, self.location)
         for step in group:
             follow_step(step, self._files, version_of_step)
         names = {name for step in group for name in changed_names(step)}
@@ -383,7 +383,7 @@ class CommitClaim:
         # The last line of a killed attempt may be cut off: its steps did not happen yet, or are
         # recognised as done. Writing the next line removes it; a mere look changes nothing.
         whole = content[: content.rfind(b"\n") + 1]
-        self._whole_bytes = len(whole)
+        self._whole_bytes = None if whole == content else len(whole)
         for line in whole.splitlines():
             file = str(self._path)
             values = parse_object(line, file)
@@ -433,7 +433,7 @@ class CommitClaim:
 def create_claim(path: Path) -> None:
     """Allow the commit of one partition: on the driver, before commits start."""
     with storage_errors(path):
-        path.touch(mode=0o600)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE_MODE))
 
 
 @contextmanager
@@ -448,8 +448,11 @@ def hold_claim(path: Path) -> Iterator[CommitClaim]:
         raise StorageError(str(path), why) from error
     try:
         with storage_errors(path):
-            with waiting():
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with waiting():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
             has_its_name = _has_its_name(descriptor, path)
         if not has_its_name:
             raise _run_is_over(path)
@@ -556,11 +559,11 @@ def set_aside_claim(path: Path) -> None:
         return  # it was already removed
 
 
-def _made(directory: Path, step: Operation) -> FileVersion:
+def _made(location: str, step: Operation) -> FileVersion:
     (name,) = changed_names(step)
-    path = directory / name
+    path = os.path.join(location, name)  # noqa: PTH118  # a ``Path`` takes as long as the call
     with storage_errors(path):
-        return FileVersion.of(path.lstat())
+        return FileVersion.of(os.lstat(path))
 
 
 def _scratch_versions(steps: Iterable[Operation]) -> dict[str, FileVersion]:
@@ -573,7 +576,7 @@ def _scratch_versions(steps: Iterable[Operation]) -> dict[str, FileVersion]:
 def _has_its_name(descriptor: int, path: Path) -> bool:
     """Whether a file that was opened by a name has it still."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
 

@@ -1,7 +1,6 @@
 """The one place that changes the files of a partition."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from typing import Final
 
 from storage_core.commit.plan import (
@@ -43,8 +42,8 @@ def commit(plan: CommitPlan, store: LogStore) -> None:
 
 def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Operation]:
     """Apply operations to a store, in order; yield each one after."""
-    # Ask once, and only where it is needed: each check of the protocol looks up every method.
-    outside = cache(lambda: store if isinstance(store, DirectoryStore) else None)
+    # Asked once, and only where it is needed: a check of the protocol looks up every method.
+    outside: DirectoryStore | None = None
     for operation in operations:
         match operation:
             case DeleteFiles():
@@ -74,7 +73,8 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
             case SyncDirectory():
                 store.sync_directory()
             case _:
-                _apply_outside(operation, store.location, outside())
+                outside = outside or _outside_of(store, operation)
+                _apply_outside(operation, outside)
         yield operation
 
 
@@ -97,6 +97,15 @@ def _write(operation: WriteFile, store: LogStore) -> None:
         store.create_empty(operation.name)
 
 
+def _outside_of(store: LogStore, operation: Operation) -> DirectoryStore:
+    """Return a store on a local disk, for an operation on files outside of the directory."""
+    if isinstance(store, DirectoryStore):
+        return store
+    raise StorageError(
+        store.location, f"{type(operation).__name__}: this store has nothing outside of it"
+    )
+
+
 def _apply_outside(
     operation: KeepFile
     | WriteRecord
@@ -105,14 +114,9 @@ def _apply_outside(
     | CreateDirectory
     | RetireDirectory
     | RemoveDirectory,
-    location: str,
-    store: DirectoryStore | None,
+    store: DirectoryStore,
 ) -> None:
-    """Apply an operation on files outside of the directory. The store must be on a local disk."""
-    if store is None:
-        raise StorageError(
-            location, f"{type(operation).__name__}: this store has nothing outside of it"
-        )
+    """Apply an operation on files outside of the directory."""
     match operation:
         case KeepFile():
             store.keep(operation.name, operation.path, is_copy=operation.is_copy)

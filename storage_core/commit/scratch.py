@@ -178,7 +178,7 @@ def find_inside(log_directory: Path) -> list[Path]:
             log_directory / folder.name / name
             for folder in scan_folder(log_directory, may_be_link=True)
             if folder.is_folder
-            for name in sorted(_names_if_open_to_us(log_directory / folder.name))
+            for name in sorted(_names_if_open_to_us(f"{log_directory}/{folder.name}"))
             if name.startswith(SCRATCH_PREFIX)
         ]
 
@@ -267,7 +267,7 @@ def _inside_home(home: Path, glob: str) -> list[Path]:
     ]
 
 
-def _names_if_open_to_us(folder: Path) -> list[str]:
+def _names_if_open_to_us(folder: str | Path) -> list[str]:
     """Return a folder's names; none if it is closed or gone. No run of ours can have written
     into a closed folder, and other partitions wait."""
     try:
@@ -307,7 +307,7 @@ def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Pa
     if len(name) > _MOST_CLAIM_NAME:
         digest = hashlib.blake2b(os.fsencode(partition_directory.name), digest_size=16).hexdigest()
         name = f"{SCRATCH_PREFIX}{run_id}-{digest}{_CLAIM_SUFFIX}"
-    return (partition_directory if shared is None else Path(shared)) / name
+    return Path(shared or partition_directory, name)
 
 
 def keep_scratch(operations: Iterable[Operation], run_id: str) -> tuple[Operation, ...]:

@@ -120,7 +120,7 @@ class DirectoryLook:
 
 
 def look_at(
-    directory: Path,
+    directory: str | Path,
     *,
     needs_age: bool,
     needs_topic_id: bool,

@@ -345,11 +345,12 @@ class BrokerAccess:
         The lock is shared from before anything is looked at until after the last change: nobody
         else gets it, should the run end meanwhile.
         """
-        path = claim_path(self.shared, Path(location), self.run_id)
+        directory = Path(location)
+        path = claim_path(self.shared, directory, self.run_id)
         try:
             # Before the claim is opened: another host sees none of the run's files.
             with share_lock(self.lock) as share:
-                store = LocalStore(Path(location), is_ours=True, fence=share.validate)
+                store = LocalStore(directory, is_ours=True, fence=share.validate)
                 with hold_claim(path) as claim, store.held(share=share):
                     try:
                         result = self._begin(store, share, claim, work, prepare)
@@ -574,11 +575,11 @@ class HeldBrokerRoot:
         """Let tasks commit these partitions; a crash now needs a recovery. From here on it
         leaves the directory unclean."""
         self._is_settled = False
-        for directory in directories:
-            path = claim_path(self._scratch, Path(directory), self._run_id)
+        for directory in map(Path, directories):
+            path = claim_path(self._scratch, directory, self._run_id)
             create_claim(path)
             self._claims.append(path)
-            self._changing.add(Path(directory).name)
+            self._changing.add(directory.name)
 
     @_unless_failed
     def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
@@ -758,7 +759,7 @@ class HeldBrokerRoot:
         for name in self._changing:
             self._partitions.pop(name, None)
             if name in there:
-                self._partitions[name] = observe_partition(self._store.directory / name)
+                self._partitions[name] = observe_partition(f"{self.location}/{name}")
         self._changing.clear()
         self._remember()
 

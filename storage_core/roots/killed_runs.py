@@ -34,8 +34,9 @@ from storage_core.filenames import (
     parse_partition_directory,
 )
 from storage_core.json_values import ONE_LINE, JsonFile, Word, whole
-from storage_core.local_files import facts_of, read_small, scan_folder
-from storage_core.store.local import LocalStore, storage_errors, sync_folder
+from storage_core.local_files import facts_of, open_folder, read_small, scan_folder
+from storage_core.store.folder_entries import FolderEntries
+from storage_core.store.local import storage_errors, sync_folder
 
 _log: Final = logging.getLogger(__name__)
 # A line for each partition.
@@ -195,7 +196,7 @@ def observe_partitions(
     return {
         entry.name: _LINK
         if entry.is_link
-        else seen.get(entry.name) or observe_partition(log_directory / entry.name)
+        else seen.get(entry.name) or observe_partition(f"{log_directory}/{entry.name}")
         for entry in entries
         if (entry.is_folder or entry.is_link) and _is_loaded(entry.name)
     }
@@ -218,14 +219,14 @@ def changed_partitions(
     )
 
 
-def observe_partition(directory: Path) -> str:
+def observe_partition(directory: str | Path) -> str:
     """Return what any change of the files of a partition would change: see ``digest_versions``."""
-    try:
-        return digest_versions(LocalStore(directory).scan())
-    except StorageError as error:
-        if isinstance(error.__cause__, PermissionError | FileNotFoundError):
+    with storage_errors(directory):
+        try:
+            with open_folder(directory) as folder:
+                return digest_versions(FolderEntries.of_folder(folder))
+        except (PermissionError, FileNotFoundError):
             return _UNSEEN
-        raise
 
 
 def _is_loaded(name: str) -> bool:

@@ -82,7 +82,7 @@ class storage_errors:  # noqa: N801  # reads like the context managers of contex
 
     __slots__ = ("_name", "_path")
 
-    def __init__(self, path: Path, name: str = "") -> None:
+    def __init__(self, path: Path | str, name: str = "") -> None:
         self._path = path
         self._name = name
 
@@ -91,7 +91,7 @@ class storage_errors:  # noqa: N801  # reads like the context managers of contex
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError):
-            raise _storage_error(self._path / self._name, error) from error
+            raise _storage_error(Path(self._path, self._name), error) from error
 
 
 def _storage_error(path: Path, error: OSError) -> StorageError:
@@ -696,8 +696,7 @@ def _kin_of(folder: int, name: str) -> str:
     Returns:
         The name of a regular file in the folder, or ``.`` for the folder.
     """
-    suffix = Path(name).suffix
-    transient = suffix if suffix in {CLEANED_SUFFIX, SWAP_SUFFIX} else ""
+    transient = next((each for each in (CLEANED_SUFFIX, SWAP_SUFFIX) if name.endswith(each)), "")
     names = [name, name.removesuffix(transient)]
     if offset_of(name) is not None:
         log = name.partition(".")[0] + LOG_SUFFIX

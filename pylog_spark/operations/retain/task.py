@@ -6,7 +6,7 @@ at again by the task that commits it: what goes then is what was planned, or not
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from pylog_spark.tasks.observe import Admitted, Step, observe_alone
 from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
-from storage_core.commit.plan import CommitPlan, digest_files
+from storage_core.commit.plan import CommitPlan, digest_files, digest_versions
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
 from storage_core.maintenance.retention.partition import (
@@ -44,7 +44,7 @@ from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.roots.partition_facts import manifest_timestamps
 from storage_core.roots.root import Prepared
 from storage_core.store import LogStore, one_look
-from storage_core.store.base import held
+from storage_core.store.base import UnsharedStore, held
 from storage_core.store.open_objects import names_manifest
 
 
@@ -192,11 +192,18 @@ def removal_columns(removed: Any, removed_bytes: Any, base_offsets: Any) -> dict
 
 
 def describe_known(
-    store: LogStore, counts: Iterable[int], log_start_checkpoint: int | None, run: RunContext
+    store: LogStore,
+    removed: Sequence[int],
+    counts: Iterable[int],
+    log_start_offset: int,
+    run: RunContext,
 ) -> str:
     """Return the steps of ``plan_known`` as JSON."""
+    names = [file.name for file in store.list_files()]
     unlink = _unlinks(run, store.location)
-    steps, *_ = plan_known(store, counts, log_start_checkpoint=log_start_checkpoint, unlink=unlink)
+    steps = plan_known(
+        store, names, removed, counts, log_start_offset=log_start_offset, unlink=unlink
+    )
     return json.dumps(list(steps.describe()))
 
 
@@ -271,15 +278,17 @@ def _commit(
 
     def prepare(store: LogStore) -> Prepared:
         with one_look(store):
-            is_as_seen = work.loaded_files is not None and digest_files(store) == work.loaded_files
-            if is_as_seen and not work.rolls:
-                steps, removed, start = plan_known(
+            seen = store.scan() if isinstance(store, UnsharedStore) else None
+            is_as_seen = seen is not None and digest_versions(seen) == work.loaded_files
+            if seen is not None and is_as_seen and not work.rolls:
+                steps = plan_known(
                     store,
+                    seen.names,
+                    work.removed,
                     work.counts,
-                    log_start_checkpoint=work.log_start_checkpoint,
+                    log_start_offset=work.log_start_offset,
                     unlink=unlink,
                 )
-                _verify(store, work, removed, start)
                 return _prepared(work, steps, work.bytes_after, work.segments_after)
             config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
             if config is None:

@@ -1,6 +1,6 @@
 """Apply retention to one partition, at rest or loaded."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -44,7 +44,6 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
     snapshot_file,
-    sorted_logs,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels import retention_walk as walk
@@ -330,28 +329,25 @@ def _steps(
 
 def plan_known(
     store: LogStore,
+    names: Collection[str],
+    removed: Sequence[int],
     counts: Iterable[int],
     *,
-    log_start_checkpoint: int | None,
+    log_start_offset: int,
     unlink: bool = True,
-) -> tuple[CommitPlan, tuple[int, ...], int]:
-    """Return what happens to a partition of which it is known how many segments go, not all.
+) -> CommitPlan:
+    """Return what happens to a partition of which it is known what goes, not all.
 
     Args:
-        counts: How many of the oldest segments each predicate takes, in their order.
-
-    Returns:
-        (steps, removed, log_start_offset): base offsets of what goes, and the first offset that may
-        be read afterwards.
+        names: Of its files, which are those of which it is known.
+        removed: Base offsets of the segments that go, oldest first.
+        counts: How many of these each predicate takes, in their order.
+        log_start_offset: The first offset that may be read afterwards.
     """
-    names = {file.name for file in store.list_files()}
-    bases = [offset_of(name) or 0 for name in sorted_logs(names)]
     reasons = [each for each, count in zip(Predicate, counts, strict=True) for _ in range(count)]
-    start = max(log_start_checkpoint or 0, bases[len(reasons)])
-    epochs = plan_epochs(store, start) if LEADER_EPOCH_FILE in names else ()
-    removed = bases[: len(reasons)]
+    epochs = plan_epochs(store, log_start_offset) if LEADER_EPOCH_FILE in names else ()
     steps = _steps(names, zip(removed, reasons, strict=True), unlink=unlink)
-    return CommitPlan(location=store.location, operations=(*epochs, *steps)), tuple(removed), start
+    return CommitPlan(location=store.location, operations=(*epochs, *steps))
 
 
 def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]:
@@ -379,8 +375,8 @@ def _is_leftover(name: str, names: Collection[str]) -> bool:
     too."""
     if name.endswith(DELETED_SUFFIX):
         return not name.endswith(CHECKPOINT_DELETED_SUFFIX)
-    base = offset_of(name)
-    return kind_of(name) in INDEX_SUFFIXES and base is not None and log_file(base) not in names
+    base = offset_of(name) if name.endswith(INDEX_SUFFIXES) else None
+    return base is not None and log_file(base) not in names
 
 
 def _roll(state: PartitionState, plan: RetentionPlan) -> tuple[Operation, ...]:
