@@ -30,11 +30,11 @@ from storage_core.filenames import (
     TopicPartition,
     log_file,
 )
-from storage_core.roots import broker
+from storage_core.roots import broker, killed_runs
 from storage_core.roots.broker import BrokerAccess, BrokerRoot, HeldBrokerRoot
 from storage_core.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core.roots.root import Prepare, Prepared, root_of
-from storage_core.store import LocalStore, local
+from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import read_points
@@ -644,14 +644,14 @@ def test_a_partition_that_nobody_could_look_at_may_have_been_changed(directory, 
 
 def refuse_folder(monkeypatch, name: str, problem: type[OSError]) -> None:
     """Let a folder be one that this process may not open, or that is gone."""
-    original = local.open_folder
+    original = killed_runs.open_folder
 
-    def refusing(path: Path, **options: bool) -> AbstractContextManager[int]:
-        if path.name == name:
+    def refusing(path: str) -> AbstractContextManager[int]:
+        if Path(path).name == name:
             raise problem(errno.EACCES, "refused")
-        return original(path, **options)
+        return original(path)
 
-    monkeypatch.setattr(local, "open_folder", refusing)
+    monkeypatch.setattr(killed_runs, "open_folder", refusing)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
