@@ -24,7 +24,13 @@ from pylog_spark.tasks.listing import (
     reason_to_leave,
     rows_of,
 )
-from pylog_spark.tasks.message import PartitionCommit, attempt, attempt_directory, fill
+from pylog_spark.tasks.message import (
+    PartitionCommit,
+    attempt,
+    attempt_directory,
+    described_steps,
+    fill,
+)
 from pylog_spark.tasks.observe import Admitted, Step, observe_alone
 from pylog_spark.tasks.run_context import PartitionRef, RunContext, WriteContext
 from storage_core.catalog.roles import Role
@@ -289,7 +295,9 @@ def _commit(
                     log_start_offset=work.log_start_offset,
                     unlink=unlink,
                 )
-                return _prepared(work, steps, work.bytes_after, work.segments_after)
+                return _prepared(
+                    work, steps, work.bytes_after, work.segments_after, run.options.ledger
+                )
             config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
             if config is None:
                 why = "the catalogue had a config when the plan was made"
@@ -306,21 +314,21 @@ def _commit(
         decision = sweep.decision
         _verify(store, work, decision.removed_base_offsets, decision.log_start_offset)
         bytes_after = sweep.state.size_bytes - decision.removed_bytes
-        return _prepared(work, sweep.steps, bytes_after, sweep.segments_after)
+        return _prepared(work, sweep.steps, bytes_after, sweep.segments_after, run.options.ledger)
 
     access = write.roots[work.ref.root]
     return fill(head, access.commit(work.ref.directory, Action.RETAIN.value, prepare))
 
 
 def _prepared(
-    work: SweepWork, steps: CommitPlan, bytes_after: int, segments_after: int
+    work: SweepWork, steps: CommitPlan, bytes_after: int, segments_after: int, ledger: str | None
 ) -> Prepared:
     return Prepared(
         plan=steps,
         result={
             "bytes_after": bytes_after,
             "segments_after": segments_after,
-            "operations": json.dumps(list(steps.describe())),
+            "operations": described_steps(steps, ledger),
         },
         checkpoints=PartitionCheckpoints(log_start_offset=work.log_start_offset),
     )
