@@ -198,18 +198,12 @@ def removal_columns(removed: Any, removed_bytes: Any, base_offsets: Any) -> dict
 
 
 def describe_known(
-    store: LogStore,
-    removed: Sequence[int],
-    counts: Iterable[int],
-    log_start_offset: int,
-    run: RunContext,
+    store: LogStore, removed: Sequence[int], counts: Iterable[int], start: int, run: RunContext
 ) -> str:
     """Return the steps of ``plan_known`` as JSON."""
     names = [file.name for file in store.list_files()]
     unlink = _unlinks(run, store.location)
-    steps = plan_known(
-        store, names, removed, counts, log_start_offset=log_start_offset, unlink=unlink
-    )
+    steps = plan_known(store, names, removed, counts, log_start_offset=start, unlink=unlink)
     return json.dumps(list(steps.describe()))
 
 
@@ -279,7 +273,7 @@ def _commit(
     work: SweepWork, context: RetentionContext, write: WriteContext, head: PartitionCommit
 ) -> PartitionCommit:
     """Sweep a partition, or find that another attempt did."""
-    run = context.run
+    run, ledger = context.run, context.run.options.ledger
     unlink = _unlinks(run, work.ref.directory)
 
     def prepare(store: LogStore) -> Prepared:
@@ -295,9 +289,7 @@ def _commit(
                     log_start_offset=work.log_start_offset,
                     unlink=unlink,
                 )
-                return _prepared(
-                    work, steps, work.bytes_after, work.segments_after, run.options.ledger
-                )
+                return _prepared(work, steps, work.bytes_after, work.segments_after, ledger)
             config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
             if config is None:
                 why = "the catalogue had a config when the plan was made"
@@ -314,7 +306,7 @@ def _commit(
         decision = sweep.decision
         _verify(store, work, decision.removed_base_offsets, decision.log_start_offset)
         bytes_after = sweep.state.size_bytes - decision.removed_bytes
-        return _prepared(work, sweep.steps, bytes_after, sweep.segments_after, run.options.ledger)
+        return _prepared(work, sweep.steps, bytes_after, sweep.segments_after, ledger)
 
     access = write.roots[work.ref.root]
     return fill(head, access.commit(work.ref.directory, Action.RETAIN.value, prepare))
