@@ -38,6 +38,7 @@ from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoint
 from storage_core.commit.plan import CommitPlan, digest_files, digest_versions
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
+from storage_core.filenames import offset_of, sorted_logs
 from storage_core.maintenance.retention.partition import (
     Sweep,
     SweepRequest,
@@ -281,6 +282,10 @@ def _commit(
             seen = store.scan() if isinstance(store, UnsharedStore) else None
             is_as_seen = seen is not None and digest_versions(seen) == work.loaded_files
             if seen is not None and is_as_seen and not work.rolls:
+                bases = [offset_of(name) or 0 for name in sorted_logs(seen.names)]
+                gone = sum(work.counts)
+                start = max(work.log_start_checkpoint or 0, bases[gone])  # one stays
+                _verify(store, work, tuple(bases[:gone]), start)
                 steps = plan_known(
                     store,
                     seen.names,

@@ -298,7 +298,7 @@ def test_a_run_lists_each_partition_once_and_what_is_beside_them_at_its_end(tmp_
     names, listed = scratch.entry_names, []
 
     def noted(folder):
-        listed.append(folder.name)
+        listed.append(Path(folder).name)
         return names(folder)
 
     monkeypatch.setattr(scratch, "entry_names", noted)
