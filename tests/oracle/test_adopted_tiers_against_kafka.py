@@ -22,8 +22,10 @@ NOW_MS = 1_900_000_000_000
     "name",
     [
         "plain",
-        "aiven_aes",
-        *(pytest.param(each, marks=pytest.mark.thorough) for each in ("txn", "elections_rolls")),
+        *(
+            pytest.param(each, marks=pytest.mark.thorough)
+            for each in ("aiven_aes", "txn", "elections_rolls")
+        ),
     ],
 )
 def test_an_adopted_tier_is_compacted_as_by_kafka(pylog, tmp_path, name):

@@ -147,6 +147,7 @@ def test_from_every_offset_the_same_records(sides: BothSides, isolation: Isolati
             assert read_by_us(sides.reader, offset, isolation, max_bytes) == expected, offset
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.item("RD-09", "RD-10", "RD-12")
 @pytest.mark.parametrize(
     "isolation",

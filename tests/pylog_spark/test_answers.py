@@ -207,6 +207,7 @@ def test_plans_and_their_application(answers, closed):
     answers.read_ledger("ledger")
 
 
+@pytest.mark.thorough
 def test_a_managed_root(answers, closed):
     root = f"--now-ms {closed} --output json"
     places = "{}/log {}/managed --sync-stopped --settle 1s"

@@ -51,6 +51,7 @@ def test_a_brokers_directory_becomes_partitions_and_segments(engine, tmp_path):
         assert mine == {tuple(pair) for pair in expected[name]["expected"]["segments"]}
 
 
+@pytest.mark.thorough
 def test_several_roots_are_listed_by_their_own_tasks(engine, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "t-0").mkdir(parents=True)

@@ -305,6 +305,7 @@ def test_owner_and_mode_of_every_file_stay(nightly):
     assert (nightly.after / CLEANER_FILE).exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-14")
 def test_a_real_broker_starts_on_the_result_without_repair_and_serves_it(
     nightly, compacted, retained, tmp_path

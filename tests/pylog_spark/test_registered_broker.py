@@ -127,7 +127,7 @@ def check(logs: kafka_log.Logs, topic: str, table: Any) -> None:
     assert found == expected(topic, kind)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("read", [by_arrow, by_pandas, by_polars, by_duckdb])
 def test_values_are_those_of_the_official_deserializer(
@@ -136,6 +136,7 @@ def test_values_are_those_of_the_official_deserializer(
     check(logs, topic, read(logs, topic, tmp_path))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_file_has_them_too(pylog, logs, root, tmp_path, topic):
     words = ("--topic", topic, "--value-format", "registry", "--engine", "local")
@@ -156,6 +157,7 @@ def check_export_of_all(
         check(logs, topic, table)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", ["parquet", "delta"])
 def test_an_export_of_all_topics_has_the_columns_of_each(pylog, logs, root, tmp_path, to):
     check_export_of_all(pylog, logs, root, tmp_path / "out", to=to, engine="local")

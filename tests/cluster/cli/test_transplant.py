@@ -154,6 +154,7 @@ def test_an_open_transaction_is_aborted_with_consent_alone(pylog, source: Path, 
     assert "1 record in open transactions is aborted by --allow-abort, committed or not" in said
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("state", "is_commit"), [({}, True), ({"transaction_status": 3}, False)])
 def test_an_open_transaction_ends_as_its_coordinator_has_decided(
     pylog, source: Path, disks, tmp_path: Path, state: dict[str, Any], is_commit: bool

@@ -84,6 +84,7 @@ def test_a_cluster_is_compared_alike_whole_or_by_digests(tmp_path: Path, level: 
     assert any(kind == "bytes" for kind, *_ in told(reports[0])) == (level is not Level.OFFSETS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.item("REP-12")
 @pytest.mark.parametrize("name", ["clean", "compacted"])
 def test_kafkas_own_clusters_are_alike(tmp_path: Path, name: str):

@@ -304,7 +304,7 @@ def managed_files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", STORIES)
 def test_both_engines_leave_the_same_bytes_rows_and_ledger(spark, tmp_path, name):
     prepare, operations, changes = STORIES[name]

@@ -589,6 +589,7 @@ def injure(directory: Path, chance: random.Random) -> None:
             file.unlink()
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happened_to_a_log_with_other_segments_than_its_donors(tmp_path, seed):
     """What is healed is the donor's log again; what is not lost no batch by it."""

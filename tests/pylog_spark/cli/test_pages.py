@@ -148,7 +148,7 @@ def sections_of(page: Path) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_has_its_pictures_and_tables(pages, name: str):
     sections = sections_of(pages[name])

@@ -472,6 +472,7 @@ def test_a_person_asks_at_a_prompt(prompt, tmp_path):
     assert history.parent.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.thorough
 def test_no_interrupt_while_somebody_types_ends_the_prompt(prompt):
     for _ in range(100):  # one in some dozens did, when its thread was late
         prompt.type("SELECT ';\n")

@@ -130,7 +130,7 @@ def table_text(pylog, monkeypatch, folder: Path, name: str, width: int) -> str:
     return text
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_table_fits_the_terminal_and_is_what_was_kept(

@@ -90,6 +90,7 @@ def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(w
         assert delta.to_pyarrow_table().num_rows == 0
 
 
+@pytest.mark.thorough
 def test_both_engines_make_the_same_tables(written, tmp_path):
     open_ledger(Local(), str(tmp_path / "local"), run_id="r")
     tables = [

@@ -146,6 +146,7 @@ def fail_holding(run: Run, look: Callable[[], None], fail: Callable[[], None]) -
     fail()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("fail", "said"),
     [(fail_beside_tasks, "No space left"), (fail_in_a_task, "a task fails")],

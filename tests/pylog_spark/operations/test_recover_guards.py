@@ -81,7 +81,7 @@ def assert_refused(report, root, before, reason: str) -> None:
     assert "1 of its logs were not recovered" in note
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 @pytest.mark.parametrize("is_torn", [False, True], ids=["zeros", "a torn batch and zeros"])
 def test_zeros_at_the_end_are_no_bytes_of_records(tmp_path, tuning, is_torn):

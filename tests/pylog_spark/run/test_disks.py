@@ -135,6 +135,7 @@ def test_it_holds_in_a_verification(watched):
     assert watched.run(lambda *said: verify(*said, deep), paths, options, 1) == 1
 
 
+@pytest.mark.thorough
 def test_rows_of_one_disk_are_in_as_many_tasks_as_may_be_there(spark):
     rows = [(root, f"{root}/t-{n}") for root in ("/a", "/b", "s3://c") for n in range(40)]
     frame = spark.createDataFrame(rows, "root STRING, directory STRING")

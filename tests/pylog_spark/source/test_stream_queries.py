@@ -18,7 +18,7 @@ from tests.kit.directories import plain_segment, sync_partition, write_partition
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.source.stream_program import copy_stream
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 LONGEST_SECONDS = 240
 

@@ -11,6 +11,7 @@ from tests.kit.tier_archives import unpack_tier
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_a_query_reads_tier_and_disk_as_one_log(spark, tmp_path):
     register(spark)
     case = unpack_tier("aiven_aes", tmp_path)

@@ -43,6 +43,7 @@ def of_spark(topic: str) -> list[Any]:
     return rows
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_batch_and_stream_give_what_the_official_deserializer_gives(spark, root, tmp_path):
     register(spark)

@@ -100,6 +100,7 @@ def shown(segment: RemoteSegment) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CASES)
 def test_what_brokers_wrote_is_read_folded_and_written_again(name: str, tmp_path: Path):
     case = unpack_tier(name, tmp_path)

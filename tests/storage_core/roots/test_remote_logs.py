@@ -44,6 +44,7 @@ def rows_of(roots: list[str]) -> dict[Path, dict[str, Any]]:
     }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CASES)
 def test_the_tier_ends_where_its_broker_said_and_no_reader_is_silent(name: str, tmp_path: Path):
     case = unpack_tier(name, tmp_path)

@@ -250,6 +250,7 @@ def test_the_same_segments_in_the_other_layout_give_the_same_records(
     assert Counter(row["is_complete"] for row in rows) == count
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_tier_and_disk_are_the_log_that_a_consumer_read(case_of, name, isolation):

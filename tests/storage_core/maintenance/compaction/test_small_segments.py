@@ -155,6 +155,7 @@ def test_a_look_for_negative_timestamps_reads_a_header_of_each_segment(tmp_path,
     assert reads == {(log_file(10 * number), HEADER_BYTES): 1 for number in range(SEGMENTS)}
 
 
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("aborts", [False, True])
 @pytest.mark.parametrize("first_dirty_offset", [None, 30, 34, 10 * SEGMENTS - 10])
 @pytest.mark.parametrize("map_keys", [None, 1, 4, 5, 6, 9, 13, 25])
