@@ -44,9 +44,10 @@ PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
 # Processes that share the tests, a module at a time: what a module sets up is set up once. One has
 # all modules that need Spark, another one those that need Kafka (tests/kit/shared_jvms.py); the others
 # keep their order, in which many short ones come last, so that no process waits long for the other.
-# There are two processes more than two cores: tests wait for processes that start, and for disks.
+# There is one process more than two cores: tests wait for processes that start, and for disks; a
+# fourth gains nothing.
 # One that dies ends the run, which names its test: xdist 3.8 would wait for it without end.
-WORKERS ?= 4
+WORKERS ?= 3
 SHARED := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Where `make crash` puts its directories: memory, if 4 GiB of it are free. A disk takes several
 # times as long, and a loss of power is simulated on either. `make crash MEMORY=` takes the disk.
@@ -105,7 +106,7 @@ types: $(VENV)/.for-all ## Check types (mypy --strict; lint, types and imports t
 imports: $(VENV)/.for-all ## Check who imports whom
 	$(VENV)/bin/lint-imports --no-logo
 
-test: $(VENV)/.for-all ## Run three quarters of the tests, with each rule, command, engine and root, in WORKERS=4 processes; PYTHON=/path/to/python3.13 for another (seven minutes)
+test: $(VENV)/.for-all ## Run three quarters of the tests, with each rule, command, engine and root, in WORKERS=3 processes; PYTHON=/path/to/python3.13 for another (seven minutes)
 	$(RUN) pytest $(SHARED) --size small $(PYTEST)
 
 test-all: $(VENV)/.for-all ## Run the other tests: what takes long, and what a machine has to try often (25 minutes)

@@ -37,8 +37,22 @@ def make_methods_late() -> None:
 
 @functools.cache
 def _setters(kind: Any) -> dict[str, Callable[[Any, Any], None]]:
-    """Return how each field of a class with slots is set, by its name."""
-    return {each.name: getattr(kind, each.name).__set__ for each in dataclasses.fields(kind)}
+    """Return how each field of a class is set, by its name: by its slot if it has one.
+
+    A class that is pickled by value comes back without slots.
+    """
+    setters: dict[str, Callable[[Any, Any], None]] = {}
+    for each in dataclasses.fields(kind):
+        slot = getattr(kind, each.name, None)
+        if isinstance(slot, MemberDescriptorType):
+            setters[each.name] = slot.__set__
+        else:
+            setters[each.name] = functools.partial(_set_attribute, each.name)
+    return setters
+
+
+def _set_attribute(name: str, self: Any, value: Any) -> None:
+    object.__setattr__(self, name, value)
 
 
 def _state(self: Any) -> list[Any]:

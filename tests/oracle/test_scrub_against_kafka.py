@@ -59,7 +59,7 @@ def test_a_tier_in_use_has_no_finding(pylog, tmp_path):
 def scrub(pylog, tier: Path, broker: Broker) -> None:
     result = pylog(
         *("scrub", tier / TIER_FOLDER, "--root", broker.log_directory, "--deep"),
-        *("--grace", "3s", "--recheck", "500ms", "--output", "json", "--engine", "local"),
+        *("--grace", "3s", "--recheck", "3s", "--output", "json", "--engine", "local"),
     )
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     found = [row for row in rows if row["type"] == "finding"]

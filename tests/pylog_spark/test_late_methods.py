@@ -112,6 +112,14 @@ def test_what_one_process_pickles_another_reads_that_has_no_late_methods(monkeyp
     assert [pickle.dumps(each) for each in plain] == late
 
 
+def test_a_class_that_came_back_without_slots_is_read_as_well():
+    point, _ = _classes("storage_core.points")
+    names = ("__dataclass_fields__", "__setstate__")
+    read: Any = type("Point", (), {name: getattr(point, name) for name in names})()
+    read.__setstate__([1, [], "p"])
+    assert vars(read) == {"x": 1, "y": [], "name": "p"}
+
+
 @needs_maker
 def test_a_method_is_compiled_once_and_others_stay_as_they_are(monkeypatch):
     point, named = _module_classes("pylog_spark.late", monkeypatch)
