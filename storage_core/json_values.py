@@ -312,11 +312,6 @@ def to_plain(value: Any) -> Any:
     return to_plain(field_values(value)) if is_dataclass(value) else _one_as_plain(value)
 
 
-def field_keys(kind: Any) -> list[str]:
-    """Return the keys of a dataclass's fields in JSON."""
-    return [each.key for each in _json_fields(kind)]
-
-
 def field_values(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass under their keys, with the values as they are."""
     kind: Any = type(value)

@@ -61,8 +61,9 @@ from storage_core.commit.plan import (
     follow_step,
     independent_groups,
     met_names,
-    plain_versions,
+    observe_versions,
     version_of,
+    versions_of,
 )
 from storage_core.commit.rehearsal import verify_fit
 from storage_core.commit.trash import find_run_folder, hold_run_again
@@ -235,7 +236,7 @@ class _Begun:
     result: dict[str, Any]  # the result of every attempt once they are done
     location: SystemText
     boot: Word | None  # the id of the machine's boot, None if it has none
-    # Versions of the directory's files, by name, or ``plain_versions``; older versions did not say.
+    # Versions of the directory's files, by name; older versions did not say.
     files: Annotated[Versions | None, OMITTED] = None
     scratch: Annotated[Versions | None, OMITTED] = None
 
@@ -266,7 +267,7 @@ class CommitClaim:
         self._in_doubt: int | None = None
         self._whole_bytes: int | None = None
         self._boot: str | None = None
-        self._files: dict[str, Any] | None = None  # as `_Begun` has them
+        self._files: dict[str, FileVersion] | None = None
         self._scratch: dict[str, FileVersion] = {}
         self.location: str | None = None
         self._read()
@@ -310,17 +311,16 @@ class CommitClaim:
         """
         self._operations, self._result = plan.operations, result
         self.location, self._boot = plan.location, current_boot()
-        files: Any = plain_versions(
-            LocalStore(Path(plan.location)).scan() if entries is None else entries
+        self._files = (
+            observe_versions(Path(plan.location)) if entries is None else versions_of(entries)
         )
-        self._files = files
         self._scratch = _scratch_versions(plan.operations)
         begun = _Begun(
             operations=tuple(map(encode_step, plan.operations)),
             result=result,
             location=self.location,
             boot=self._boot,
-            files=files,
+            files=self._files,
             scratch=self._scratch,
         )
         self._append(_BEGUN_LINE.encode(begun))

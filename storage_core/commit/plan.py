@@ -16,16 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 from storage_core.filenames import DELETED_SUFFIX, SCRATCH_PREFIX, TEMPORARY_SUFFIX
-from storage_core.json_values import (
-    ONE_LINE,
-    Count,
-    FileName,
-    JsonFile,
-    Key,
-    SystemText,
-    field_keys,
-    whole,
-)
+from storage_core.json_values import ONE_LINE, Count, FileName, JsonFile, Key, SystemText, whole
 from storage_core.store.base import LogStore, UnsharedStore
 from storage_core.store.folder_entries import FolderEntries
 from storage_core.store.local import LocalStore, storage_errors
@@ -131,24 +122,12 @@ def observe_versions(directory: Path) -> dict[str, FileVersion]:
 
 def versions_of(found: FolderEntries) -> dict[str, FileVersion]:
     """Return the versions of listed files but scratch files, by name."""
-    return {name: FileVersion(*version) for name, *version in _version_rows(found)}
-
-
-def plain_versions(found: FolderEntries) -> dict[str, dict[str, int]]:
-    """Return what JSON has of ``versions_of``: hundreds of objects would take longer than the
-    listing."""
-    size, time, number = field_keys(FileVersion)
+    rows = zip(found.names, found.modes, found.sizes, found.modified_ns, found.inodes, strict=True)
     return {
-        name: {size: size_bytes, time: modified_ns, number: inode}
-        for name, size_bytes, modified_ns, inode in _version_rows(found)
+        name: FileVersion(size_bytes, modified_ns, inode)
+        for name, mode, size_bytes, modified_ns, inode in rows
+        if not (is_scratch(name) or stat.S_ISDIR(mode))
     }
-
-
-def _version_rows(found: FolderEntries) -> Iterator[tuple[str, int, int, int]]:
-    rows = zip(found.names, found.sizes, found.modified_ns, found.inodes, strict=True)
-    for row, mode in zip(rows, found.modes, strict=True):
-        if not (is_scratch(row[0]) or stat.S_ISDIR(mode)):
-            yield row
 
 
 def version_of(path: Path) -> FileVersion | None:
