@@ -408,20 +408,17 @@ class _Observer:
             if self._run.options.dry_run:
                 steps = np.full(len(plain), None, object)
                 for place in np.flatnonzero(is_due).tolist():
-                    counts, start = logs.removed[:, place].tolist(), int(logs.log_starts[place])
-                    steps[place] = self._describe(plain[place], removed[place], counts, start)
+                    steps[place] = self._describe(plain[place], logs.removed[:, place].tolist())
                 columns["operations"] = steps
                 is_due &= steps.astype(np.bool_)
             yield is_due, columns
 
-    def _describe(
-        self, partition: _Partition, removed: Sequence[int], counts: Sequence[int], start: int
-    ) -> str | None:
+    def _describe(self, partition: _Partition, counts: Sequence[int]) -> str | None:
         """Return the steps of a partition's retention; None for an error, which a look at it alone
         tells."""
+        start = partition.marks.log_start_offset
         try:
-            store = open_partition(partition.row)
-            return describe_known(store, removed, counts, start, self._run)
+            return describe_known(open_partition(partition.row), counts, start, self._run)
         except PylogError:
             return None
 

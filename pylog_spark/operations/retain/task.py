@@ -6,7 +6,7 @@ at again by the task that commits it: what goes then is what was planned, or not
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,7 +38,6 @@ from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoint
 from storage_core.commit.plan import CommitPlan, digest_files, digest_versions
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
-from storage_core.filenames import offset_of, sorted_logs
 from storage_core.maintenance.retention.partition import (
     Sweep,
     SweepRequest,
@@ -199,12 +198,14 @@ def removal_columns(removed: Any, removed_bytes: Any, base_offsets: Any) -> dict
 
 
 def describe_known(
-    store: LogStore, removed: Sequence[int], counts: Iterable[int], start: int, run: RunContext
+    store: LogStore, counts: Iterable[int], log_start_checkpoint: int | None, run: RunContext
 ) -> str:
     """Return the steps of ``plan_known`` as JSON."""
     names = [file.name for file in store.list_files()]
     unlink = _unlinks(run, store.location)
-    steps = plan_known(store, names, removed, counts, log_start_offset=start, unlink=unlink)
+    steps, *_ = plan_known(
+        store, names, counts, log_start_checkpoint=log_start_checkpoint, unlink=unlink
+    )
     return json.dumps(list(steps.describe()))
 
 
@@ -282,18 +283,14 @@ def _commit(
             seen = store.scan() if isinstance(store, UnsharedStore) else None
             is_as_seen = seen is not None and digest_versions(seen) == work.loaded_files
             if seen is not None and is_as_seen and not work.rolls:
-                bases = [offset_of(name) or 0 for name in sorted_logs(seen.names)]
-                gone = sum(work.counts)
-                start = max(work.log_start_checkpoint or 0, bases[gone])  # one stays
-                _verify(store, work, tuple(bases[:gone]), start)
-                steps = plan_known(
+                steps, removed, start = plan_known(
                     store,
                     seen.names,
-                    work.removed,
                     work.counts,
-                    log_start_offset=work.log_start_offset,
+                    log_start_checkpoint=work.log_start_checkpoint,
                     unlink=unlink,
                 )
+                _verify(store, work, removed, start)
                 return _prepared(work, steps, work.bytes_after, work.segments_after, ledger)
             config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
             if config is None:

@@ -1,6 +1,6 @@
 """Apply retention to one partition, at rest or loaded."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -44,6 +44,7 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
     snapshot_file,
+    sorted_logs,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels import retention_walk as walk
@@ -330,24 +331,28 @@ def _steps(
 def plan_known(
     store: LogStore,
     names: Collection[str],
-    removed: Sequence[int],
     counts: Iterable[int],
     *,
-    log_start_offset: int,
+    log_start_checkpoint: int | None,
     unlink: bool = True,
-) -> CommitPlan:
-    """Return what happens to a partition of which it is known what goes, not all.
+) -> tuple[CommitPlan, tuple[int, ...], int]:
+    """Return what happens to a partition of which it is known how many segments go, not all.
 
     Args:
-        names: Of its files, which are those of which it is known.
-        removed: Base offsets of the segments that go, oldest first.
-        counts: How many of these each predicate takes, in their order.
-        log_start_offset: The first offset that may be read afterwards.
+        names: Of its files.
+        counts: How many of the oldest segments each predicate takes, in their order.
+
+    Returns:
+        (steps, removed, log_start_offset): base offsets of what goes, and the first offset that may
+        be read afterwards.
     """
+    bases = [offset_of(name) or 0 for name in sorted_logs(names)]
     reasons = [each for each, count in zip(Predicate, counts, strict=True) for _ in range(count)]
-    epochs = plan_epochs(store, log_start_offset) if LEADER_EPOCH_FILE in names else ()
+    start = max(log_start_checkpoint or 0, bases[len(reasons)])
+    epochs = plan_epochs(store, start) if LEADER_EPOCH_FILE in names else ()
+    removed = tuple(bases[: len(reasons)])
     steps = _steps(names, zip(removed, reasons, strict=True), unlink=unlink)
-    return CommitPlan(location=store.location, operations=(*epochs, *steps))
+    return CommitPlan(location=store.location, operations=(*epochs, *steps)), removed, start
 
 
 def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]:
