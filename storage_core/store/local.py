@@ -21,7 +21,6 @@ import signal
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -307,7 +306,6 @@ class LocalStore(UnsharedStore, HoldableStore, DeletingStore, OwnedFiles):
         self.is_ours = is_ours
         self._fence = fence
         self._held: int | None = None
-        self._fence_of_held: Callable[[], None] | None = None
         self._share_of_held: LockShare | None = None
         self._is_looking = False
         # The entries that the last ``one_look`` found; None before it, and after a change.
@@ -333,7 +331,6 @@ class LocalStore(UnsharedStore, HoldableStore, DeletingStore, OwnedFiles):
             with suppress(OSError):
                 self._held = opened.enter_context(self.folder())
                 self._share_of_held = share
-                self._fence_of_held = None if share is None else partial(share.validate, self._held)
             opened.callback(self._let_go)
             yield
 
@@ -520,8 +517,7 @@ class LocalStore(UnsharedStore, HoldableStore, DeletingStore, OwnedFiles):
         """Delete a file; one that is gone already is no error."""
         if self._held is not None and name in self._small:
             # A commit deletes hundreds of them: each block around the call takes as long as it.
-            self.seen = None
-            (self._fence_of_held or self._require_ours)()
+            self._require_ours()
             try:
                 os.unlink(name, dir_fd=self._held)
             except FileNotFoundError:
@@ -675,13 +671,14 @@ class LocalStore(UnsharedStore, HoldableStore, DeletingStore, OwnedFiles):
         return self.folder()
 
     def _let_go(self) -> None:
-        self._held = self._fence_of_held = self._share_of_held = None
+        self._held = self._share_of_held = None
 
     def _require_ours(self) -> None:
         self.seen = None
-        fence = self._fence_of_held or self._fence
-        if fence is not None:
-            fence()
+        if self._share_of_held is not None:
+            self._share_of_held.validate(self._held)
+        elif self._fence is not None:
+            self._fence()
 
     def folder(self) -> AbstractContextManager[int]:
         """Return the open directory."""
