@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core import interruption
+from tests.kit.program import run_to_end
 
 BEGIN = """
 import os, signal, sys, threading
@@ -251,17 +251,19 @@ threading.Event().wait()
     assert run(code, signal.SIGUSR1, signal.SIGTERM) == (143, "", "pylog: terminated\n")
 
 
-def test_without_watch_nothing_is_different(monkeypatch):
-    monkeypatch.setattr(interruption, "_watch", interruption._Watch())
-    # A run of tests in the background ignores it from its start.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def test_without_watch_nothing_is_different():
+    code = """
+import signal
+from storage_core import interruption
+# A run of tests in the background ignores it from its start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with interruption.ending_in_order():
+    interruption.check()
+    interruption.take_signals()
     try:
-        with interruption.ending_in_order():
-            interruption.check()
-            interruption.take_signals()
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    error = OSError()
-    assert interruption.cause_of(error) is error
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        error = OSError()
+        print(interruption.cause_of(error) is error)
+"""
+    assert run_to_end([sys.executable, "-c", code], check=True).stdout == "True\n"
