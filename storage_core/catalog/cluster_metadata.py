@@ -179,8 +179,7 @@ class MetadataFile:
         controls: dict[int, list[tuple[int, bytes, bytes]]] = {}
         for columns in decode_records(window, wanted, _LIMITS):
             rows, offsets = columns.batch.tolist(), columns.offset.tolist()
-            pairs = zip(columns.keys().to_pylist(), columns.values().to_pylist(), strict=True)
-            for row, offset, (key, value) in zip(rows, offsets, pairs, strict=True):
+            for row, offset, (key, value) in zip(rows, offsets, columns.pairs(), strict=True):
                 if (key is not None) != are_control[row] or value is None:
                     keys = "with" if are_control[row] else "without"
                     reason = f"expected a record {keys} a key and with a value"

@@ -489,6 +489,24 @@ class RecordColumns:
             self.batch, self.table[record_scan.RECORD_VALUE_START], self.value_length
         )
 
+    def pairs(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Yield the key and the value of each, without Arrow."""
+        window, arena = self.payload.window.data.data, self.payload.arena.data
+        rows = zip(
+            self.payload.in_arena[self.batch].tolist(),
+            self.table[record_scan.RECORD_KEY_START].tolist(),
+            self.key_length.tolist(),
+            self.table[record_scan.RECORD_VALUE_START].tolist(),
+            self.value_length.tolist(),
+            strict=True,
+        )
+        for is_expanded, key, key_size, value, value_size in rows:
+            data = arena if is_expanded else window
+            yield (
+                data[key : key + key_size].tobytes() if key_size >= 0 else None,
+                data[value : value + value_size].tobytes() if value_size >= 0 else None,
+            )
+
     def headers(self) -> "pa.ListArray":
         """Return headers as lists of structs: string ``key`` and binary ``value``."""
         import pyarrow as pa  # noqa: PLC0415  # not for a look at headers
