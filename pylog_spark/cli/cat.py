@@ -33,13 +33,8 @@ from pylog_spark.options.declared import (
     SAMPLE,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import (
-    NotInFormatError,
-    ValueFormat,
-    batch_not_in_format,
-    columns_beside,
-    json_lines,
-)
+from pylog_spark.record_columns import batch_not_in_format, columns_beside, json_lines
+from pylog_spark.record_text import NotInFormatError, ValueFormat
 from storage_core.errors import ConfigError
 from storage_core.kafka_log import COLUMNS
 from storage_core.reading.request import DEFAULT_RANGE_BYTES

@@ -499,7 +499,7 @@ _RECORD: Final = (
 _NULL: Final = "null"
 _BOOLEANS: Final = ("false", "true")
 # How many bytes of lines a kernel writes at a time.
-_PLAIN_BYTES: Final = 1 << 20
+_PLAIN_BYTES: Final = 1 << 18
 
 
 class JsonLines:

@@ -37,7 +37,7 @@ from pylog_spark.options.declared import (
     TOPIC,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import columns_beside
+from pylog_spark.record_columns import columns_beside
 from pylog_spark.report import size_text
 from pylog_spark.run.guards import check_outside
 from pylog_spark.view import OutputLine, Verbatim, View

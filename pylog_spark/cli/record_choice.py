@@ -27,14 +27,8 @@ from pylog_spark.options.declared import (
     UNTIL,
 )
 from pylog_spark.options.option import CommandLine, Option
-from pylog_spark.record_text import (
-    BYTES,
-    ValueFormat,
-    format_column,
-    format_of_headers,
-    headers_beside,
-    parse_bytes_text,
-)
+from pylog_spark.record_columns import BYTES, format_column, headers_beside
+from pylog_spark.record_text import ValueFormat, format_of_headers, parse_bytes_text
 from pylog_spark.report import partition_name
 from pylog_spark.tasks.coordinators import CoordinatorSettings, observe_transactions, views_beside
 from storage_core.catalog.cluster_metadata import read_cluster_metadata

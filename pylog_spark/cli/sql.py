@@ -38,13 +38,8 @@ from pylog_spark.options.declared import (
     WIDE,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.record_text import (
-    NotInFormatError,
-    RegistryFormat,
-    ValueFormat,
-    batch_not_in_format,
-    text_column,
-)
+from pylog_spark.record_columns import batch_not_in_format, text_column
+from pylog_spark.record_text import NotInFormatError, RegistryFormat, ValueFormat
 from pylog_spark.report import size_text
 from pylog_spark.run.progress import Progress
 from pylog_spark.view import NOTHING, Column, OutputLine, Table, TableKind, Verbatim, View

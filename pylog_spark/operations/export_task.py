@@ -16,16 +16,14 @@ import pyarrow.parquet as pq
 
 from pylog_spark.operations.export_out import require_claim
 from pylog_spark.options.choices import BytesFormat, ExportFormat
-from pylog_spark.record_text import (
-    NotInFormatError,
-    ValueFormat,
+from pylog_spark.record_columns import (
     batch_not_in_format,
-    format_of_headers,
     header_pairs,
     headers_beside,
     json_lines,
     text_column,
 )
+from pylog_spark.record_text import NotInFormatError, ValueFormat, format_of_headers
 from pylog_spark.rows import Number, Text, Texts, column
 from pylog_spark.tasks.message import TaskMessage, attempt
 from storage_core.kafka_log import Records

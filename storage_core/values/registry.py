@@ -16,14 +16,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
-
-import pyarrow as pa
 
 from storage_core.json_values import parse_json
 from storage_core.values.avro_values import MAX_SCHEMA_BYTES
 from storage_core.wording import count_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMAS_TOPIC: Final = "_schemas"
 AVRO: Final = "AVRO"
@@ -219,7 +220,7 @@ def id_header(name: str) -> str:
     return f"__{name}_schema_id"
 
 
-def read_registry(batches: Iterable[pa.RecordBatch], where: str) -> SchemaRegistry:
+def read_registry(batches: Iterable["pa.RecordBatch"], where: str) -> SchemaRegistry:
     """Return the schemas of the registry's topic.
 
     Args:

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.options.choices import AVRO_FORMATS, BytesFormat
-from pylog_spark.record_text import NotInFormatError, format_column, format_value, text_column
+from pylog_spark.record_columns import format_column, text_column
+from pylog_spark.record_text import NotInFormatError, format_value
 
 READ_BY_VALUE = (BytesFormat.JSON, BytesFormat.REGISTRY, *AVRO_FORMATS)
 VALUES = [b"ab", None, b"", b"\xff\n", "h\u00e9".encode(), b'{"a":1}']

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -103,6 +104,11 @@ def our_lines(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
             pair = (decoded(line["key"]), decoded(line["value"]))
             files[file].append({"record": (*record, *pair, headers)})
     return files
+
+
+def test_a_dump_does_without_arrow_and_its_memory() -> None:
+    program = "import sys, pylog_spark.cli.dump_files; sys.exit('pyarrow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.sampled(13)
