@@ -73,10 +73,12 @@ help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
-setup: $(VENV)/.for-all ## Create .venv with everything, and what the tests need: jars, kernels, classes read once
-	@$(MAKE) --no-print-directory kernels || echo 'make: without kernels compiled ahead, the first run of each command compiles them' >&2
-	$(RUN) tests.oracle.jars
-	$(RUN) tests.kit.spark_classes
+# The kernels keep one core busy, jars and classes the other one.
+setup: $(VENV)/.for-all ## Create .venv with everything, and what the tests need: jars, kernels, classes and tests read once
+	@$(MAKE) --no-print-directory kernels & kernels=$$!; \
+	status=0; $(RUN) tests.oracle.jars && $(RUN) tests.kit.spark_classes && $(RUN) pytest --collect-only --quiet >/dev/null || status=$$?; \
+	wait $$kernels || echo 'make: without kernels compiled ahead, the first run of each command compiles them' >&2; \
+	exit $$status
 
 kernels: $(VENV)/.for-run ## Compile the kernels for the CPUs that most machines have: for the wheel, and for this checkout
 	$(RUN) tests.kit.prebuilt_kernels
