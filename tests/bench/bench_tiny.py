@@ -19,10 +19,10 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import yaml
 
@@ -63,6 +63,19 @@ FILE_BYTES: Final = 20_000
 _KEYS: Final = 1000
 
 
+class Shape(NamedTuple):
+    """What a partition has."""
+
+    segments: int  # with the active one
+    batches: int  # of a segment
+    records: int  # of a batch
+    value_bytes: int
+
+
+TINY: Final = Shape(segments=51, batches=5, records=13, value_bytes=115)
+THREE: Final = Shape(segments=3, batches=8, records=1, value_bytes=8000)
+
+
 def measure(
     *,
     partitions: tuple[int, ...] = (200, 1000),
@@ -76,13 +89,13 @@ def measure(
         rounds: At least 2; the first one warms up and does not count.
     """
     for place in places:
-        with _folder(place) as folder, helper("tests.bench.kafka_nights", "1") as kafka:
-            template = _template(folder / "template", segments=51, records=(5, 13), value_bytes=115)
+        with folder_in(place) as folder, helper("tests.bench.kafka_nights", "1") as kafka:
+            template = write_template(folder / "template", TINY)
             for count in partitions:
                 clock: dict[str, list[float]] = {"ours": [], KAFKA: []}
                 processor = []
                 for _ in range(rounds):
-                    root = _root(folder, template, range(count))
+                    root = write_root(folder, template, range(count))
                     seconds = sum(
                         kafka({"root": str(root), "config": CONFIG, "names": names})["seconds"]
                         for names in _in_parts(root)
@@ -91,7 +104,7 @@ def measure(
                     if place == "disk":
                         seconds += _remove_replaced(root)
                     clock[KAFKA].append(count / seconds)
-                    root = _root(folder, template, range(count))
+                    root = write_root(folder, template, range(count))
                     seconds, spent = _run("compact", root, CONFIG)
                     compare(expected, sample(root), Exactness.BYTES)
                     clock["ours"].append(count / seconds)
@@ -113,8 +126,8 @@ def measure(
                     ours=processor[1:],
                     least=LEAST,
                 )
-    with _folder(places[0]) as folder:
-        template = _template(folder / "template", segments=3, records=(8, 1), value_bytes=8000)
+    with folder_in(places[0]) as folder:
+        template = write_template(folder / "template", THREE)
         count = max(partitions)
         runs: dict[str, list[float]] = {"ours": [], DUE_ALONE: []}
         for _ in range(rounds):
@@ -123,7 +136,7 @@ def measure(
                 (DUE_ALONE, range(0, count, ONE_IN)),
             ):
                 clean = [number for number in numbers if number % ONE_IN]
-                root = _root(folder, template, numbers, clean=clean)
+                root = write_root(folder, template, numbers, clean=clean)
                 runs[side].append(60 / _run("compact", root, CONFIG)[1])
         yield Figure(
             work=f"{count:,} partitions of three segments, one in twenty due, processor seconds",
@@ -137,7 +150,7 @@ def measure(
 def _sweeps(folder: Path, template: Path, numbers: range, rounds: int) -> Iterator[Figure]:
     rates, processor = [], []
     for _ in range(rounds):
-        root = _root(folder, template, numbers)
+        root = write_root(folder, template, numbers)
         seconds, spent = _run("retain", root, RETENTION)
         assert len(list(root.glob(f"*/*{LOG_SUFFIX}"))) == 2 * len(numbers)
         rates.append(len(numbers) / seconds)
@@ -155,51 +168,59 @@ def _sweeps(folder: Path, template: Path, numbers: range, rounds: int) -> Iterat
 
 
 @contextmanager
-def _folder(place: str) -> Iterator[Path]:
+def folder_in(place: str) -> Iterator[Path]:
     above = Path("/dev/shm") if place == "memory" else CACHE  # noqa: S108  # not a file's name
     above.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pylog-tiny-", dir=above) as folder:
         yield Path(folder)
 
 
-def _template(
-    directory: Path, *, segments: int, records: tuple[int, int], value_bytes: int
-) -> Path:
-    """Write one partition; the active segment is as large as the others.
-
-    Args:
-        records: Batches of a segment, and records of each.
-    """
-    batches, of_batch = records
+def write_template(directory: Path, shape: Shape) -> Path:
+    """Write one partition; the active segment is as large as the others."""
     dice = random.Random(1)
     now_ms = SystemClock().now_ms()
     specs, offset = [], 0
-    for number in range(segments):
-        at = now_ms - (segments - number) * 3_600_000
+    for number in range(shape.segments):
+        at = now_ms - (shape.segments - number) * 3_600_000
         base, of_segment = offset, []
-        for _ in range(batches):
+        for _ in range(shape.batches):
             some = tuple(
                 RecordSpec(
                     key=b"key-%06d" % dice.randrange(_KEYS),
-                    value=dice.randbytes(value_bytes),
+                    value=dice.randbytes(shape.value_bytes),
                     timestamp=at,
                 )
-                for _ in range(of_batch)
+                for _ in range(shape.records)
             )
             of_segment.append(BatchSpec(records=some, base_offset=offset))
-            offset += of_batch
+            offset += shape.records
         specs.append(SegmentSpec(base_offset=base, batches=tuple(of_segment), modified_ms=at))
     write_partition(directory, specs)
     return directory
 
 
-def _root(folder: Path, template: Path, numbers: range, clean: list[int] | None = None) -> Path:
-    """Make a directory of copies, as a broker leaves it, and write it back."""
+def write_root(
+    folder: Path,
+    template: Path,
+    numbers: range,
+    *,
+    clean: Sequence[int] = (),
+    cleaned_to: int | None = None,
+    end: int | None = None,
+) -> Path:
+    """Make a directory of copies, as a broker leaves it, and write it back.
+
+    Args:
+        clean: Those that were cleaned up to an offset.
+        cleaned_to: That offset; None for where the active segment begins.
+        end: Where they end; None if segments are as long as each other.
+    """
     root = folder / "log"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
     bases = sorted(int(path.stem) for path in template.glob(f"*{LOG_SUFFIX}"))
-    active, end = bases[-1], bases[-1] + bases[1]  # segments are as long as each other
+    end = bases[-1] + bases[1] if end is None else end
+    cleaned_to = bases[-1] if cleaned_to is None else cleaned_to
     for number in numbers:
         shutil.copytree(template, root / f"{TOPIC}-{number}")
     ends = {TopicPartition(TOPIC, number): end for number in numbers}
@@ -207,7 +228,7 @@ def _root(folder: Path, template: Path, numbers: range, clean: list[int] | None 
         RECOVERY_POINT_FILE: ends,
         REPLICATION_FILE: ends,
         LOG_START_FILE: {},
-        CLEANER_FILE: {TopicPartition(TOPIC, number): active for number in clean or ()},
+        CLEANER_FILE: {TopicPartition(TOPIC, number): cleaned_to for number in clean},
     }.items():
         (root / name).write_bytes(encode_offset_checkpoint(offsets))
     (root / "meta.properties").write_text(
@@ -225,12 +246,19 @@ def _in_parts(root: Path) -> Iterator[list[str]]:
         yield names[first : first + OPEN_PARTITIONS]
 
 
+def words_of(
+    command: str, root: Path, config: Mapping[str, object], *, topic: str = TOPIC
+) -> list[str]:
+    """Return the words of a command; the topic's settings go to a file beside the root."""
+    file = root.parent / "config.yaml"
+    file.write_text(yaml.safe_dump({"topics": {topic: dict(config)}}))
+    return [command, str(root), "--role", "broker", "--config", str(file)]
+
+
 def _run(command: str, root: Path, config: Mapping[str, object]) -> tuple[float, float]:
     """Return the seconds that the program takes, by the clock and of processors."""
-    file = root.parent / "config.yaml"
-    file.write_text(yaml.safe_dump({"topics": {TOPIC: dict(config)}}))
-    words = [command, str(root), "--role", "broker", "--engine", "local"]
-    status, seconds, seen = run_program([*words, "--config", str(file)], every_seconds=0.02)
+    words = [*words_of(command, root, config), "--engine", "local"]
+    status, seconds, seen = run_program(words, every_seconds=0.02)
     assert status == 0, root
     return seconds, seen.cpu_seconds
 

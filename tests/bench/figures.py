@@ -53,6 +53,7 @@ TABLES: Final = {
         "of processor time, beside",
         "MiB of all processes",
     ),
+    "memory": ("a command", "MiB at most", "beside it"),
     "costs": ("what", "seconds", "processor seconds", "more than without", "target"),
 }
 _END: Final = "<!-- end of figures -->"

@@ -1,10 +1,12 @@
 """What the processes of one run take: memory and processor time, of all descendants of one.
 
-Read from ``/proc`` in short intervals. RssAnon is what the kernel cannot take back by dropping
-pages of files; pages that a worker shares with the daemon that it was forked from count in both.
+Read from ``/proc`` in short intervals. Memory is Pss_Anon, which the kernel cannot take back by
+dropping pages of files; of a page that a worker shares with the process that it was forked from
+each has its part.
 """
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,6 +22,7 @@ from tests.jobs.spark_programs import plain_environment
 
 EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
 _KIB: Final = 1024
+_PSS_ANON: Final = re.compile(r"^Pss_Anon:\s+(\d+) kB", re.MULTILINE)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -81,11 +84,11 @@ class Peaks:
             if EXECUTOR_CLASS not in _command(executor.pid) or not executor.is_java:
                 continue
             own = [each for each in _below(executor.pid, processes) if each != executor]
-            total = executor.memory_bytes + sum(each.memory_bytes for each in own)
+            of_jvm, sizes = executor.memory_bytes, [each.memory_bytes for each in own]
             known = self.executor_bytes.get(executor.pid, 0)
-            self.executor_bytes[executor.pid] = max(known, total)
-            self.jvm_bytes = max(self.jvm_bytes, executor.memory_bytes)
-            self.python_bytes = max([self.python_bytes, *(each.memory_bytes for each in own)])
+            self.executor_bytes[executor.pid] = max(known, of_jvm + sum(sizes))
+            self.jvm_bytes = max(self.jvm_bytes, of_jvm)
+            self.python_bytes = max([self.python_bytes, *sizes])
 
 
 Seen = TypeVar("Seen", Watched, Peaks)
@@ -116,6 +119,7 @@ def run_program(
     output: str = os.devnull,
     errors: str | None = None,
     every_seconds: float = 0.25,
+    build: Path = ROOT,
     **environment: str,
 ) -> tuple[int, float, Watched]:
     """Run ``pylog`` as a user starts it.
@@ -123,6 +127,7 @@ def run_program(
     Args:
         every_seconds: How often to look at its processes: what they do after the last look is not
             seen.
+        build: The checkout whose program it is.
         errors: File for its standard error; None for ours.
         environment: What its environment has besides.
 
@@ -135,8 +140,8 @@ def run_program(
         nullcontext() if errors is None else Path(errors).open("w") as err,
         subprocess.Popen(
             [sys.executable, "-m", "pylog_spark", *words],
-            cwd=ROOT,
-            env=plain_environment() | environment,
+            cwd=build,
+            env=plain_environment() | {"PYTHONPATH": str(build)} | environment,
             stdout=out,
             stderr=err,
         ) as process,
@@ -150,9 +155,18 @@ def run_program(
 class _Process(NamedTuple):
     pid: int
     parent: int
-    memory_bytes: int  # RssAnon
     cpu_seconds: float
     is_java: bool
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its Pss_Anon now, 0 if it has ended."""
+        try:
+            facts = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
+        except OSError:
+            return 0
+        found = _PSS_ANON.search(facts)
+        return int(found[1]) * _KIB if found else 0
 
 
 def _processes() -> dict[int, _Process]:
@@ -161,16 +175,13 @@ def _processes() -> dict[int, _Process]:
         if not folder.name.isdigit():
             continue
         try:
-            status = (folder / "status").read_text()
             name, _, rest = (folder / "stat").read_text().rpartition(")")
         except OSError:
             continue  # it has ended meanwhile
-        facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         numbers = rest.split()
-        size = int(facts.get("RssAnon", "0 kB").split()[0]) * _KIB
         seconds = (int(numbers[11]) + int(numbers[12])) / _TICKS
         pid = int(folder.name)
-        found[pid] = _Process(pid, int(numbers[1]), size, seconds, "(java" in name)
+        found[pid] = _Process(pid, int(numbers[1]), seconds, "(java" in name)
     return found
 
 

@@ -21,6 +21,7 @@ from tests.bench import (
     bench_json,
     bench_ledger,
     bench_many,
+    bench_memory,
     bench_nightly,
     bench_protobuf,
     bench_real_size,
@@ -244,6 +245,15 @@ def test_looks_at_partitions_that_were_closed_take_a_few_times_of_find() -> None
     keep("looks", rows, table="looks")
     most = {"inspect": 4, "doctor": 8}
     assert all(row.ratios()[-1][1] < most[row.what] for row in rows)
+
+
+@pytest.mark.bench
+@pytest.mark.oracle
+@pytest.mark.timeout(3600)
+def test_memory_of_each_command_stays_below_a_gigabyte() -> None:
+    peaks = show(bench_memory.measure())
+    keep("memory", peaks, table="memory")
+    assert all(0 < max(peak.ours) < 1 << 30 for peak in peaks)
 
 
 @pytest.mark.bench

@@ -28,6 +28,7 @@ from tests.bench import (
     bench_ledger,
     bench_many,
     bench_many_keys,
+    bench_memory,
     bench_nightly,
     bench_protobuf,
     bench_real_size,
@@ -117,6 +118,7 @@ FOUND: dict[str, tuple[str, Callable[[Path], Any]]] = {
         WITHOUT_TABLE,
         lambda _: bench_many_keys.measure(keys=SOME_RECORDS, segment_bytes=MIB),
     ),
+    "memory": ("memory", lambda _: bench_memory.measure(rounds=1, scale=0.002)),
     "nightly": (
         "rates",
         lambda _: bench_nightly.measure(gigabytes=0.004, partitions=2, rounds=1, cold=True),
@@ -156,8 +158,8 @@ FOUND: dict[str, tuple[str, Callable[[Path], Any]]] = {
 # Looks and commits of few partitions are in test_benches.py.
 ELSEWHERE = {"commits"}
 NEEDS_KAFKA = {
-    *("append", "arrow", "compaction", "cores", "dump", "incremental", "nightly", "recover"),
-    *("single_records", "tiny", "verify"),
+    *("append", "arrow", "compaction", "cores", "dump", "incremental", "memory", "nightly"),
+    *("recover", "single_records", "tiny", "verify"),
 }
 
 
