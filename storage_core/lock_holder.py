@@ -32,7 +32,6 @@ nobody holds the lock, 0 for a process that it cannot see.
 import fcntl
 import json
 import os
-import secrets
 import select
 import signal
 import socket
@@ -131,7 +130,7 @@ def listen() -> socket.socket:
     """Return a socket listening at a new abstract address. Such an address has no file, and ends
     with its process."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(f"\0pylog-lock-{secrets.token_hex(16)}")
+    listener.bind(f"\0pylog-lock-{os.urandom(16).hex()}")
     listener.listen(socket.SOMAXCONN)
     return listener
 

@@ -122,12 +122,23 @@ def observe_versions(directory: Path) -> dict[str, FileVersion]:
 
 def versions_of(found: FolderEntries) -> dict[str, FileVersion]:
     """Return the versions of listed files but scratch files, by name."""
-    rows = zip(found.names, found.modes, found.sizes, found.modified_ns, found.inodes, strict=True)
-    return {
-        name: FileVersion(size_bytes, modified_ns, inode)
-        for name, mode, size_bytes, modified_ns, inode in rows
-        if not (is_scratch(name) or stat.S_ISDIR(mode))
-    }
+    return {name: FileVersion(*row) for name, *row in _rows_of(found, (TEMPORARY_SUFFIX,))}
+
+
+def _rows_of(found: FolderEntries, passing: tuple[str, ...]) -> list[tuple[str, int, int, int]]:
+    """Return name, size, time and inode of listed files, but for scratch files and those whose
+    names end in a suffix."""
+    # A run lists all files of all partitions: do not make an object, or a call, for each.
+    rows = zip(found.names, found.sizes, found.modified_ns, found.inodes, strict=True)
+    names = "/".join(("", *found.names, ""))
+    is_all = not (f"/{SCRATCH_PREFIX}" in names or any(f"{each}/" in names for each in passing))
+    if is_all and not any(map(stat.S_ISDIR, {*found.modes})):
+        return [*rows]
+    return [
+        row
+        for row, mode in zip(rows, found.modes, strict=True)
+        if not (row[0].endswith(passing) or row[0].startswith(SCRATCH_PREFIX) or stat.S_ISDIR(mode))
+    ]
 
 
 def version_of(path: Path) -> FileVersion | None:
@@ -150,17 +161,7 @@ def digest_versions(found: FolderEntries) -> str:
     Any change of the files would change it, but for scratch files, and those that only wait for
     their end: a purge removes them, and nobody reads them.
     """
-    # A run lists all files of all partitions: do not make an object for each.
-    rows = zip(found.names, found.sizes, found.modified_ns, found.inodes, strict=True)
-    listed = [
-        row
-        for row, mode in zip(rows, found.modes, strict=True)
-        if not (
-            row[0].endswith(_PASSING_SUFFIXES)
-            or row[0].startswith(SCRATCH_PREFIX)
-            or stat.S_ISDIR(mode)
-        )
-    ]
+    listed = _rows_of(found, _PASSING_SUFFIXES)
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

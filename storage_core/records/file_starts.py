@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from storage_core.kernels.file_starts import FACTS_WORDS, FUNCTIONS, read_files
 from storage_core.local_files import CAREFUL
 from storage_core.records.batch_table import BatchTable
 from storage_core.store.base import HoldableStore, LogStore
+from storage_core.store.folder_entries import c_strings
 
 # None on a system that lacks one of them.
 _FUNCTIONS: Final = addresses_of(ctypes.CDLL(None), FUNCTIONS) if CAN_CALL else None
@@ -144,10 +144,8 @@ class Folders:
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        encoded = [os.fsencode(path) + b"\0" for path in paths]
-        self._paths = np.frombuffer(bytearray().join(encoded) + b"\0", np.uint8)
-        self._path_at = np.fromiter(accumulate(map(len, encoded[:-1]), initial=0), np.int64)
-        self._path_at = self._path_at[: len(paths)]
+        self._paths, path_at = c_strings((*paths, ""))
+        self._path_at = path_at[:-1]
 
     def list_files(self) -> FolderFiles:
         """List all folders."""
@@ -232,9 +230,7 @@ def read_starts(
     """
     if _FUNCTIONS is None or not files or not isinstance(store, HoldableStore):
         return None
-    encoded = [os.fsencode(file) + b"\0" for file in files]
-    names = np.frombuffer(bytearray().join(encoded), np.uint8)
-    name_at = np.fromiter(accumulate(map(len, encoded[:-1]), initial=0), np.int64, len(files))
+    names, name_at = c_strings(files)
     sizes = np.zeros(len(files), np.int64)
     try:
         with store.folder() as folder:

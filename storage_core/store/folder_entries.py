@@ -4,10 +4,10 @@ import ctypes
 import fcntl
 import os
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.checkpoint.lock import BESIDE, LockedFile
 from storage_core.kernels import file_starts as kernel
@@ -109,6 +109,13 @@ def _by_machine_code(folder: int) -> FolderEntries | None:
     return FolderEntries([found[place] for place in order], facts)
 
 
+def c_strings(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return names or paths as machine code takes them: uint8[m], a zero byte behind each, and
+    int64[n], where each begins."""
+    joined = np.frombuffer(bytearray(os.fsencode("\0".join((*texts, "")))), np.uint8)
+    return joined, np.concatenate(([0], np.flatnonzero(joined == 0) + 1))[:-1]
+
+
 def delete_names(folder: int, names: Sequence[str], lock: LockedFile) -> int:
     """Delete files of an open partition directory, asking before each as ``LockShare.validate``.
 
@@ -118,15 +125,14 @@ def delete_names(folder: int, names: Sequence[str], lock: LockedFile) -> int:
     """
     if _DELETING is None:
         return 0
-    encoded = [os.fsencode(name) + b"\0" for name in (BESIDE, *names)]
-    *name_at, _ = accumulate(map(len, encoded))
+    text, name_at = c_strings((BESIDE, *names))
     high, low = divmod(lock.inode, 1 << 32)
     device = os.major(lock.device), os.minor(lock.device)
     return kernel.delete_files(
         np.array(_DELETING, np.int64),
         folder,
-        np.frombuffer(bytearray().join(encoded), np.uint8),
-        np.array(name_at, np.int64),
+        text,
+        name_at[1:],
         np.array((lock.descriptor, low, high, *device, fcntl.F_OFD_GETLK), np.int64),
         np.frombuffer(bytearray(SHARED_QUERY), np.uint8),
         np.frombuffer(bytearray(NOBODYS), np.uint8),

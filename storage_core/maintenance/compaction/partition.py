@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from storage_core.errors import (
     located,
 )
 from storage_core.filenames import SCRATCH_PREFIX
+from storage_core.json_values import field_values
 from storage_core.log.batch_search import first_headers
 from storage_core.log.loaded_log import LoadedLog, LogRepairs, SegmentState
 from storage_core.log.log_loader import load_log
@@ -486,7 +487,7 @@ class CleanerStats:
 
     def to_json(self) -> str:
         """Return the numbers as one JSON object."""
-        fields: dict[str, Any] = asdict(self) | {
+        fields: dict[str, Any] = field_values(self) | {
             "size_reduction_percent": round(100 * self.size_reduction, 1),
             "message_reduction_percent": round(100 * self.message_reduction, 1),
         }
