@@ -1,6 +1,7 @@
 """Directories that Apache Kafka wrote, unpacked for a test (``golden/ORIGIN.toml`` says how)."""
 
 import enum
+import functools
 import gzip
 import json
 import os
@@ -52,21 +53,35 @@ class Golden:
 
 
 def unpack_archive(archive: Path, directory: Path) -> Path:
-    """Unpack an archive of the tests into a directory, as whoever runs them."""
-    with tarfile.open(archive) as packed:
-        if hasattr(tarfile, "data_filter"):
-            packed.extractall(directory, filter="data")
-        else:  # Python 3.11.2, as of Debian 12
-            members = packed.getmembers()
-            for member in members:
-                member.uid, member.gid, member.uname, member.gname = (
-                    os.getuid(),
-                    os.getgid(),
-                    "",
-                    "",
-                )
-            packed.extractall(directory, members)  # noqa: S202 - archives of our own
+    """Unpack an archive of the tests into a directory, as whoever runs them.
+
+    Many tests unpack the same one: ``tarfile`` would take ten times as long to do it again.
+    """
+    folders = []
+    for member, content in _members(archive):
+        path = directory / member.name
+        if member.isdir():
+            path.mkdir(parents=True, exist_ok=True)
+            folders.append((path, member.mtime))
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, member.mode | 0o200)
+        for offset, size in member.sparse or [(0, member.size)]:  # type: ignore[misc]  # no int
+            os.pwrite(descriptor, content[offset : offset + size], offset)
+        os.truncate(descriptor, member.size)
+        os.close(descriptor)
+        os.utime(path, (member.mtime, member.mtime))
+    for path, mtime in reversed(folders):
+        os.utime(path, (mtime, mtime))
     return directory
+
+
+@functools.lru_cache(maxsize=32)
+def _members(archive: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
+    """Return the directories of an archive, and its files with their bytes."""
+    with tarfile.open(archive) as packed:
+        streams = [(member, packed.extractfile(member)) for member in packed]
+        return [(member, stream.read() if stream else b"") for member, stream in streams]
 
 
 def goldens(pattern: str = "*") -> list[Golden]:
