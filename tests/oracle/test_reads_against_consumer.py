@@ -32,7 +32,8 @@ CONFIG = {"internal.segment.bytes": "1500", "index.interval.bytes": "100"}
 LIMITS = Limits(max_record_bytes=1 << 24, max_batch_bytes=1 << 26)
 MAX_BYTES = (1, 1_000, 1 << 20)
 
-pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
+# Its broker takes ten seconds of a processor.
+pytestmark = [pytest.mark.oracle, pytest.mark.thorough, pytest.mark.usefixtures("kafka_jvm")]
 Row = tuple[int, int, bytes | None, bytes | None]
 
 
@@ -125,7 +126,6 @@ def read_by_us(reader: LogReader, offset: int, isolation: Isolation, max_bytes: 
     return rows
 
 
-@pytest.mark.thorough
 @pytest.mark.item("RD-02", "RD-04", "RD-07", "RD-08")
 @pytest.mark.parametrize(
     "isolation",
@@ -147,7 +147,6 @@ def test_from_every_offset_the_same_records(sides: BothSides, isolation: Isolati
             assert read_by_us(sides.reader, offset, isolation, max_bytes) == expected, offset
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.item("RD-09", "RD-10", "RD-12")
 @pytest.mark.parametrize(
     "isolation",
