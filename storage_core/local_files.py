@@ -205,10 +205,13 @@ def create_in(folder: int, name: str, *, mode: int = PRIVATE_FILE_MODE) -> int:
     Returns:
         Its descriptor, for writing and reading.
     """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    with suppress(FileExistsError):
+        return open_in(folder, name, flags, mode=mode)
     with suppress(FileNotFoundError):
         # A file or link of a crashed write; never write through a link.
         os.unlink(name, dir_fd=folder)
-    return open_in(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=mode)
+    return open_in(folder, name, flags, mode=mode)
 
 
 def require_ours(facts: os.stat_result, *trusted: int) -> None:
@@ -366,6 +369,14 @@ def read_limited(descriptor: int, limit_bytes: int) -> bytes:
         position += len(part)
         wanted = _GROWN_BYTES
     raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have")
+
+
+def write_all(descriptor: int, content: bytes | memoryview) -> None:
+    """Write all bytes to an open file: one call may write a part of them, where there is little
+    room or very much to write."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def find_data_end(descriptor: int, size_bytes: int) -> int:

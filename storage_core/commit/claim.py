@@ -87,7 +87,7 @@ from storage_core.json_values import (
     parse_object,
     read_part,
 )
-from storage_core.local_files import PRIVATE_FILE_MODE, open_file
+from storage_core.local_files import PRIVATE_FILE_MODE, open_file, write_all
 from storage_core.store import LocalStore
 from storage_core.store.folder_entries import FolderEntries
 from storage_core.store.local import plain_path, storage_errors
@@ -369,14 +369,11 @@ class CommitClaim:
         return _Done(done=done, files=there, gone=tuple(sorted(names - there.keys())))
 
     def _append(self, line: bytes) -> None:
-        remainder = memoryview(line)
         with storage_errors(self._path):
             if self._whole_bytes is not None:
                 os.ftruncate(self._descriptor, self._whole_bytes)
                 self._whole_bytes = None
-            # One call may write only part of a line if there is little room, or very much to write.
-            while remainder:
-                remainder = remainder[os.write(self._descriptor, remainder) :]
+            write_all(self._descriptor, line)
 
     def _read(self) -> None:
         content = self._content()

@@ -124,6 +124,13 @@ def addresses_of(library: ctypes.CDLL | None, names: Sequence[str]) -> tuple[int
     return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
 
 
+def system_functions(names: Sequence[str]) -> NDArray[np.int64] | None:
+    """Return the addresses of C functions, as kernels take them: int64[n]. None on a system that
+    lacks one of them, or where kernels cannot call any."""
+    addresses = addresses_of(ctypes.CDLL(None), names) if CAN_CALL else None
+    return None if addresses is None else np.array(addresses, np.int64)
+
+
 def call_function(
     address: int, first: int, second: int, third: int, fourth: int, fifth: int
 ) -> int:

@@ -1,6 +1,5 @@
 """List partition directories and read parts of their files, of one directory or of many at once."""
 
-import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import HEADER_BYTES
 from storage_core.kernels import file_starts as kernel
-from storage_core.kernels._intrinsics import CAN_CALL, addresses_of
+from storage_core.kernels._intrinsics import system_functions
 from storage_core.kernels.batch_scan import COLUMN_COUNT, scan_stretches
 from storage_core.kernels.file_starts import FACTS_WORDS, FUNCTIONS, read_files
 from storage_core.local_files import CAREFUL
@@ -26,8 +25,8 @@ from storage_core.store.base import HoldableStore, LogStore
 from storage_core.store.folder_entries import c_strings
 
 # None on a system that lacks one of them.
-_FUNCTIONS: Final = addresses_of(ctypes.CDLL(None), FUNCTIONS) if CAN_CALL else None
-_LISTING: Final = addresses_of(ctypes.CDLL(None), kernel.LISTING_FUNCTIONS) if CAN_CALL else None
+_FUNCTIONS: Final = system_functions(FUNCTIONS)
+_LISTING: Final = system_functions(kernel.LISTING_FUNCTIONS)
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 # The names in a plain partition directory; the first ones with an offset in front.
 KINDS: Final = (*SEGMENT_FILE_SUFFIXES, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
@@ -155,7 +154,7 @@ class Folders:
         while _LISTING is not None and first < len(is_listed):
             table = np.empty((kernel.FILE_COLUMNS, _MOST_FILES), np.int64)
             done, count = kernel.list_folders(
-                np.array(_LISTING, np.int64),
+                _LISTING,
                 _FOLDER,
                 self._paths,
                 self._path_at[first:],
@@ -195,7 +194,7 @@ class Folders:
             found[kernel.LENGTH] = -1
         else:
             used = kernel.read_parts(
-                np.array(_FUNCTIONS, np.int64),
+                _FUNCTIONS,
                 _FOLDER,
                 os.O_RDONLY | CAREFUL,
                 self._paths,
@@ -235,7 +234,7 @@ def read_starts(
     try:
         with store.folder() as folder:
             count = read_files(
-                np.array(_FUNCTIONS, np.int64),
+                _FUNCTIONS,
                 folder,
                 os.fstat(folder).st_uid,
                 os.O_RDONLY | CAREFUL,

@@ -1,6 +1,5 @@
 """The entries of one open folder by machine code: listed as columns, or deleted."""
 
-import ctypes
 import fcntl
 import os
 from collections.abc import Sequence
@@ -11,13 +10,16 @@ from numpy.typing import NDArray
 
 from storage_core.checkpoint.lock import BESIDE, LockedFile
 from storage_core.kernels import file_starts as kernel
-from storage_core.kernels._intrinsics import CAN_CALL, addresses_of
+from storage_core.kernels._intrinsics import system_functions
 from storage_core.local_files import Entry, scan_open
 from storage_core.lock_holder import NOBODYS, SHARED_QUERY
 
 # None on a system that lacks one of them.
-_FUNCTIONS: Final = addresses_of(ctypes.CDLL(None), kernel.SCAN_FUNCTIONS) if CAN_CALL else None
-_DELETING: Final = addresses_of(ctypes.CDLL(None), kernel.DELETING_FUNCTIONS) if CAN_CALL else None
+_FUNCTIONS: Final = system_functions(kernel.SCAN_FUNCTIONS)
+_DELETING: Final = system_functions(kernel.DELETING_FUNCTIONS)
+# Writable, as kernels are compiled for; nobody writes into them.
+_QUERY: Final = np.frombuffer(bytearray(SHARED_QUERY), np.uint8)
+_NOBODYS: Final = np.frombuffer(bytearray(NOBODYS), np.uint8)
 _LISTED_BYTES: Final = 1 << 15
 _FIRST_CAPACITY: Final = 512
 _NAME_BYTES: Final = 64
@@ -88,7 +90,7 @@ def _by_machine_code(folder: int) -> FolderEntries | None:
         names = np.empty(capacity * _NAME_BYTES, np.uint8)
         table = np.empty((kernel.ENTRY_COLUMNS, capacity), np.int64)
         count, used = kernel.scan_folder(
-            np.array(_FUNCTIONS, np.int64),
+            _FUNCTIONS,
             folder,
             np.empty(_LISTED_BYTES // 8, np.uint64).view(np.uint8),
             np.empty(kernel.FACTS_WORDS, np.uint32),
@@ -103,7 +105,7 @@ def _by_machine_code(folder: int) -> FolderEntries | None:
         return None
     found = os.fsdecode(names[:used].tobytes()).split("\0")[:count]
     order = sorted(range(count), key=found.__getitem__)
-    columns = table[:, :count][:, order]
+    columns = table.take(order, axis=1)
     facts: list[list[int]] = columns.tolist()
     facts[kernel.ENTRY_INODE] = columns[kernel.ENTRY_INODE].view(np.uint64).tolist()
     return FolderEntries([found[place] for place in order], facts)
@@ -129,13 +131,13 @@ def delete_names(folder: int, names: Sequence[str], lock: LockedFile) -> int:
     high, low = divmod(lock.inode, 1 << 32)
     device = os.major(lock.device), os.minor(lock.device)
     return kernel.delete_files(
-        np.array(_DELETING, np.int64),
+        _DELETING,
         folder,
         text,
         name_at[1:],
         np.array((lock.descriptor, low, high, *device, fcntl.F_OFD_GETLK), np.int64),
-        np.frombuffer(bytearray(SHARED_QUERY), np.uint8),
-        np.frombuffer(bytearray(NOBODYS), np.uint8),
+        _QUERY,
+        _NOBODYS,
         np.empty(len(SHARED_QUERY), np.uint8),
         np.empty(kernel.FACTS_WORDS, np.uint32),
     )

@@ -51,6 +51,7 @@ from storage_core.local_files import (
     open_in,
     open_with_facts,
     read_limited,
+    write_all,
 )
 from storage_core.store.base import (
     DeletingStore,
@@ -446,14 +447,13 @@ class LocalStore(UnsharedStore, HoldableStore, DeletingStore, OwnedFiles):
         with storage_errors(self.directory, name), self._folder_to_change() as folder:
             is_written = False
             try:
-                with os.fdopen(create_in(folder, temporary), "wb") as file:
-                    file.write(content)
-                    file.flush()
+                with _Opened(create_in(folder, temporary)) as file:
+                    write_all(file, content)
                     is_written = True
-                    _adopt_ownership(file.fileno(), folder, _kin_of(folder, name))
+                    _adopt_ownership(file, folder, _kin_of(folder, name))
                     if modified_ms is not None:
-                        _set_modified(file.fileno(), modified_ms)
-                    sync(file.fileno())
+                        _set_modified(file, modified_ms)
+                    sync(file)
             except OSError as error:
                 if is_written or error.errno not in NO_ROOM:
                     raise
@@ -538,16 +538,15 @@ class LocalStore(UnsharedStore, HoldableStore, DeletingStore, OwnedFiles):
 
     def delete_files(self, names: Sequence[str]) -> None:
         """Delete files in this order, small ones together."""
-        folder, share = self._held, self._share_of_held
+        folder, share, deleted = self._held, self._share_of_held, 0
         is_small = self._small.issuperset(names)
-        while names:
-            count = 0
+        while deleted < len(names):
             if folder is not None and share is not None and is_small:
                 self.seen = None
-                count = delete_names(folder, names, share.file)
-            for name in names[count : count + 1]:
+                deleted += delete_names(folder, names[deleted:], share.file)
+            for name in names[deleted : deleted + 1]:
                 self.delete(name)
-            names = names[count + 1 :]
+            deleted += 1
 
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes and sync it.
@@ -760,11 +759,10 @@ def write_record(path: Path, content: bytes) -> None:
     with storage_errors(path):
         make_folder(path.parent)
         with open_folder(path.parent) as folder:
-            with os.fdopen(create_in(folder, temporary), "wb") as file:
+            with _Opened(create_in(folder, temporary)) as file:
                 if content:  # an empty file has nothing but its name
-                    file.write(content)
-                    file.flush()
-                    sync(file.fileno())
+                    write_all(file, content)
+                    sync(file)
             os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             sync(folder)
 

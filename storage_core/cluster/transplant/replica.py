@@ -61,7 +61,7 @@ from storage_core.filenames import (
     sorted_logs,
 )
 from storage_core.formats.batch_v2 import LEADER_EPOCH_AT
-from storage_core.local_files import create_file, facts_in, is_there, open_folder
+from storage_core.local_files import create_file, facts_in, is_there, open_folder, write_all
 from storage_core.log.loaded_log import LogBounds
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import (
@@ -307,9 +307,7 @@ def _copy_segment(log: NewLog, name: str, descriptor: int) -> None:
     behind = WriteBehind(descriptor)
     end = 0
     for data in _stamped_batches(log, name):
-        rest = data.data
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        write_all(descriptor, data.data)
         end += data.size
         behind.reach(end)
 

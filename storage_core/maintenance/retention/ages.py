@@ -44,7 +44,8 @@ from storage_core.records.file_starts import (
 # by one of so many entries of the offset index, and all behind it is read.
 _NEWEST_ENTRIES: Final = 64
 _MOST_TAIL_BYTES: Final = 1 << 20
-_SEGMENTS_AT_ONCE: Final = 32
+# What is read of tails at the same time, at most.
+_BYTES_AT_ONCE: Final = 32 << 20
 
 
 class SegmentAges:
@@ -97,8 +98,9 @@ class SegmentAges:
         has_bytes = self._listings.sizes[rows] > 0
         owners, rows = owners[has_bytes], rows[has_bytes]
         agree = np.ones(len(asked), np.bool_)
-        for at in range(0, len(rows), _SEGMENTS_AT_ONCE):
-            some = slice(at, at + _SEGMENTS_AT_ONCE)
+        most = np.minimum(self._listings.sizes[rows], _MOST_TAIL_BYTES)
+        bounds = np.flatnonzero(np.diff(np.cumsum(most) // _BYTES_AT_ONCE)) + 1
+        for some in np.split(np.arange(len(rows)), bounds) if len(rows) else ():
             agree[owners[some][~self._are_old(rows[some], limits_ms[owners[some]])]] = False
         return agree
 
@@ -134,7 +136,7 @@ class SegmentAges:
         is_true = (times.lengths >= 0) & (heads.lengths == HEADER_BYTES)
         positions, is_found = self._find_positions(rows, offsets)
         is_true &= is_found
-        tails = self._read(rows, LOG, _MOST_TAIL_BYTES, positions=positions)
+        tails = self._read(rows, LOG, np.minimum(sizes, _MOST_TAIL_BYTES), positions=positions)
         is_true &= (tails.sizes == sizes) & (positions + tails.lengths == sizes)
         found = FoundBatches(tails, np.arange(len(rows)))
         table, owners = found.table, found.owners
@@ -192,7 +194,7 @@ class SegmentAges:
         self,
         rows: Numbers,
         kind: int,
-        most_bytes: int,
+        most_bytes: int | Numbers,
         *,
         entries: int = 0,
         positions: Numbers | None = None,
@@ -207,7 +209,7 @@ class SegmentAges:
             parts[ENTRY_BYTES] = most_bytes
         if positions is not None:
             parts[POSITION] = positions
-        return self._folders.read(parts, most_of_folder=_SEGMENTS_AT_ONCE * _MOST_TAIL_BYTES)
+        return self._folders.read(parts, most_of_folder=_BYTES_AT_ONCE + _MOST_TAIL_BYTES)
 
 
 def _last_entries(found: FoundParts, bases: Numbers) -> tuple[Numbers, Numbers]:

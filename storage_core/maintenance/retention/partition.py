@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from storage_core.checkpoint.checkpoints import (
@@ -15,11 +17,13 @@ from storage_core.commit import (
     CommitPlan,
     CreateEmptyFile,
     DeleteFile,
+    DeleteFiles,
     Operation,
     RenameFile,
     SyncDirectory,
     WriteFile,
 )
+from storage_core.commit.plan import changed_names
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CheckpointError,
@@ -312,20 +316,33 @@ def _steps(
         if _is_leftover(name, names) and (unlink or not name.endswith(DELETED_SUFFIX))
     ]
     gone: list[Operation] = []
-    for base, predicate in removed:
+    for predicate, some in groupby(removed, key=itemgetter(1)):
         # The snapshot first: nothing would tell a second run that it belonged to a segment.
-        files = [snapshot_file(base), *(segment_file(base, suffix) for suffix in SEGMENT_SUFFIXES)]
-        why = _REASONS[predicate]
-        gone += [
-            DeleteFile(name=name, reason=why)
-            if unlink
-            else RenameFile(source=name, target=name + DELETED_SUFFIX, reason=why)
-            for name in files
+        files = tuple(
+            name
+            for base, _ in some
+            for name in (
+                snapshot_file(base),
+                *(segment_file(base, end) for end in SEGMENT_SUFFIXES),
+            )
             if name in names
-        ]
+        )
+        why = _REASONS[predicate]
+        if unlink:
+            gone.append(DeleteFiles(names=files, reason=why))
+        else:
+            gone += [
+                RenameFile(source=name, target=name + DELETED_SUFFIX, reason=why) for name in files
+            ]
     if gone:
         gone.append(SyncDirectory(reason="from here on the segments are gone"))
     return (*leftovers, *roll, *gone)
+
+
+def _files_of(base: int) -> tuple[str, ...]:
+    """Return the files of a segment in the order in which they go. The snapshot is the first one:
+    nothing would tell a second run that it belonged to a segment."""
+    return snapshot_file(base), *(segment_file(base, suffix) for suffix in SEGMENT_SUFFIXES)
 
 
 def plan_known(
@@ -595,8 +612,9 @@ def apply_steps(view: DirectoryView, steps: tuple[Operation, ...]) -> None:
                 view.write(step.name, b"", step.reason)
             case RenameFile():
                 view.rename(step.source, step.target, step.reason)
-            case DeleteFile():
-                view.delete_now(step.name, step.reason)
+            case DeleteFile() | DeleteFiles():
+                for name in changed_names(step):
+                    view.delete_now(name, step.reason)
             case SyncDirectory():
                 view.sync(step.reason)
             case _:
