@@ -197,7 +197,7 @@ class SegmentAges:
         most_bytes: int | Numbers,
         *,
         entries: int = 0,
-        positions: Numbers | None = None,
+        positions: Numbers | int = 0,
     ) -> FoundParts:
         """Read a file of each segment: its first bytes, those from a position on, or its last
         entries of so many bytes."""
@@ -205,10 +205,8 @@ class SegmentAges:
         parts[FOLDER], parts[KIND] = self._owners[rows], kind
         parts[OFFSET] = self._listings.base_offsets[rows]
         parts[MOST_BYTES] = most_bytes * max(entries, 1)
-        if entries:
-            parts[ENTRY_BYTES] = most_bytes
-        if positions is not None:
-            parts[POSITION] = positions
+        parts[ENTRY_BYTES] = most_bytes if entries else 0
+        parts[POSITION] = positions
         return self._folders.read(parts, most_of_folder=_BYTES_AT_ONCE + _MOST_TAIL_BYTES)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
 from typing import Final
 
 from storage_core.checkpoint.checkpoints import (
@@ -316,17 +315,8 @@ def _steps(
         if _is_leftover(name, names) and (unlink or not name.endswith(DELETED_SUFFIX))
     ]
     gone: list[Operation] = []
-    for predicate, some in groupby(removed, key=itemgetter(1)):
-        # The snapshot first: nothing would tell a second run that it belonged to a segment.
-        files = tuple(
-            name
-            for base, _ in some
-            for name in (
-                snapshot_file(base),
-                *(segment_file(base, end) for end in SEGMENT_SUFFIXES),
-            )
-            if name in names
-        )
+    for predicate, some in groupby(removed, key=lambda each: each[1]):
+        files = tuple(name for base, _ in some for name in _files_of(base) if name in names)
         why = _REASONS[predicate]
         if unlink:
             gone.append(DeleteFiles(names=files, reason=why))
