@@ -34,6 +34,7 @@ def test_the_program_has_the_commands_of_upkeep_alone(checkout: Path):
     assert run(checkout, "audit", "x").returncode == 2
 
 
+@pytest.mark.thorough
 def test_a_night_and_a_diagnosis_work_by_themselves(checkout: Path, tmp_path: Path):
     root = Golden("broker-dir").unpack(tmp_path)
     words = (root, "--role", "broker", "--engine", "local", "--output", "json")

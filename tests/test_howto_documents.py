@@ -134,6 +134,7 @@ def test_the_broker_that_will_not_start(reader: Reader):
     assert list((kafka.parent / "salvage").rglob("clickstream-0/cut-*.raw"))
 
 
+@pytest.mark.thorough
 def test_the_answer_of_the_doctor_in_the_readme_is_one(reader: Reader):
     kafka = Path(reader.places["/var/lib/kafka"])
     (kafka / ".kafka_cleanshutdown").unlink()
@@ -180,6 +181,7 @@ def test_the_disks_that_are_gone(reader: Reader, tmp_path: Path):
     assert orders == [[1, 2], [1, 2, 3]]
 
 
+@pytest.mark.thorough
 def test_the_tier_that_is_left(reader: Reader, tmp_path: Path):
     tier = unpack_tier("plain", tmp_path / "lost")
     reader.places["/mnt/tier"] = str(tier.archive)
@@ -230,6 +232,7 @@ def test_the_directory_of_zookeepers_time(reader: Reader, tmp_path: Path):
     assert len(list((kafka / "orders-by-id-0").glob("*.log"))) == 19
 
 
+@pytest.mark.thorough
 def test_only_the_records(reader: Reader, capsys, tmp_path: Path):
     reader.follow("only-the-records")
     assert {status for status, _ in reader.ended.values()} == {0}
@@ -271,6 +274,7 @@ def test_the_nightly_on_s3(archivist: Reader, tmp_path: Path):
     assert (tmp_path / "restored" / "orders-by-id-0").is_dir()
 
 
+@pytest.mark.thorough
 def test_what_the_page_says_of_costs_is_what_a_run_says():
     text = (FOLDER / "nightly-on-s3.md").read_text()
     row = re.compile(

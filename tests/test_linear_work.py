@@ -133,7 +133,7 @@ WORK = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", WORK)
 def test_work_grows_with_the_segments_not_with_their_square(tmp_path, name):
     few, many = (lines_of(WORK[name](tmp_path, count)) for count in (FEW, MANY))

@@ -38,6 +38,7 @@ def test_the_examples_run(monkeypatch, tmp_path, capsys):
     assert {row["key"] for row in names["one_key"].rows()} == {b"key-30"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", ELSEWHERE)
 def test_the_example_of_another_library_runs_where_that_is_installed(
     package: str, monkeypatch, tmp_path

@@ -143,6 +143,7 @@ def test_only_what_a_person_can_change_has_a_line():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["inspect", "verify", "doctor", "explain", "survey"])
 def test_the_folder_above_a_log_directory_names_it(pylog, tmp_path, command):
     below = tmp_path / "kafka-log0"

@@ -59,21 +59,21 @@ def play(root, seed, *, recompresses, codecs):
     return plan
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.item("APP-01", "APP-02", "APP-04", "APP-05", "APP-13", "APP-17", "APP-20", "PRD-10")
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_the_same_appends_leave_the_same_bytes(seed, tmp_path):
     play(tmp_path, seed, recompresses=False, codecs=(Codec.NONE,))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("APP-05", "APP-06", "APP-10")
 @pytest.mark.parametrize("seed", range(1000, 1000 + ROUNDS))
 def test_compressed_batches_that_stay_as_they_came_leave_the_same_bytes(seed, tmp_path):
     play(tmp_path, seed, recompresses=False, codecs=ALL_CODECS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("APP-05", "APP-10")
 @pytest.mark.parametrize("seed", range(2000, 2000 + ROUNDS))
 def test_batches_that_are_compressed_anew_have_the_same_records(seed, tmp_path):
@@ -136,7 +136,7 @@ def kafkas_batches(records, *, codec, max_bytes, max_records, **producer):
         yield builder.build()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("APP-04", "APP-05", "APP-09", "APP-10", "APP-13")
 @pytest.mark.parametrize("seed", range(3000, 3000 + ROUNDS))
 def test_columns_leave_the_bytes_of_their_batches_appended_one_by_one(seed, tmp_path):
@@ -341,7 +341,7 @@ def test_a_preallocated_segment_that_was_never_closed_is_recovered_by_kafka(tmp_
     assert log.stat().st_size == len(data)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("APP-02", "APP-07", "APP-08")
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("way", ["leader", "coordinator", "follower"])

@@ -23,7 +23,7 @@ def places_in(root: Path) -> Iterator[ReplicaPlace]:
         yield from places.replicas
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.item("REP-06")
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_candidate_has_the_last_stable_offset_of_kafkas_log(name: str, tmp_path: Path):

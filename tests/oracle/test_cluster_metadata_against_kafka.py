@@ -283,6 +283,7 @@ def test_every_other_type_of_kafkas_is_skipped_as_a_known_one():
         assert found == SkippedRecord(api_key=int(names[name].id()), is_known=True)
 
 
+@pytest.mark.thorough
 def test_a_record_of_a_broker_is_what_kafka_reads_in_its_log(tmp_path: Path):
     directory = Golden("broker-dir").unpack(tmp_path) / CLUSTER_METADATA_DIRECTORY
     metadata = read_cluster_metadata(directory)

@@ -171,7 +171,7 @@ def _chunk_sizes(stream: bytes) -> list[int]:
     return sizes
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @every_codec
 def test_damaged_streams_mean_the_same_to_both(codec: Codec):
     """Cut, flipped and extended at random: the same bytes come out, or neither takes it."""

@@ -394,6 +394,7 @@ def roots(tmp_path: Path) -> list[Path]:
     return [tmp_path / "uncleaned", Golden("broker-dir").unpack(tmp_path)]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-16", "REP-18")
 def test_every_record_of_a_broker_is_what_kafka_reads(roots: list[Path]):
     counts = dict.fromkeys(GENERATED, 0)

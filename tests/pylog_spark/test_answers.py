@@ -148,6 +148,7 @@ def test_looks_at_a_closed_directory(answers, closed):
     answers.ask(f"transactions {{}}/log {now}")
 
 
+@pytest.mark.thorough
 def test_records_of_a_closed_directory(answers, closed):
     answers.ask("cat device-state --root {}/log --max 5 --output json")
     answers.ask("dump {}/log/device-state-0 --from 3 --max 2 --value-format json --output json")
@@ -228,6 +229,7 @@ def test_a_managed_root(answers, closed):
     answers.read_ledger("ledger")
 
 
+@pytest.mark.thorough
 def test_one_partition(answers, unclean):
     now = f"--now-ms {unclean} --set cleanup.policy=compact,delete --set retention.ms=1000"
     partition = "{}/log/compacted-0"

@@ -189,6 +189,7 @@ def test_every_partition_shrinks_and_the_rows_say_by_how_much(nightly, compacted
         assert state_of(nightly.after / name) == state_of(nightly.before / name), name
 
 
+@pytest.mark.thorough
 def test_standard_error_has_nothing_of_the_jvms_nor_of_sparks(nightly):
     assert nightly.errors == ""
 
@@ -256,6 +257,7 @@ def test_kafka_makes_the_same_of_the_same_directory(nightly, compacted, retained
         assert log_times(nightly.after / name) == log_times(theirs / name), name
 
 
+@pytest.mark.thorough
 def test_a_second_run_reads_no_data_and_does_nothing_quickly(nightly, spark, tmp_path):
     root = copy_of(nightly.after, tmp_path / "broker")
     blank_closed_segments(root)

@@ -137,6 +137,7 @@ def test_a_method_is_compiled_once_and_others_stay_as_they_are(monkeypatch):
     assert vars(point)["__eq__"].__code__ is vars(point)["__lt__"].__code__  # not called yet
 
 
+@pytest.mark.thorough
 @needs_maker
 def test_a_program_compiles_no_method_before_its_call():
     program = (

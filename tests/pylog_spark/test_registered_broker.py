@@ -136,7 +136,7 @@ def test_values_are_those_of_the_official_deserializer(
     check(logs, topic, read(logs, topic, tmp_path))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_file_has_them_too(pylog, logs, root, tmp_path, topic):
     words = ("--topic", topic, "--value-format", "registry", "--engine", "local")
@@ -157,7 +157,7 @@ def check_export_of_all(
         check(logs, topic, table)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("to", ["parquet", "delta"])
 def test_an_export_of_all_topics_has_the_columns_of_each(pylog, logs, root, tmp_path, to):
     check_export_of_all(pylog, logs, root, tmp_path / "out", to=to, engine="local")

@@ -130,6 +130,7 @@ def test_no_page_runs_what_a_name_or_an_error_says(tmp_path):
     assert not [name for name in found.attributes if name.startswith("on") or name == "style"]
 
 
+@pytest.mark.thorough
 def test_a_page_names_no_other_place(tmp_path):
     found = Tags(page_text(tmp_path, *figures(*hostile_pictures())))
     assert {"src", "action", "srcset", "data"} & set(found.attributes) == set()
@@ -153,6 +154,7 @@ def test_the_policy_knows_the_script_and_the_style_sheet_of_the_page_and_nothing
     } == dict.fromkeys(("default-src", "base-uri", "form-action"), "'none'")
 
 
+@pytest.mark.thorough
 def test_colours_of_pictures_are_those_of_the_page(tmp_path):
     text = page_text(tmp_path, *figures(*hostile_pictures()))
     used = set(re.findall(r"var\((--[a-z]+)\)", text))

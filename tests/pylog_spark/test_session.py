@@ -184,6 +184,7 @@ def test_delta_tables_can_be_written_and_read(spark, tmp_path):
 SECRETS = {"spark.hadoop.fs.s3a.secret.key": "pass word\\=#ü\n😀", "spark.driver.memory": "1g"}
 
 
+@pytest.mark.thorough
 def test_no_setting_stands_on_the_command_line_of_java(tmp_path):
     submit = tmp_path / "home" / "bin" / "spark-submit"
     submit.parent.mkdir(parents=True)

@@ -48,6 +48,7 @@ def late_only(folder: Path) -> None:
     (folder / "storage_core.py").unlink()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "start", [[str(PROGRAM)], [sys.executable, "-P", "-m", "pylog_spark"]], ids=["pylog", "-P -m"]
 )
@@ -65,6 +66,7 @@ def test_started_as_a_module_it_takes_none_from_there_either(hostile):
     assert done.returncode != 99
 
 
+@pytest.mark.thorough
 def test_the_processes_of_the_lock_take_none_from_there(hostile, tmp_path):
     late_only(hostile)
     (tmp_path / "log").mkdir()

@@ -27,6 +27,7 @@ def rule(**more) -> dict[str, object]:
     return {"ID": "mine", "Status": "Enabled", "Filter": {"Prefix": "some/"}, **more}
 
 
+@pytest.mark.sampled(1)
 def test_a_plain_bucket_keeps_unfinished_uploads(bucket, server):
     assert set(remarks(bucket)) == {RemarkCode.PARTS_STAY}
     # Six settings and one page.

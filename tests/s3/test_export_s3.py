@@ -40,7 +40,7 @@ def command(root: Path, url: str, to: str, *topics: str) -> list[object]:
     return ["export", root, *words, "--to", to, "--out", url, "--engine", "local"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("to", ["parquet", "jsonl", "csv"])
 def test_parts_come_first_and_success_last(pylog, objects: S3ObjectStore, root, to):
     row = pylog.row(*command(root, objects.url, to, "orders"))
@@ -59,6 +59,7 @@ def test_parts_come_first_and_success_last(pylog, objects: S3ObjectStore, root, 
     assert times[success] >= times[part]
 
 
+@pytest.mark.thorough
 def test_several_topics_have_a_prefix_each(pylog, objects: S3ObjectStore, root):
     row = pylog.row(*command(root, objects.url, "jsonl", "*"))
     assert [each["out"] for each in row["topics"]] == [
@@ -80,6 +81,7 @@ def test_a_prefix_with_objects_is_refused(pylog, objects: S3ObjectStore, root):
     assert inside.exit_code == ExitCode.USAGE
 
 
+@pytest.mark.thorough
 def test_a_second_export_to_the_same_place_is_refused(pylog, objects: S3ObjectStore, root):
     words = command(root, objects.url, "jsonl", "orders")
     pylog.done(*words)
@@ -89,6 +91,7 @@ def test_a_second_export_to_the_same_place_is_refused(pylog, objects: S3ObjectSt
     assert keys_of(objects) == before
 
 
+@pytest.mark.thorough
 def test_a_failed_part_leaves_nothing(pylog, objects: S3ObjectStore, root):
     flip(root / "orders-0" / "00000000000000000000.log")
     failed = pylog(*command(root, objects.url, "jsonl", "*"))
@@ -96,6 +99,7 @@ def test_a_failed_part_leaves_nothing(pylog, objects: S3ObjectStore, root):
     assert keys_of(objects) == []
 
 
+@pytest.mark.thorough
 def test_a_killed_export_is_replaced_once_its_lease_has_ended(
     pylog, objects: S3ObjectStore, root, monkeypatch
 ):
@@ -118,6 +122,7 @@ def test_a_killed_export_is_replaced_once_its_lease_has_ended(
     assert (success, only != part) == ("_SUCCESS", True)
 
 
+@pytest.mark.thorough
 def test_an_export_that_lost_its_place_writes_no_success(
     pylog, objects: S3ObjectStore, root, monkeypatch
 ):

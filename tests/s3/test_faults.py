@@ -107,7 +107,7 @@ def test_a_write_survives(objects, server, kind):
     assert server.faults[0].hits
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [*TRANSIENT, *UNANSWERED], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("operation", ["CREATE_UPLOAD", "PART", "COMPLETE"])
 def test_an_upload_in_parts_survives(objects, server, tmp_path: Path, kind, operation):

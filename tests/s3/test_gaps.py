@@ -81,7 +81,7 @@ def open_uploads(objects: S3ObjectStore) -> list[object]:
     return objects.call("list_multipart_uploads").get("Uploads", [])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("pieces", "sent", "fetched"),
     [
@@ -113,6 +113,7 @@ def test_what_a_file_leaves_out_is_copied(objects, server, tmp_path, pieces, sen
     assert open_uploads(objects) == []
 
 
+@pytest.mark.thorough
 def test_a_store_that_copies_no_parts_is_sent_every_byte(objects, server, tmp_path, caplog):
     upload = Upload(objects, tmp_path, [(False, 9), (True, LONG), (False, 9), (True, LONG)])
     server.faults.append(Fault(kind=FaultKind.REFUSE, operation="PART_COPY", times=99))
@@ -146,6 +147,7 @@ def test_a_copy_that_fails_leaves_nothing(objects, server, tmp_path):
     assert open_uploads(objects) == []
 
 
+@pytest.mark.thorough
 def test_another_version_is_not_copied(objects, tmp_path):
     upload = Upload(objects, tmp_path, [(True, LONG)])
     objects.put(SOURCE, upload.content + bytes(100))

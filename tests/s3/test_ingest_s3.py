@@ -28,6 +28,7 @@ def mirror(bucket):
     return S3ObjectStore(f"{bucket}/backup/kafka")
 
 
+@pytest.mark.sampled(1)
 def test_records_are_copied_by_the_store_itself(mirror, objects, tmp_path):
     directory = write_files(tmp_path, segment(0), segment(6), segment(12))
     sync(directory, mirror)
@@ -72,7 +73,7 @@ def test_a_bucket_is_listed_by_pages_and_begins_in_the_middle(mirror):
     assert found["t-2"][1].etag == mirror.head("t-2/1.log").etag
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_broker_directory_goes_through_a_bucket_and_back(
     workers, pylog, mirror, objects, tmp_path

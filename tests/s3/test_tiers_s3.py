@@ -35,6 +35,7 @@ def case(request: pytest.FixtureRequest, tmp_path, objects: S3ObjectStore) -> Ti
     return case
 
 
+@pytest.mark.sampled(1)
 def test_a_bucket_gives_the_records_of_the_folder(case, objects, pylog):
     there = open_logs(objects.url, decryption_key=case.key)
     here = open_logs(case.archive, decryption_key=case.key)
@@ -44,6 +45,7 @@ def test_a_bucket_gives_the_records_of_the_folder(case, objects, pylog):
     assert pylog("inspect", objects.url, *key).exit_code == ExitCode.DONE
 
 
+@pytest.mark.thorough
 def test_an_object_that_is_written_again_is_no_mixture(case, objects):
     records = open_logs(objects.url, decryption_key=case.key).read()
     key = next(info.key for info in objects.list() if info.key.endswith(".log"))
@@ -60,6 +62,7 @@ def operations(server: FaultProxy) -> Counter[str]:
     )
 
 
+@pytest.mark.thorough
 def test_a_plan_lists_a_folder_once_and_a_task_lists_none(objects, server, tmp_path):
     case = unpack_tier("plain", tmp_path)
     for path in sorted(case.archive.rglob("*")):
@@ -81,6 +84,7 @@ def test_a_plan_lists_a_folder_once_and_a_task_lists_none(objects, server, tmp_p
     assert operations(server) == {"log": segments}
 
 
+@pytest.mark.thorough
 def test_chunks_that_follow_each_other_come_by_one_request(objects, server, tmp_path):
     case = unpack_tier("aiven_zstd", tmp_path)
     for path in sorted(case.archive.rglob("*")):
@@ -102,6 +106,7 @@ def test_chunks_that_follow_each_other_come_by_one_request(objects, server, tmp_
     assert not [request for request in server.requests if request.key.endswith(".indexes")]
 
 
+@pytest.mark.thorough
 def test_a_tier_in_a_bucket_is_given_to_a_new_cluster(case, objects, pylog, tmp_path):
     said = []
     for number, archive in enumerate((str(case.archive), objects.url)):
@@ -128,6 +133,7 @@ def test_a_tier_in_a_bucket_is_given_to_a_new_cluster(case, objects, pylog, tmp_
         assert {each.custom for each in there} == {None}
 
 
+@pytest.mark.thorough
 def test_a_scrub_asks_for_uploads_that_were_not_ended(case, objects, pylog):
     folder = min(info.key for info in objects.list()).rpartition("/")[0]
     key = f"{objects.url.removeprefix('s3://').partition('/')[2]}/{folder}/part.log"
@@ -142,6 +148,7 @@ def test_a_scrub_asks_for_uploads_that_were_not_ended(case, objects, pylog):
     assert finding["file"] == f"{objects.url}/{folder}/part.log"
 
 
+@pytest.mark.thorough
 def test_a_store_that_lists_no_uploads_is_scrubbed_all_the_same(case, objects, pylog, monkeypatch):
     def refuse(_: S3ObjectStore) -> Iterator[UnfinishedUpload]:
         raise StorageError(objects.url, "AccessDenied")
@@ -177,6 +184,7 @@ def said(requests: Requests) -> str:
     return f"S3: {requests.listings:,} listings, {requests.reads:,} reads of "
 
 
+@pytest.mark.thorough
 def test_a_command_says_what_it_asked_of_the_bucket(case, objects, server, pylog):
     topic = open_logs(objects.url, decryption_key=case.key).topics()[0]
     with counting(server):

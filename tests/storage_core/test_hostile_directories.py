@@ -194,6 +194,7 @@ def test_the_clusters_metadata_is_not_read_from_elsewhere(root, secret, kind):
         read_cluster_metadata(directory)
 
 
+@pytest.mark.thorough
 def test_a_lock_that_is_a_link_makes_and_gives_away_nothing(root, secret, tmp_path):
     for target in (secret, tmp_path / "nothing"):
         (root / ".lock").symlink_to(target)

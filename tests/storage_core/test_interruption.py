@@ -178,6 +178,7 @@ with interruption.ending_in_order(), interruption.removed_at_end(folder), \\
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_folder_goes_that_another_process_still_fills(tmp_path: Path):
     folder = tmp_path / "scratch"
     folder.mkdir()

@@ -75,6 +75,7 @@ def test_a_path_with_nothing_is_an_error_at_once(tmp_path: Path):
         open_logs()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-07", "RD-08")
 def test_committed_records_of_a_broker_are_those_that_a_consumer_got(tmp_path: Path):
     logs = open_logs(Golden("broker-dir").unpack(tmp_path))

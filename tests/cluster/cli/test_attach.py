@@ -86,6 +86,7 @@ def test_a_dry_run_says_all_and_writes_nothing(pylog: Any, plain: TierCase, disk
     assert sum(row["log_end_offset"] for row in rows if row not in of_tier) == 10
 
 
+@pytest.mark.thorough
 def test_partitions_take_turns_and_a_repeat_changes_nothing(
     pylog: Any, plain: TierCase, disk: Path, tmp_path: Path
 ):
@@ -143,6 +144,7 @@ def test_partitions_take_turns_and_a_repeat_changes_nothing(
     assert json.loads(config)["retention.ms"] == "-1"
 
 
+@pytest.mark.thorough
 def test_an_undo_takes_all_of_it_back(pylog: Any, plain: TierCase, disk: Path, tmp_path: Path):
     before, trash = files_of(disk), tmp_path / "trash"
     result = Attach(pylog, plain, disk)("--trash", str(trash))
@@ -174,7 +176,7 @@ def write_directory(disk: Path, name: str, topic_id: str) -> None:
     (disk / name / f"{0:020d}.log").touch()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "topic_id", "code"),
     [
@@ -199,7 +201,7 @@ def test_a_log_that_has_gone_on_is_not_written_again(pylog: Any, plain: TierCase
     require_refused(attach, disk, "TARGET_HAS_TOPIC")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "code"),
     [("upload_killed", "TIER_SEGMENT_INCOMPLETE"), ("elections", "TIER_HISTORIES_DIFFER")],
@@ -212,6 +214,7 @@ def test_consent_takes_the_newest_complete_history(
     assert {row["status"] for row in attach.rows("--newest")} == {"done"}
 
 
+@pytest.mark.thorough
 def test_two_topics_of_one_name_need_an_id(pylog: Any, tmp_path: Path, disk: Path):
     case = unpack_tier("topic_deleted", tmp_path / "lost")
     attach = Attach(pylog, case, disk)
@@ -244,6 +247,7 @@ def test_a_tier_names_no_internal_topic(pylog: Any, plain: TierCase, disk: Path,
     assert f"no broker tiers {name}" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_a_partition_that_the_tier_lacks_starts_empty(pylog: Any, plain: TierCase, disk: Path):
     (folder,) = plain.archive.glob("stock_levels-0-*")
     shutil.rmtree(folder)
@@ -253,6 +257,7 @@ def test_a_partition_that_the_tier_lacks_starts_empty(pylog: Any, plain: TierCas
     assert row["detail"] == "the tier has no segment of it: it starts empty"
 
 
+@pytest.mark.thorough
 def test_open_transactions_are_said_with_their_end(pylog: Any, tmp_path: Path, disk: Path):
     result = Attach(pylog, unpack_tier("txn", tmp_path / "lost"), disk)("--wide")
     assert "1 open transaction without an end in the tier" in result.stdout
@@ -283,6 +288,7 @@ def test_what_is_no_tier_is_refused(pylog: Any, tmp_path: Path, disk: Path):
     assert "has no segment of a tier" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_a_damaged_partition_hides_no_other(pylog: Any, plain: TierCase, disk: Path):
     before = files_of(disk)
     (damaged,) = plain.archive.glob(f"stock_levels-0-*/{422:020d}-*.snapshot")

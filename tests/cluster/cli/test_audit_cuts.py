@@ -39,6 +39,7 @@ def test_committed_records_are_refused_by_exit_status_and_way_out(pylog, tmp_pat
     assert "--allow-truncate" not in result.output
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "words", [("--plan-out", "{}/p.json"), ("--salvage", "{}/s"), ("--allow-committed-loss",)]
 )

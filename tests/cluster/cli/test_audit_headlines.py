@@ -23,6 +23,7 @@ def test_what_was_perhaps_committed_is_no_good_news(pylog, tmp_path):
     assert "never committed:" not in text
 
 
+@pytest.mark.thorough
 def test_a_loss_names_its_offsets_and_the_next_command(pylog, tmp_path):
     roots = Cluster("wiped-disk", tmp_path).roots
     text = text_of(pylog("audit", *roots, "--topics", "ledger"))
@@ -33,6 +34,7 @@ def test_a_loss_names_its_offsets_and_the_next_command(pylog, tmp_path):
     assert text.endswith(f"next, for whom the controller elects: pylog audit {places} --up 1,2,3")
 
 
+@pytest.mark.thorough
 def test_the_way_to_leaders_that_lose_least_is_written_in_its_order(pylog, tmp_path):
     roots = Cluster("wiped-disk", tmp_path / "c").roots
     out = tmp_path / "out"
@@ -47,6 +49,7 @@ def test_the_way_to_leaders_that_lose_least_is_written_in_its_order(pylog, tmp_p
     assert "restore.json" in text
 
 
+@pytest.mark.thorough
 def test_partitions_of_a_directory_that_was_not_named_are_no_good_news(pylog, tmp_path):
     first, last = Disks(unpack_archive(GOLDEN / "two-disks" / "before.tar.gz", tmp_path)).roots
     text = text_of(pylog("audit", first))
@@ -60,6 +63,7 @@ def test_partitions_of_a_directory_that_was_not_named_are_no_good_news(pylog, tm
     )
 
 
+@pytest.mark.thorough
 def test_copies_of_no_broker_name_what_each_would_lose(pylog, tmp_path):
     roots = Cluster("behind", tmp_path).roots
     for root in roots:
@@ -70,6 +74,7 @@ def test_copies_of_no_broker_name_what_each_would_lose(pylog, tmp_path):
     assert "as leader loses 116 records" in text
 
 
+@pytest.mark.thorough
 def test_what_brokers_have_that_were_not_read_is_no_good_news(pylog, tmp_path):
     first = Cluster("clean", tmp_path).roots[0]
     text = text_of(pylog("audit", first, "--up", "1,2"))
@@ -90,6 +95,7 @@ def test_losses_under_any_leader_make_the_exit_status(pylog, tmp_path):
     assert "lists differences and no more" in wrong.stderr
 
 
+@pytest.mark.thorough
 def test_a_loss_under_the_wrong_leader_is_a_warning(pylog, tmp_path):
     first, second, _ = Cluster("leader-killed", tmp_path / "killed").roots
     assert pylog("audit", first, second).exit_code == ExitCode.DONE
@@ -98,6 +104,7 @@ def test_a_loss_under_the_wrong_leader_is_a_warning(pylog, tmp_path):
     assert pylog("audit", *roots, "--fail-on", "warn").exit_code == ExitCode.DONE
 
 
+@pytest.mark.thorough
 def test_what_says_no_losses_needs_no_word_about_them(pylog, tmp_path):
     roots = Cluster("clean", tmp_path).roots
     for words in (("--level", "bytes"), ("--timeline",), ("--leader", "1")):

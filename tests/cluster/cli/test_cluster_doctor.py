@@ -75,6 +75,7 @@ def test_damage_is_healed_from_the_others_before_anything_is_cut(pylog, tmp_path
     assert [int(re.search(r"(\d+) records are lost", text)[1]) for text in headlines] == [73, 53]
 
 
+@pytest.mark.thorough
 def test_brokers_that_lose_nothing_just_start(pylog, tmp_path):
     status, rows = ask(pylog, *Cluster("clean", tmp_path).roots)
     cluster = rows[-1]

@@ -59,7 +59,7 @@ def rows_of(result: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return diagnoses, cluster
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("harm", "broker", "name", "way"),
     [
@@ -128,6 +128,7 @@ def test_what_cannot_be_read_is_named_and_the_other_brokers_are_diagnosed(
     assert " ".join(shown.stdout.split()).startswith(cluster["headline"])
 
 
+@pytest.mark.thorough
 def test_a_folder_above_that_may_not_be_opened_names_the_root(pylog: Callable, tmp_path: Path):
     roots = Cluster("clean", tmp_path / "c").roots
     above = tmp_path / "above"
@@ -147,6 +148,7 @@ def test_a_folder_above_that_may_not_be_opened_names_the_root(pylog: Callable, t
     assert f"{moved}: Permission denied" in alone.stderr
 
 
+@pytest.mark.thorough
 def test_one_of_two_directories_of_a_broker_leaves_its_replicas_unseen(
     pylog: Callable, tmp_path: Path
 ):
@@ -177,6 +179,7 @@ def test_one_of_two_directories_of_a_broker_leaves_its_replicas_unseen(
         assert 2 in each["unseen"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_forbidden", [False, True])
 def test_a_root_that_is_locked_keeps_no_other_from_being_judged(
     pylog: Callable, tmp_path: Path, *, is_forbidden: bool
@@ -197,7 +200,7 @@ def test_a_root_that_is_locked_keeps_no_other_from_being_judged(
     assert cluster["headline"] == f"{first}tart 1, then 2, then 3: nothing is lost."
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_before", [False, True])
 @pytest.mark.parametrize("is_mount_point", [False, True])
 def test_a_disk_that_goes_away_meanwhile_is_named_and_the_others_compared(

@@ -93,6 +93,7 @@ def test_a_copy_without_a_node_id_is_nobodys_and_one_copy_is_shown_once(pylog, r
     assert (rows[0]["is_voter"], rows[0]["error"]) == (None, None)
 
 
+@pytest.mark.thorough
 def test_a_voter_gets_a_copy_once(pylog, roots: list[Path], tmp_path: Path):
     target = tmp_path / "controller"
     target.mkdir()
@@ -130,6 +131,7 @@ def test_the_way_back_is_the_command_that_is_printed(
     assert list(target.iterdir()) == before
 
 
+@pytest.mark.thorough
 def test_the_way_back_is_told_without_a_look_at_any_directory(roots: list[Path], tmp_path: Path):
     target = tmp_path / "controller"
     target.mkdir()
@@ -179,6 +181,7 @@ def test_where_a_majority_of_the_controllers_is_given_no_other_is_needed(tmp_pat
         assert [need.format(lost) in each for each in sentences] == [True] * (lost is not None)
 
 
+@pytest.mark.thorough
 def test_stray_directories_are_rows(pylog, roots: list[Path]):
     root = roots[0]
     shown = pylog("metadata", "adopt", root, "--dry-run")

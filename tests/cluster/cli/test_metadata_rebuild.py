@@ -137,7 +137,7 @@ def records_of(snapshot: Path) -> list[MetadataRecord]:
     ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("release", "voters", "has_log", "has_records"),
     [
@@ -177,6 +177,7 @@ def test_controllers_of_each_release_find_the_records_and_the_voters(
     ]
 
 
+@pytest.mark.thorough
 def test_a_rebuild_for_an_earlier_release_leaves_no_log_of_a_later_one(lost):
     """A controller of 4.4 would begin with the records in the log."""
     cluster = lost("clean")
@@ -203,6 +204,7 @@ def test_a_second_run_says_what_it_replaces(lost, release):
     assert row["replaced_topics"] == 2
 
 
+@pytest.mark.thorough
 def test_a_killed_run_leaves_no_controller_that_begins_an_empty_cluster(lost, monkeypatch):
     """Without meta.properties it does not start; with it and no snapshot it would."""
     cluster = lost("clean")
@@ -236,6 +238,7 @@ def test_a_snapshot_that_cannot_be_read_is_not_replaced(lost):
     assert f"move {BOOTSTRAP_SNAPSHOT_FILE} away" in said
 
 
+@pytest.mark.thorough
 def test_a_controllers_directory_may_be_a_link(lost, tmp_path: Path):
     cluster = lost("clean")
     true = cluster.target.rename(tmp_path / "true")
@@ -284,6 +287,7 @@ def test_what_nobody_knows_is_listed(lost):
         assert detail.endswith("none is written")
 
 
+@pytest.mark.thorough
 def test_what_the_older_copy_alone_knows_counts(lost):
     cluster = lost("clean")
     gone = {1: md.ID_B, 5: md.ID_A}
@@ -306,6 +310,7 @@ def test_what_the_older_copy_alone_knows_counts(lost):
     assert row["next_producer_id"] == 8_000_000
 
 
+@pytest.mark.thorough
 def test_a_replica_of_a_lost_directory_is_named_and_left_out(lost):
     cluster = lost("clean")
     shutil.rmtree(cluster.roots.pop())
@@ -314,6 +319,7 @@ def test_a_replica_of_a_lost_directory_is_named_and_left_out(lost):
     assert "broker 3" in cluster.facts("REPLICA")["ledger-0"]
 
 
+@pytest.mark.thorough
 def test_replicas_take_turns_as_preferred_leader(lost):
     cluster = lost("clean")
     rows = cluster.rows("metadata_partition", config=("--assume-defaults", "*"))
@@ -330,6 +336,7 @@ def test_in_sync_are_those_that_lose_no_record(lost):
     assert cluster.facts("ISR") == {}
 
 
+@pytest.mark.thorough
 def test_replicas_that_were_compacted_at_other_times_are_in_sync(lost):
     cluster = lost("compacted")
     assert set(cluster.partition("orders-0")["isr"]) == {1, 2, 3}
@@ -344,6 +351,7 @@ def test_a_partition_whose_replicas_all_lose_something_has_nobody_in_sync(lost):
     assert cluster.partition("ledger-0")["isr"] == []
 
 
+@pytest.mark.thorough
 def test_a_replica_that_cannot_be_opened_is_named(lost):
     cluster = lost("clean")
     (directory, *_) = cluster.directories("ledger-0")
@@ -351,6 +359,7 @@ def test_a_replica_that_cannot_be_opened_is_named(lost):
     assert "broker 1: " in cluster.facts("ISR")["ledger-0"]
 
 
+@pytest.mark.thorough
 def test_epochs_and_producer_ids_go_on_above_those_of_transactions(lost):
     cluster = lost("open-transaction")
     row = cluster.partition("__transaction_state-0")
@@ -360,6 +369,7 @@ def test_epochs_and_producer_ids_go_on_above_those_of_transactions(lost):
     assert done["next_producer_id"] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("marker", ['{"version":0,"brokerEpoch":77}', None], ids=["clean", "not"])
 def test_a_broker_is_registered_with_the_epoch_that_it_will_name(lost, marker: str | None):
     cluster = lost("clean")
@@ -374,6 +384,7 @@ def test_a_broker_is_registered_with_the_epoch_that_it_will_name(lost, marker: s
     assert all(len(each.log_directories) == 1 for each in brokers.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("marker", ['{"version":0,"brokerEpoch":77}', None], ids=["clean", "not"])
 def test_before_a_controller_has_started_audit_and_doctor_know_it(lost, pylog, marker: str | None):
     cluster = lost("clean")
@@ -394,6 +405,7 @@ def test_before_a_controller_has_started_audit_and_doctor_know_it(lost, pylog, m
     assert "without a leader" not in verdict["headline"]
 
 
+@pytest.mark.thorough
 def test_a_controller_that_runs_keeps_the_others_from_a_beginning(lost, tmp_path: Path):
     cluster = lost("clean")
     other = tmp_path / "second"
@@ -404,6 +416,7 @@ def test_a_controller_that_runs_keeps_the_others_from_a_beginning(lost, tmp_path
     assert not (cluster.target / CLUSTER_METADATA_DIRECTORY).exists()
 
 
+@pytest.mark.thorough
 def test_voters_of_a_dynamic_quorum_stand_in_the_snapshot(lost):
     cluster = lost("clean")
     words = ("--initial-controllers", f"8@other:9093:{VOTER[::-1]},9@[::1]:9094:{VOTER}")
@@ -424,6 +437,7 @@ def test_voters_of_a_dynamic_quorum_stand_in_the_snapshot(lost):
     assert f"directory.id={VOTER}" in (cluster.target / "meta.properties").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "match"),
     [
@@ -449,11 +463,13 @@ def test_voters_of_a_format_are_not_lost(lost):
     assert cluster.rebuild(*words).exit_code == ExitCode.DONE
 
 
+@pytest.mark.thorough
 def test_a_release_that_kafka_does_not_begin_with_is_wrong_usage(lost):
     text = lost("clean").refusal("--release-version", "2.8")
     assert "--release-version=2.8: expected a release from 3.3-IV3 to 4.4-IV2" in text
 
 
+@pytest.mark.thorough
 def test_a_topic_without_a_config_is_refused_with_its_ways_out(lost, tmp_path: Path):
     cluster = lost("clean")
     text = cluster.refusal(config=())
@@ -472,6 +488,7 @@ def test_a_topic_without_a_config_is_refused_with_its_ways_out(lost, tmp_path: P
     }
 
 
+@pytest.mark.thorough
 def test_a_copy_in_a_directory_is_better(lost):
     cluster = lost("clean")
     copy = cluster.roots[1] / CLUSTER_METADATA_DIRECTORY
@@ -488,6 +505,7 @@ def test_a_copy_in_a_directory_is_better(lost):
     assert cluster.rebuild("--dry-run").exit_code == ExitCode.DONE
 
 
+@pytest.mark.thorough
 def test_a_broker_that_runs_is_refused(lost):
     cluster = lost("clean")
     with LogDirectoryLock(cluster.roots[0]):
@@ -496,6 +514,7 @@ def test_a_broker_that_runs_is_refused(lost):
     assert "its broker runs; stop it first" in " ".join(refused.stderr.split())
 
 
+@pytest.mark.thorough
 def test_a_broker_that_starts_while_its_logs_are_read_is_refused(lost, monkeypatch):
     cluster = lost("clean")
     with ExitStack() as broker:
@@ -510,6 +529,7 @@ def test_a_broker_that_starts_while_its_logs_are_read_is_refused(lost, monkeypat
     assert list(cluster.target.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_directory_id_of_two_brokers_is_refused(lost):
     """The controller registers no second broker with it."""
     cluster = lost("clean")
@@ -519,6 +539,7 @@ def test_a_directory_id_of_two_brokers_is_refused(lost):
     assert f"{line.partition('=')[2]} is that of {one.parent} too" in cluster.refusal()
 
 
+@pytest.mark.thorough
 def test_a_linked_partition_is_refused(lost, tmp_path: Path):
     cluster = lost("clean")
     (directory, *_) = cluster.directories("ledger-0")
@@ -527,6 +548,7 @@ def test_a_linked_partition_is_refused(lost, tmp_path: Path):
     assert f"ROOT={directory}: is a link, and no link is followed" in cluster.refusal()
 
 
+@pytest.mark.thorough
 def test_a_topic_whose_ids_cannot_be_read_is_not_taken_for_an_empty_one(lost):
     cluster = lost("clean")
     for number in (0, 1):
@@ -537,6 +559,7 @@ def test_a_topic_whose_ids_cannot_be_read_is_not_taken_for_an_empty_one(lost):
     assert "no partition.metadata of its topic says its id" in text
 
 
+@pytest.mark.thorough
 def test_a_replica_whose_id_cannot_be_read_is_not_said_to_have_none(lost):
     cluster = lost("clean")
     (directory, *_) = cluster.directories("ledger-0")
@@ -545,6 +568,7 @@ def test_a_replica_whose_id_cannot_be_read_is_not_said_to_have_none(lost):
     assert "partition.metadata: line 2" in cluster.facts("ISR")["ledger-0"]
 
 
+@pytest.mark.thorough
 def test_a_move_without_its_log_is_named(lost):
     cluster = lost("clean")
     (directory, *_) = cluster.directories("stock_levels-2")
@@ -560,6 +584,7 @@ def test_directories_that_contradict_each_other_are_refused(lost):
     assert "move the directories of those that were deleted away" in text
 
 
+@pytest.mark.thorough
 def test_a_partition_in_the_middle_without_a_replica_is_refused(lost):
     cluster = lost("clean")
     for directory in cluster.directories("stock_levels-1"):
@@ -606,6 +631,7 @@ def test_a_directory_of_nobody_or_another_cluster_is_refused(lost, content: str 
     assert match in cluster.refusal()
 
 
+@pytest.mark.thorough
 def test_a_log_without_a_topic_id_is_not_in_sync_and_what_its_broker_does_is_said(lost):
     cluster = lost("clean")
     (unnamed, *_) = cluster.directories("ledger-0")
@@ -616,6 +642,7 @@ def test_a_log_without_a_topic_id_is_not_in_sync_and_what_its_broker_does_is_sai
     assert f"`topic_id: {topic_id}`" in fact
 
 
+@pytest.mark.thorough
 def test_a_topic_without_an_id_is_refused_with_records_and_left_out_without(lost):
     cluster = lost("clean")
     for number in (0, 1):
@@ -631,6 +658,7 @@ def test_a_topic_without_an_id_is_refused_with_records_and_left_out_without(lost
     assert {topic.name for topic in cluster.written().topics.values()} == {"stock_levels"}
 
 
+@pytest.mark.thorough
 def test_stray_directories_are_named_and_left_out(lost):
     cluster = lost("clean")
     (directory, *_) = cluster.directories("ledger-0")
@@ -639,6 +667,7 @@ def test_stray_directories_are_named_and_left_out(lost):
     assert set(cluster.partition("ledger-0")["replicas"]) == {2, 3}
 
 
+@pytest.mark.thorough
 def test_an_older_copy_that_is_none_or_of_another_cluster_is_refused(lost, tmp_path: Path):
     cluster = lost("clean")
     config = ("--older-copy", tmp_path / "missing")
@@ -651,6 +680,7 @@ def test_an_older_copy_that_is_none_or_of_another_cluster_is_refused(lost, tmp_p
     assert "is of cluster other" in text
 
 
+@pytest.mark.thorough
 def test_a_target_that_is_not_the_controllers_is_refused(lost, tmp_path: Path):
     cluster = lost("clean")
     text = cluster.refusal("--into", f"8={cluster.target}")

@@ -239,6 +239,7 @@ def test_a_refusal_names_its_way_out_and_the_others_go(pylog, source: Path, disk
     assert "new name of several topics" in said
 
 
+@pytest.mark.thorough
 def test_nothing_is_written_while_a_broker_runs(pylog, source: Path, disks):
     for place in (source, disks[1]):
         with LogDirectoryLock(place):
@@ -353,6 +354,7 @@ def test_disks_of_several_clusters_are_no_replicas_of_each_other(
     assert pylog(*words_of(source, disks), str(other)).exit_code == ExitCode.DONE
 
 
+@pytest.mark.thorough
 def test_records_that_do_not_go_are_said(pylog, source: Path, disks):
     whole = pylog(*words_of(source, disks), "--dry-run")
     assert "do not go" not in whole.stdout

@@ -38,7 +38,7 @@ def prints(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.item("REP-01", "REP-02", "REP-03", "REP-12", "REP-13", "REP-14")
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_an_audit_says_what_kafka_then_does(name: str, tmp_path: Path):
@@ -77,7 +77,7 @@ def test_the_newest_metadata_of_the_roots_is_believed(tmp_path: Path):
         assert rows[key]["candidates"] == row["candidates"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("REP-06")
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_candidate_tells_where_committed_reads_stop(name: str, tmp_path: Path):
@@ -153,6 +153,7 @@ def keys_of(cluster: Cluster, row: dict, ranges: list[list[int]]) -> set[bytes]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.item("ERR-13")
 def test_roots_of_two_clusters_are_refused(tmp_path: Path):
     one, two = (Cluster("clean", tmp_path / name) for name in ("one", "two"))

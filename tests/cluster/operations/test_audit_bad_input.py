@@ -60,6 +60,7 @@ def test_the_same_root_twice_is_refused(tmp_path: Path, again: Callable[[Path], 
         audit(HERE, [root, again(root)], OPTIONS)
 
 
+@pytest.mark.thorough
 def test_a_root_without_read_permission_counts_as_one_that_was_not_given(
     pylog: Callable, tmp_path: Path
 ):
@@ -82,6 +83,7 @@ def test_a_root_without_read_permission_counts_as_one_that_was_not_given(
     assert f"{two}: Permission denied: nothing of it was compared" in shown.stderr
 
 
+@pytest.mark.thorough
 def test_differences_go_on_without_a_root_that_cannot_be_read(pylog: Callable, tmp_path: Path):
     one, two, three = Cluster("diverged", tmp_path).roots
     expected = list_differences(HERE, [one, three], OPTIONS)
@@ -95,6 +97,7 @@ def test_differences_go_on_without_a_root_that_cannot_be_read(pylog: Callable, t
     assert "Permission denied: nothing of it was compared" in " ".join(shown.stdout.split())
 
 
+@pytest.mark.thorough
 def test_no_replica_is_cut_while_a_root_cannot_be_read(tmp_path: Path):
     one, two, three = Cluster("diverged", tmp_path).roots
     two.chmod(0)
@@ -110,6 +113,7 @@ def test_roots_of_which_none_can_be_read_are_an_error_that_names_them(tmp_path: 
         audit(HERE, roots, OPTIONS)
 
 
+@pytest.mark.thorough
 def test_one_of_two_directories_of_a_broker_makes_no_replica_missing(tmp_path: Path):
     cluster = Cluster("reassigned", tmp_path)
     by_root = {root: {path.name for path in root.iterdir()} for root in cluster.roots}
@@ -158,6 +162,7 @@ def test_a_root_that_vanishes_meanwhile_is_replicas_that_cannot_be_opened(
         assert {each["broker"] for each in row["candidates"]} == {1, 3}
 
 
+@pytest.mark.thorough
 def test_a_root_that_a_broker_has_locked_is_named(tmp_path: Path):
     cluster = Cluster("clean", tmp_path)
     before = answers_of(audit(HERE, cluster.roots, OPTIONS))
@@ -171,6 +176,7 @@ def test_a_root_that_a_broker_has_locked_is_named(tmp_path: Path):
         assert in_use == [3]
 
 
+@pytest.mark.thorough
 def test_a_log_that_grows_between_two_looks_is_read_up_to_its_last_whole_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -195,6 +201,7 @@ def test_a_log_that_grows_between_two_looks_is_read_up_to_its_last_whole_batch(
         assert torn == ([1] if key[:2] == ("ledger", 0) else [])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "brokers", [pytest.param([1], id="one"), pytest.param([1, 2, 3], id="all")]
 )
@@ -212,7 +219,7 @@ def test_a_directory_without_partition_metadata_is_that_of_its_name(
     assert told == set(brokers)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "content",
     [
@@ -260,6 +267,7 @@ def empty_snapshot(directory: Path) -> None:
     (directory / f"{2**40:020}-{3:010}.checkpoint").write_bytes(log)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("harm", [garble, forge_snapshot, empty_snapshot])
 def test_a_hostile_copy_of_the_metadata_is_named_and_another_one_believed(
     tmp_path: Path, harm: Callable[[Path], None]

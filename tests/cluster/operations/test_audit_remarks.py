@@ -51,6 +51,7 @@ def test_replication_is_reported(tmp_path: Path):
         assert [each["kafka_error"] for each in remarks] == ["LEADER_NOT_AVAILABLE", None]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-15")
 def test_replicas_that_are_behind_or_gone_are_reported(tmp_path: Path):
     cluster = Cluster("wiped-disk", tmp_path)
@@ -67,6 +68,7 @@ def test_replicas_that_are_behind_or_gone_are_reported(tmp_path: Path):
     assert ("REPLICA_OFFLINE", 1) in codes(ledger)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-15", "ERR-12")
 def test_a_high_watermark_below_the_last_epoch_is_stale(tmp_path: Path):
     cluster = Cluster("no-high-watermark", tmp_path)
@@ -86,6 +88,7 @@ def test_a_high_watermark_below_the_last_epoch_is_stale(tmp_path: Path):
     assert {broker for _, _, broker in found} == {1, 3}
 
 
+@pytest.mark.thorough
 @pytest.mark.item("ERR-12")
 def test_an_epoch_that_other_replicas_contradict_is_named_as_a_flipped_bit(tmp_path: Path):
     """A start has believed the epoch of one batch, and written it down."""
@@ -101,6 +104,7 @@ def test_an_epoch_that_other_replicas_contradict_is_named_as_a_flipped_bit(tmp_p
     assert "or a bit of the epoch flipped" in found["message"]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("ERR-12")
 @pytest.mark.parametrize(
     ("number", "is_closed", "said"),
@@ -133,6 +137,7 @@ def test_a_batch_with_an_epoch_that_no_leader_had_is_named(tmp_path: Path, numbe
     assert said in remark["message"]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("ERR-12")
 def test_an_epoch_above_that_of_the_metadata_is_unknown(tmp_path: Path):
     cluster = Cluster("diverged", tmp_path)
@@ -150,6 +155,7 @@ def test_an_epoch_above_that_of_the_metadata_is_unknown(tmp_path: Path):
     assert {2, 3} <= found
 
 
+@pytest.mark.thorough
 @pytest.mark.item("ERR-12")
 def test_a_leader_epoch_that_is_known_already_is_fenced(tmp_path: Path):
     cluster = Cluster("clean", tmp_path)

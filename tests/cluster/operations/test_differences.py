@@ -71,7 +71,7 @@ def test_a_big_partition_is_compared_by_digests(tmp_path: Path):
     assert 0 < 1000 * digested.total("crossed_bytes") <= digested.total("read_bytes")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", list(Level))
 def test_a_cluster_is_compared_alike_whole_or_by_digests(tmp_path: Path, level: Level):
     cluster = Cluster("flipped", tmp_path)
@@ -84,7 +84,7 @@ def test_a_cluster_is_compared_alike_whole_or_by_digests(tmp_path: Path, level: 
     assert any(kind == "bytes" for kind, *_ in told(reports[0])) == (level is not Level.OFFSETS)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.item("REP-12")
 @pytest.mark.parametrize("name", ["clean", "compacted"])
 def test_kafkas_own_clusters_are_alike(tmp_path: Path, name: str):
@@ -143,6 +143,7 @@ def test_the_same_root_twice_is_refused_by_its_name(tmp_path: Path):
         list_differences(Local(1), [roots[0], roots[0]], OPTIONS)
 
 
+@pytest.mark.thorough
 def test_the_command_lists_differences_and_says_what_it_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

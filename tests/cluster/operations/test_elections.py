@@ -155,6 +155,7 @@ def audit_of(
     )
 
 
+@pytest.mark.thorough
 def test_an_election_that_nobody_calls_unclean_loses_what_a_wiped_disk_had(tmp_path: Path):
     report = audit_of(Cluster("wiped-disk", tmp_path), tmp_path, [3, 2, 1])
     rows = {(row["topic"], row["partition"]): row["elections"] for row in report.answers()}
@@ -171,6 +172,7 @@ def test_an_election_that_nobody_calls_unclean_loses_what_a_wiped_disk_had(tmp_p
     assert "broker 3 counts as killed" in report.starts.notes[0]
 
 
+@pytest.mark.thorough
 def test_an_unclean_election_that_loses_nothing_is_known_as_that(tmp_path: Path):
     report = audit_of(Cluster("killed", tmp_path), tmp_path, [2], unclean=True)
     elections = [row["elections"] for row in report.answers() if row["topic"] == "stock_levels"]
@@ -178,6 +180,7 @@ def test_an_unclean_election_that_loses_nothing_is_known_as_that(tmp_path: Path)
     assert [each["lost"]["records"] for each in elections] == [0, 0, 0]
 
 
+@pytest.mark.thorough
 def test_the_order_that_loses_least_is_told_from_the_one_asked_about(tmp_path: Path):
     report = audit_of(Cluster("diverged", tmp_path), tmp_path, [1, 3], unclean=True)
     assert report.starts is not None
@@ -209,6 +212,7 @@ def test_elections_by_hand_lose_less_where_a_wiped_disk_would_lead(tmp_path: Pat
     assert [f"{each['topic']}-{each['partition']}" for each in elected] == sorted(leaders)
 
 
+@pytest.mark.thorough
 def test_what_only_a_log_that_is_gone_had_is_told_as_not_counted(tmp_path: Path):
     report = audit_of(Cluster("wiped-disk", tmp_path), tmp_path, [])
     (note,) = [note for note in report.notes if "not counted" in note]
@@ -217,6 +221,7 @@ def test_what_only_a_log_that_is_gone_had_is_told_as_not_counted(tmp_path: Path)
     assert not any("not counted" in note for note in report.notes)
 
 
+@pytest.mark.thorough
 def test_partitions_that_wait_can_be_led_at_a_price(tmp_path: Path):
     report = audit_of(Cluster("leader-killed", tmp_path), tmp_path, [2, 3])
     assert report.starts is not None
@@ -233,6 +238,7 @@ def test_elections_by_hand_are_not_told_where_they_help_nothing(tmp_path: Path):
     assert report.starts.manual is None
 
 
+@pytest.mark.thorough
 def test_a_setting_that_is_said_comes_before_the_topics(tmp_path: Path):
     cluster = Cluster("wiped-disk", tmp_path)
     options = JobOptions(now_ms=1_800_000_000_000, topic_settings={_UNCLEAN: "true"})
@@ -294,6 +300,7 @@ def test_a_broker_on_a_new_directory_may_be_unfenced_before_it_names_it(pylog, t
     )
 
 
+@pytest.mark.thorough
 def test_a_controllers_directory_is_no_broker_to_ask_about(tmp_path: Path):
     """It is given for its metadata; nobody elects it."""
     cluster = Cluster("clean", tmp_path)
@@ -312,6 +319,7 @@ def test_a_controllers_directory_is_no_broker_to_ask_about(tmp_path: Path):
     assert report.starts.asked.brokers == (1, 2, 3)
 
 
+@pytest.mark.thorough
 def test_a_partition_without_a_leader_names_whom_it_waits_for(tmp_path: Path):
     report = audit_of(Cluster("diverged", tmp_path), tmp_path, [1])
     for row in report.answers():
@@ -320,6 +328,7 @@ def test_a_partition_without_a_leader_names_whom_it_waits_for(tmp_path: Path):
         assert election["waits_for"] == ([2] if row["topic"] == "ledger" else [2, 3])
 
 
+@pytest.mark.thorough
 def test_a_broker_that_cannot_open_its_logs_does_not_start(tmp_path: Path):
     report = audit_of(Cluster("epoch-file-corrupt", tmp_path), tmp_path, [1, 2, 3])
     assert report.starts is not None
@@ -333,6 +342,7 @@ def test_without_a_start_there_are_no_elections(tmp_path: Path):
     assert {row["elections"] for row in report.answers()} == {None}
 
 
+@pytest.mark.thorough
 def test_files_for_kafkas_commands_choose_the_best_candidate(tmp_path: Path):
     cluster = Cluster("diverged", tmp_path)
     out = tmp_path / "out"
@@ -372,6 +382,7 @@ def test_files_for_kafkas_commands_choose_the_best_candidate(tmp_path: Path):
     assert reassigned
 
 
+@pytest.mark.thorough
 def test_a_leader_that_is_elected_at_the_start_is_not_to_be_chosen(tmp_path: Path):
     report = audit_of(
         Cluster("diverged", tmp_path), tmp_path, [1, 3], unclean=True, out=tmp_path / "out"

@@ -39,6 +39,7 @@ def test_a_timeline_has_the_chosen_topics_alone(tmp_path: Path):
     assert set(rows["topic"].to_pylist()) == {"ledger"}
 
 
+@pytest.mark.thorough
 def test_the_former_spelling_is_the_same_command(pylog, tmp_path: Path):
     cluster = Cluster("diverged", tmp_path)
     shown = pylog("timeline", *cluster.roots, "--output", "json")

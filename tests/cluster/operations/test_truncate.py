@@ -270,7 +270,7 @@ def test_a_plan_of_other_cuts_than_its_operations_is_refused(tmp_path: Path):
     assert lab.trees() == before
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("value", ["x", [None], {}, [], 3])
 def test_a_plan_with_other_offsets_than_numbers_is_none(value: object, tmp_path: Path):
     lab = Lab("log-start", tmp_path)
@@ -284,6 +284,7 @@ def test_a_plan_with_other_offsets_than_numbers_is_none(value: object, tmp_path:
     assert lab.trees() == before
 
 
+@pytest.mark.thorough
 def test_where_nothing_is_cut_the_answer_says_so(tmp_path: Path):
     lab = Lab("clean", tmp_path)
     planned = lab.plan_for(1)

@@ -412,6 +412,7 @@ def test_what_a_cleaner_removed_is_no_difference_but_a_last_record_is(
     assert kinds == {expected}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("syncs", [None, ANY_OFFSETS], ids=["equal offsets", "map"])
 def test_what_kafkas_cleaner_left_apart_is_no_difference(tmp_path: Path, syncs: np.ndarray | None):
     # Broker 3 was away for the end; the cleaner of each has taken other records.

@@ -239,6 +239,7 @@ def test_a_link_in_the_place_of_what_a_kill_left_is_named(copies, tmp_path: Path
     assert tmp_path.is_dir()
 
 
+@pytest.mark.thorough
 def test_a_node_that_runs_is_refused(copies, target: Path):
     (promotion,) = plan(copies, (3, target))
     with LogDirectoryLock(target), pytest.raises(GuardRefusedError, match="is locked by"):
@@ -252,6 +253,7 @@ def test_a_node_that_runs_is_refused(copies, target: Path):
             plan(copies, (3, target))
 
 
+@pytest.mark.thorough
 def test_a_kill_at_any_step_leaves_no_log_and_the_next_call_finishes(
     copies, target: Path, monkeypatch
 ):

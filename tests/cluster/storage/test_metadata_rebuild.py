@@ -268,6 +268,7 @@ def test_an_internal_topic_has_kafkas_settings_but_no_minimum_that_it_never_reac
     assert (config["cleanup.policy"], config.get("min.insync.replicas")) == ("compact", least)
 
 
+@pytest.mark.thorough
 def test_a_release_before_transactions_takes_no_more_than_one_batch():
     many = [partition(number) for number in range(10_000)]
     with pytest.raises(ConfigError, match=r"--release-version=3\.5-IV2: .* say 3.6"):

@@ -143,6 +143,7 @@ def test_a_commit_that_was_decided_is_written(source, target: Target, is_clean: 
         assert marker.header["max_timestamp"] == OPEN.last_timestamp
 
 
+@pytest.mark.thorough
 def test_a_repeat_at_another_time_writes_the_same_bytes(source, target: Target, tmp_path: Path):
     """One replica is of this call, the other of the next; a marker of another kind is refused."""
     (plan,) = target.plan(source, keeps_producers=True)
@@ -193,6 +194,7 @@ def test_an_empty_log_keeps_its_offset(tmp_path: Path, target: Target):
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (40, 40, 0)
 
 
+@pytest.mark.thorough
 def test_an_empty_directory_of_the_target_is_replaced_and_records_are_not(source, target: Target):
     empty = target.disks[0] / "orders-0"
     empty.mkdir()
@@ -366,6 +368,7 @@ def test_a_kill_at_any_moment_leaves_nothing_or_a_whole_log(
     assert target.plan(source)[0].is_done
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fails_names_the_file(source, target: Target, monkeypatch):
     (plan,) = target.plan(source)
 
@@ -380,6 +383,7 @@ def test_a_disk_that_fails_names_the_file(source, target: Target, monkeypatch):
     plan.write()
 
 
+@pytest.mark.thorough
 def test_a_replica_is_the_owners_of_its_log_directory(source, target: Target):
     owner = (12345, 12346) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
     for disk in target.disks:
@@ -414,6 +418,7 @@ def test_a_log_directory_may_be_named_by_a_link(target: Target):
     assert replicas(target) == []
 
 
+@pytest.mark.thorough
 def test_the_batches_of_a_log_may_be_larger_than_a_window(tmp_path: Path, target: Target):
     """Positions count from the window, not from the file."""
     root = tmp_path / "large"

@@ -29,6 +29,7 @@ def table_of(logs: Logs, topic: str) -> pa.Table:
     return logs.read(topic).to_table()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -52,6 +53,7 @@ def test_a_managed_root_has_what_the_tier_gives(pylog, tmp_path, name):
     assert {row["reason"] for row in again.values()} == {"NOTHING_TO_INGEST"}
 
 
+@pytest.mark.thorough
 def test_with_the_disk_it_has_the_whole_log_and_no_tiered_topic(pylog, tmp_path):
     case, managed = unpack_tier("local_active", tmp_path), tmp_path / "managed"
     disk = case.folder / "local" / "b1"
@@ -66,6 +68,7 @@ def test_with_the_disk_it_has_the_whole_log_and_no_tiered_topic(pylog, tmp_path)
     assert carried["remote.storage.enable"] == "false"
 
 
+@pytest.mark.thorough
 def test_a_mirror_without_its_tier_is_taken_only_on_demand(pylog, tmp_path):
     case, managed = unpack_tier("local_active", tmp_path), tmp_path / "managed"
     words = (case.folder / "local" / "b1", managed, "--sync-stopped", "--settle", "0s")
@@ -84,6 +87,7 @@ def test_a_mirror_without_its_tier_is_taken_only_on_demand(pylog, tmp_path):
     assert pylog("ingest", *words, *answer).exit_code == ExitCode.DONE
 
 
+@pytest.mark.thorough
 def test_retention_of_an_adopted_tier_and_the_way_back(pylog, tmp_path):
     case, managed = unpack_tier("plain", tmp_path), tmp_path / "managed"
     adopt(pylog, case, managed)
@@ -99,6 +103,7 @@ def test_retention_of_an_adopted_tier_and_the_way_back(pylog, tmp_path):
     assert table_of(open_logs(managed), "stock_levels") == before
 
 
+@pytest.mark.thorough
 def test_two_topics_of_one_name_are_one_failure_and_taken_by_their_id(pylog, tmp_path):
     case, managed = unpack_tier("topic_deleted", tmp_path), tmp_path / "managed"
     rows = adopt(pylog, case, managed)

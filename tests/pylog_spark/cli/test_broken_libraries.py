@@ -51,7 +51,7 @@ def run(
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("library", "kind", "command"),
     [
@@ -73,6 +73,7 @@ def test_a_library_that_cannot_be_imported_is_one_line_and_status_5(
         assert "pip install --force-reinstall pylog-spark" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_job_of_spark_submit_ends_in_the_same_way(broker: Path, tmp_path: Path):
     arguments = [broker, "--role", "broker", "--dry-run"]
     done = run("rich", "missing", tmp_path, *arguments, program="jobs/nightly.py")

@@ -246,6 +246,7 @@ def test_records_before_damage_are_written_and_the_place_is_named(pylog, tmp_pat
     assert f"pylog: {log}: position" in result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-07", "RD-08")
 def test_what_a_consumer_of_the_broker_got_is_what_comes(pylog, broker_dir):
     consumed = consumed_from("broker-dir")

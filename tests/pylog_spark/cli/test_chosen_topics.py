@@ -99,7 +99,7 @@ def call(request: pytest.FixtureRequest, places: dict[str, str]) -> list[str]:
     return [places["RUN"] if word == "RUN" else word.format(**places) for word in words]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_name_that_no_topic_has_is_wrong_usage(pylog, call):
     result = pylog(*call, "--topics", "evnets")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -110,7 +110,7 @@ def test_a_name_that_no_topic_has_is_wrong_usage(pylog, call):
     assert "did you mean" not in result.stderr
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_a_name_is_left_out_only_if_it_is_no_typo(pylog, call):
     result = pylog(*call, "--exclude", "evnets")
     assert result.exit_code == 2

@@ -106,6 +106,7 @@ def planned(pylog: Any, roots: list[Path]) -> list[tuple[str, int, str, str | No
     ]
 
 
+@pytest.mark.thorough
 def test_with_one_replica_the_log_end_counts_where_no_high_watermark_is_known(pylog, tmp_path):
     """As for the leader that the broker becomes: nobody else has a replica."""
     roots = Disks(unpack_archive(TWO_DISKS, tmp_path)).roots
@@ -118,6 +119,7 @@ def test_with_one_replica_the_log_end_counts_where_no_high_watermark_is_known(py
     assert "NO_HIGH_WATERMARK" not in result.stdout
 
 
+@pytest.mark.thorough
 def test_no_topic_that_is_named_is_dropped(pylog: Any, tmp_path: Path):
     roots = Disks(unpack_archive(TWO_DISKS, tmp_path)).roots
     both = ("--topic", "quiet", "--topic", "orders")

@@ -42,6 +42,7 @@ def test_as_it_is_printed_the_file_says_nothing(pylog, copy: Path, tmp_path: Pat
     assert reasons == {"CONFIG_UNKNOWN"}
 
 
+@pytest.mark.thorough
 def test_without_its_comment_signs_it_is_taken_and_no_topic_is_unknown(
     pylog, copy: Path, tmp_path: Path
 ):
@@ -52,6 +53,7 @@ def test_without_its_comment_signs_it_is_taken_and_no_topic_is_unknown(
     assert "CONFIG_UNKNOWN" not in result.stdout
 
 
+@pytest.mark.thorough
 def test_what_was_compacted_and_what_was_deleted_from_is_told(pylog, copy: Path):
     text = pylog("config", "init", copy).stdout
     guesses = {topic: entry["cleanup.policy"] for topic, entry in uncommented(text).items()}
@@ -122,6 +124,7 @@ def test_replicas_of_one_partition_are_one_partition(pylog, copy: Path, tmp_path
     assert "2 partitions, 3 replicas, 10 segments" in text
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_read_is_named_and_the_rest_is_there(pylog, copy: Path):
     for index in (copy / "events-0").glob("*.index"):
         index.unlink()
@@ -133,6 +136,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_there(pylog, copy: Path):
     assert "compacted" in uncommented(result.stdout)
 
 
+@pytest.mark.thorough
 def test_every_refusal_for_want_of_a_config_ends_in_the_command(pylog, copy: Path):
     command = f"`pylog config init '{copy}' > topics.yaml`"
     for words in (
@@ -153,6 +157,7 @@ def test_every_refusal_for_want_of_a_config_ends_in_the_command(pylog, copy: Pat
     assert row["fix"] == f"pylog config init '{copy}'"
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_being_filled_in_is_not_written_over_by_what_is_copied(
     pylog, copy: Path, tmp_path: Path
 ):
@@ -169,6 +174,7 @@ def test_a_file_that_is_being_filled_in_is_not_written_over_by_what_is_copied(
         assert ">" not in note
 
 
+@pytest.mark.thorough
 def test_a_dry_run_says_that_it_would_be_refused_without_a_role(pylog, copy: Path):
     said = "without --dry-run this is refused: ROLE_NOT_SAID"
     assert said in pylog("compact", copy, "--dry-run").stdout

@@ -166,6 +166,7 @@ def test_a_version_of_later_is_told_and_hides_no_other_record(pylog, tmp_path: P
     assert known["decoded"]["value"]["offset"] == 5
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-18")
 def test_what_holds_the_stable_offset_is_told_with_its_owner(pylog, unclean_broker_dir: Path):
     now = clock_of("broker-dir-unclean")
@@ -188,6 +189,7 @@ def test_what_holds_the_stable_offset_is_told_with_its_owner(pylog, unclean_brok
     assert {row["verdict"] for row in late} == {"overdue"}
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-18")
 def test_a_transaction_that_nobody_ends_comes_with_the_command_that_does(pylog, tmp_path: Path):
     root = Golden("broker-dir-unclean").unpack(tmp_path)
@@ -212,6 +214,7 @@ def test_a_transaction_that_nobody_ends_comes_with_the_command_that_does(pylog, 
     assert "find-hanging --topic payments.txn --partition 0" in unknown[0]["command"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["groups", "transactions"])
 def test_a_partition_that_cannot_be_read_is_a_row_beside_the_others(
     pylog, tmp_path: Path, command: str
@@ -265,6 +268,7 @@ def brokers(tmp_path: Path) -> list[Path]:
     return [log, coordinator]
 
 
+@pytest.mark.thorough
 def test_a_coordinator_of_another_broker_decides_too(pylog, brokers: list[Path]):
     log, _ = brokers
     for roots, verdict, outcome in (
@@ -320,6 +324,7 @@ def disk_of(tmp_path: Path) -> Any:
     return lambda name: unpack_archive(GOLDEN / name / "before.tar.gz", tmp_path) / "d1"
 
 
+@pytest.mark.thorough
 def test_a_share_group_is_where_kafka_says(pylog, disk_of):
     disk = disk_of("group-share")
     result = pylog.done("groups", disk, "--output", "json")
@@ -361,6 +366,7 @@ def test_a_share_partition_that_cannot_be_read_is_a_row(pylog, disk_of):
     assert ("classic", "work-1") in places_of(result)
 
 
+@pytest.mark.thorough
 def test_a_group_below_the_local_log_of_a_tiered_topic_is_in_its_log(pylog, disk_of):
     disk = disk_of("group-tiered")
     result = pylog("groups", disk, "--output", "json", "--now-ms", 1_795_902_000_000)

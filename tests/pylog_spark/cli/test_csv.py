@@ -107,7 +107,7 @@ def cell_of(value: Any) -> str:
     return f"'{text}" if isinstance(value, str) and text[:1] in "=+-@" and text else text
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_csv_has_the_keys_and_values_of_the_rows_of_json(pylog, folder, name: str):
     kind, command = COMMANDS[name]
@@ -154,6 +154,7 @@ def test_each_predicate_of_an_explanation_is_a_row(pylog, folder):
     )
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_is_its_findings(pylog, folder):
     command = f"doctor {{}}/unclean --now-ms {UNCLEAN_MS} --engine local"
     (told,) = map(json.loads, run(pylog, folder, command, "json").stdout.splitlines())
@@ -183,6 +184,7 @@ def test_what_a_run_says_besides_goes_to_standard_error(pylog, folder):
     assert result.stderr == "".join(f"pylog: {note}\n" for note in notes)
 
 
+@pytest.mark.thorough
 def test_a_partition_that_cannot_be_read_is_told(pylog, folder, tmp_path):
     root = unpack_broker(tmp_path / "log")
     log = min((root / "user-profiles-0").glob("*.log"))

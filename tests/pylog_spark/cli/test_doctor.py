@@ -60,6 +60,7 @@ def test_a_sound_closed_log_is_opened_once(pylog, broker_dir, monkeypatch):
     assert rows["events"]["start"] == "opened"
 
 
+@pytest.mark.thorough
 def test_after_a_kill_it_foretells_what_a_start_would_do(pylog, unclean_broker_dir):
     case = Golden("broker-dir-unclean").case
     status, answer = ask(pylog, unclean_broker_dir, "--now-ms", case["clock_ms"])
@@ -110,6 +111,7 @@ def test_a_log_that_a_start_would_delete_is_fatal(pylog, root):
     assert {count["code"] for count in answer["counts"]} >= {"LOG_START_BEYOND_END"}
 
 
+@pytest.mark.thorough
 def test_a_directory_in_use_is_told_apart_and_its_lock_stays(pylog, root):
     with LogDirectoryLock(root.path) as lock:
         _, answer = ask(pylog, root.path, *CLOCK)
@@ -187,6 +189,7 @@ def test_a_release_whose_rules_are_not_known_is_refused(pylog, broker_dir):
     assert "--release-version=3.8-IV0: expected a release from 3.9 to 4.4" in said
 
 
+@pytest.mark.thorough
 def test_who_keeps_no_metadata_says_what_the_node_is(pylog, root, tmp_path):
     words = (root.path, "--now-ms", NOW_MS)
     file = tmp_path / "server.properties"
@@ -248,6 +251,7 @@ def test_files_that_this_process_may_not_read_are_not_held_against_the_broker(
     assert result.stdout == ""
 
 
+@pytest.mark.thorough
 def test_the_last_lines_are_the_verdict_and_the_next_command(pylog, root):
     crash(root)
     root.change(root.file(30), len(encode_batch(batch(30))) - 1, b"\x55")
@@ -260,6 +264,7 @@ def test_the_last_lines_are_the_verdict_and_the_next_command(pylog, root):
     assert (headline, following) == (answer["headline"], f"next: {answer['commands'][0]}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_the_records_that_the_plan_cuts_are_those_that_it_then_cuts(pylog, root, is_clean):
     if not is_clean:
@@ -297,6 +302,7 @@ def test_all_commands_are_shown_to_who_asks_for_them(pylog, root, tmp_path):
     assert all(every.count(command) >= 2 for command in answer["commands"])
 
 
+@pytest.mark.thorough
 def test_the_page_has_every_warning_that_the_terminal_has(pylog, root, tmp_path):
     crash(root)
     root.change(root.file(30), len(encode_batch(batch(30))) - 1, b"\x55")

@@ -53,7 +53,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _crowd(tmp_path_factory.mktemp("long") / "log", _ROWS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_json_has_every_row(pylog, long: Path, command: str):
     words, kind = _COMMANDS[command]
@@ -83,6 +83,7 @@ def test_the_doctors_one_object_has_every_finding(pylog, crowded: Path):
     assert len(few["findings"]) == 3
 
 
+@pytest.mark.thorough
 def test_a_terminal_says_how_many_more_there_are(pylog, long: Path):
     for command in ("verify", "doctor"):
         result = pylog(command, long, "--role", "broker", *_ENGINE, "--show", 7)

@@ -86,6 +86,7 @@ def test_all_versions_are_found_before_compaction_and_the_newest_after(pylog, fo
     assert "compaction or a cut has taken them" in told["sentence"]
 
 
+@pytest.mark.thorough
 def test_the_trash_has_what_a_run_took_away(pylog, folder, key):
     found = find(pylog, folder / "after", key, "--trash", folder / "trash")
     assert offsets_of(found) == offsets_of(find(pylog, folder / "before", key))
@@ -103,6 +104,7 @@ def test_the_trash_has_what_a_run_took_away(pylog, folder, key):
     assert f"superseded by {versions[1]['offset']:,}" in text
 
 
+@pytest.mark.thorough
 def test_former_generations_of_a_managed_root_have_theirs(pylog, folder, key):
     found = find(pylog, folder / "managed", key)
     assert offsets_of(found) == offsets_of(find(pylog, folder / "before", key))

@@ -126,6 +126,7 @@ def test_a_trash_on_another_disk_frees_nothing_and_the_commands_keep_what_they_t
     assert {step["source"] for step in lines_of(both, "free_step")} == {"trash", "expired"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_in_file", [False, True])
 def test_no_command_fills_the_disk_with_a_trash_and_that_is_said(
     pylog, folder, tmp_path, is_in_file
@@ -147,6 +148,7 @@ def test_no_command_fills_the_disk_with_a_trash_and_that_is_said(
     assert any("cannot be undone" in note for note in whole["notes"])
 
 
+@pytest.mark.thorough
 def test_groups_that_would_lose_their_place_are_named_and_their_topic_goes_last(
     pylog, folder, tmp_path
 ):
@@ -205,6 +207,7 @@ def test_the_exit_status_says_whether_it_is_enough(pylog, folder):
     assert "--set retention.ms=86400000" in text
 
 
+@pytest.mark.thorough
 def test_what_a_guard_refuses_is_named_and_its_command_is_a_look(pylog, folder):
     steps = [s for s in lines_of(free(pylog, folder), "free_step") if s["source"] == "expired"]
     assert {step["refused_by"] for step in steps} == {"CLOCK_PAST_RETENTION"}
@@ -216,6 +219,7 @@ def test_what_a_guard_refuses_is_named_and_its_command_is_a_look(pylog, folder):
         assert "CLOCK_PAST_RETENTION" in reasons
 
 
+@pytest.mark.thorough
 def test_what_has_expired_of_a_compacted_topic_is_for_the_compaction_that_takes_it(
     pylog: Any, tmp_path: Path
 ):
@@ -287,6 +291,7 @@ def test_without_a_partition_of_commits_that_is_said(pylog, folder):
     assert "no partition of __consumer_offsets is in these directories" in text
 
 
+@pytest.mark.thorough
 def test_which_engine_looked_is_said(pylog, folder):
     words = ("--engine", "local", "--now-ms", NOW_MS)
     assert "looked at with engine local" in pylog("free", folder / "log", *words).stdout

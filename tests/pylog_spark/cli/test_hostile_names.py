@@ -71,6 +71,7 @@ def test_inspect_shows_names_that_a_broker_does_not_see(pylog, root):
     assert rows[PARTITION]["log_end_offset"] > 0
 
 
+@pytest.mark.thorough
 def test_doctor_lets_a_broker_start_beside_names_that_it_does_not_see(pylog, root):
     for path in list(root.iterdir()):
         if path.is_dir() and path.name[0] in "\x1b<[":

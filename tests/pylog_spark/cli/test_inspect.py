@@ -294,6 +294,7 @@ def test_the_partitions_of_a_topic_are_added_up_over_all_roots(pylog, tmp_path, 
     assert len(sizes) > 5
 
 
+@pytest.mark.thorough
 def test_more_partitions_than_a_terminal_has_lines_are_summed_by_topic(
     pylog, tmp_path: Path, monkeypatch
 ):

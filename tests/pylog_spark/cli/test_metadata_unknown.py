@@ -116,7 +116,7 @@ def rows_of(stdout: str, kind: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["type"] == kind]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_night_deletes_nothing_by_metadata_that_do_not_count(
     state: tuple[list[Path], str], pylog: Any
 ):
@@ -124,7 +124,7 @@ def test_a_night_deletes_nothing_by_metadata_that_do_not_count(
     _require_refusal(pylog, ("run",), roots, problem)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "command",
     [
@@ -219,6 +219,7 @@ def test_looks_say_it_and_name_no_config(state: tuple[list[Path], str], pylog: A
     assert "METADATA_UNKNOWN" in freed.stdout
 
 
+@pytest.mark.thorough
 def test_an_unclean_directory_is_not_marked_clean(tmp_path: Path, pylog: Any):
     roots = unpack("meta_flip", tmp_path)
     for root in roots:
@@ -265,6 +266,7 @@ def loud(roots: list[Path], pylog: Any) -> tuple[str, list[tuple[str, str, str]]
     ]
 
 
+@pytest.mark.thorough
 def test_a_metadata_log_begins_at_its_oldest_snapshot(tmp_path: Path, pylog: Any):
     roots = unpack("metadata_trimmed", tmp_path)
     assert loud(roots, pylog) == ("start-broker", [])
@@ -275,6 +277,7 @@ def test_a_metadata_log_begins_at_its_oldest_snapshot(tmp_path: Path, pylog: Any
     assert {code for code, _, _ in found} == {"EPOCH_FILE_WRONG"}
 
 
+@pytest.mark.thorough
 def test_epochs_of_a_tier_are_not_built_from_the_local_end(tmp_path: Path, pylog: Any):
     roots = unpack("tier_missing", tmp_path)
     advice, found = loud(roots, pylog)
@@ -317,6 +320,7 @@ def test_the_epochs_of_a_tier_begin_with_the_log(
     assert not any("pylog" in fix for _, fix in of_longer)
 
 
+@pytest.mark.thorough
 def test_an_empty_disk_is_told_as_empty_partitions(tmp_path: Path, pylog: Any):
     roots = unpack("meta_flip", tmp_path)
     whole(roots)

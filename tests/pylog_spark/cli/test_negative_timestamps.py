@@ -49,6 +49,7 @@ def rows_of(pylog, *words: object) -> tuple[int, dict[int, tuple[str, str | None
     return result.exit_code, found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("exact", ["--dry-run", "--dry-run=exact"])
 def test_the_dry_run_and_the_night_give_one_answer(pylog, words, exact):
     skipped = ("skipped", "NEGATIVE_TIMESTAMP")

@@ -170,6 +170,7 @@ def whole_mirror(broker_dir):
     return url
 
 
+@pytest.mark.thorough
 def test_the_clusters_metadata_is_read_at_a_url_too(pylog, broker_dir, whole_mirror):
     def policies(root: object) -> dict[str, str]:
         rows = rows_of(pylog, "inspect", root, kind="partition")

@@ -194,6 +194,7 @@ def test_a_finding_leads_to_its_meaning(pages):
     assert all(f'<tbody id="{code}">' in meanings for code in codes)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_looked_at_after_a_run_is_a_sentence(pylog, monkeypatch, pages, tmp_path):
     def broken(*_: object, **__: object) -> None:
         raise StorageError("/logs", "is gone")
@@ -205,6 +206,7 @@ def test_what_cannot_be_looked_at_after_a_run_is_a_sentence(pylog, monkeypatch, 
     assert "They cannot be looked at: /logs: is gone" in page.read_text()
 
 
+@pytest.mark.thorough
 def test_the_metadata_of_another_log_directory_of_the_broker_counts(pylog, tmp_path):
     root = unpack_broker(tmp_path / "log")
     other = tmp_path / "other"
@@ -237,6 +239,7 @@ def test_a_page_does_not_lie_among_somebodys_files(pylog, tmp_path, name: str):
     assert (nowhere.exit_code, nowhere.stdout) == (2, "")
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_plan_does_not_lie_in_a_log_directory_of_it(pylog, tmp_path):
     root = unpack_broker(tmp_path / "log")
     plan = tmp_path / "plan.json"

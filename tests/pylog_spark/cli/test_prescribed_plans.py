@@ -211,7 +211,7 @@ def test_no_record_is_lost_by_what_the_doctor_prints(tmp_path, pylog, names, is_
     follow(tmp_path, [root.path], pylog, NOW_MS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("names", "is_closed"), of_two_disks(), ids=name_of)
 def test_nor_in_the_directories_of_a_broker_with_two_disks(
     tmp_path, pylog, two_disks, names, is_closed

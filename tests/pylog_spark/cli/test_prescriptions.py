@@ -275,7 +275,7 @@ def test_damaged_logs_are_in_order_after_what_the_doctor_prints(spark, tmp_path,
     assert list((tmp_path / "log-salvage").rglob("cut-*.raw"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize("code", sorted(OF_CHECKPOINTS | {Code.UNCLEAN_SHUTDOWN}))
 def test_checkpoints_are_right_after_what_the_doctor_prints(spark, root, shell, code):

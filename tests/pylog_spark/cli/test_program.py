@@ -198,12 +198,13 @@ def test_a_command_starts_no_thread_of_blas_unless_it_is_told_to(tmp_path: Path)
     assert threads_of({}) == threads_of({"OPENBLAS_NUM_THREADS": "2"}) - 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", [["--help"], ["compact", "--help"], ["partition", "--help"]])
 def test_help_imports_no_spark(arguments: list[str]):
     assert modules_after(*arguments) & (HEAVY | {"numba", "pyarrow", "numpy"}) == set()
 
 
+@pytest.mark.thorough
 def test_a_partition_command_imports_neither_spark_nor_pandas(tmp_path: Path):
     (tmp_path / "t-0").mkdir()
     found = modules_after("partition", "clean", tmp_path / "t-0", "--now-ms", 1)
@@ -226,7 +227,7 @@ SPARED = {
 PLANNED = ("--role", "broker", "--assume-defaults", "*", "--engine", "local", "--dry-run")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("command", "spared"),
     [
@@ -404,6 +405,7 @@ def end_when_ready(code: str) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.thorough
 def test_sigterm_does_not_wait_for_an_object_store_that_does_not_answer():
     code = """
 import threading
@@ -476,7 +478,7 @@ def test_the_largest_retention_of_records_of_the_future_is_no_error(
     assert "FUTURE_TIMESTAMP" in done.stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "streams", "status", "said"),
     [
@@ -499,6 +501,7 @@ def test_streams_that_are_full_or_closed_end_no_command_with_1(
     assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     ["dump {}/events-0 --output json | head -1", "run --help | true"],
@@ -522,7 +525,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [

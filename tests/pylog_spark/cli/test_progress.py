@@ -60,7 +60,7 @@ def test_records_on_a_terminal_are_their_own_progress(pylog, monkeypatch, unclea
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("out", "err", "is_shown"),
     [

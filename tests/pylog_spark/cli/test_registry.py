@@ -263,6 +263,7 @@ def typed(topic: str, number: int, names: str) -> tuple[Any, Any]:
     return schema(number, text, subject=f"{topic}-value", schemaType="JSON")
 
 
+@pytest.mark.thorough
 def test_each_topic_of_an_export_has_its_own_columns(pylog, tmp_path):
     root = tmp_path / "root"
     write_schemas(root, typed("a", 1, "x"), typed("b", 2, "yz"), typed("empty", 3, "q"))
@@ -314,6 +315,7 @@ def test_one_schema_reads_several_topics_if_it_fits_all(pylog, tmp_path):
         assert pq.read_table(tmp_path / "out" / topic)["value"].to_pylist() == [{"x": "1"}]
 
 
+@pytest.mark.thorough
 def test_only_a_schema_of_avro_needs_the_package_for_it(pylog, misfit, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastavro.schema", None)
     reads_null = (*VALUES, "--on-error", "null")
@@ -411,6 +413,7 @@ def test_cat_has_printed_the_records_before_the_first_of_several_that_do_not_fit
     assert "offset 1 of t-0" in done.stderr
 
 
+@pytest.mark.thorough
 def test_sql_reaches_into_typed_columns(pylog, root, misfit, caplog):
     query = 'SELECT value.page, "offset" FROM clicks WHERE value.ms IS NULL'
     (row,) = pylog.rows("sql", root, query, *VALUES)

@@ -145,6 +145,7 @@ def test_records_without_a_key_are_counted_and_most_of_a_log_is_kept(pylog, tmp_
     assert row_of(pylog, "keep", *late, "--now-ms", years)["reason"] == "NOTHING_TO_RETAIN"
 
 
+@pytest.mark.thorough
 def test_zeros_in_a_time_index_shorten_no_lag_of_compaction(pylog, tmp_path):
     roots = unpack("keyless", tmp_path)
     lag = ("--set", f"min.compaction.lag.ms={400 * 86_400_000}", "--topics", "orders")
@@ -160,6 +161,7 @@ def test_zeros_in_a_time_index_shorten_no_lag_of_compaction(pylog, tmp_path):
     assert logs_of(roots, "orders-1") == before
 
 
+@pytest.mark.thorough
 def test_one_partition_is_cleaned_by_the_rules_of_a_night(pylog, tmp_path):
     """By the lag and the guard of records without a key, as in ``pylog compact``."""
     orders, turned = (

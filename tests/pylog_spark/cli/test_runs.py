@@ -107,6 +107,7 @@ def test_the_latest_run_that_kept_something_is_undone_and_no_older_one_after_it(
     assert read_tree(folder / "log") == before
 
 
+@pytest.mark.thorough
 def test_runs_without_an_end_are_shown_and_the_newest_come_first(pylog, tmp_path):
     at = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
     for hour, events in ((1, ["START", "END"]), (2, ["START"]), (3, ["START", "END"])):

@@ -92,6 +92,7 @@ def test_what_was_cut_is_shown_beside_the_log_with_the_reason(pylog, root):
     assert f"pylog salvage replay {salvage_of(root)} {root.path} --role broker --dry-run" in said
 
 
+@pytest.mark.thorough
 def test_a_dry_run_says_what_the_replay_does_and_writes_nothing(pylog, root):
     before = {path: path.read_bytes() for path in root.path.rglob("*") if path.is_file()}
     said = replay(pylog, root, "--dry-run", "--output", "json")
@@ -105,6 +106,7 @@ def test_a_dry_run_says_what_the_replay_does_and_writes_nothing(pylog, root):
     assert (ran["appended_records"], ran["old_log_end_offset"]) == (KEPT, 20)
 
 
+@pytest.mark.thorough
 def test_a_dry_run_says_that_there_is_no_undo_and_what_is_a_way_back(pylog, root):
     said = " ".join(replay(pylog, root, "--dry-run").stdout.split())
     assert "a replay has no undo: for a way back copy the partition directories first" in said
@@ -119,7 +121,7 @@ def old_set(first: int, end: int, magic: int) -> LegacySet:
     return LegacySet(messages=messages, magic=magic)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("gone_past", [0, 3], ids=["whole", "the log went on"])
 def test_messages_of_old_formats_go_back_but_for_sets_that_the_log_reaches_into(
@@ -225,6 +227,7 @@ def salvaged_partition(root: LogRoot) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_what_the_log_has_gone_past_is_left_to_a_producer(pylog, root):
     append(root, 7)
     row = show(pylog, root)
@@ -238,6 +241,7 @@ def test_what_the_log_has_gone_past_is_left_to_a_producer(pylog, root):
     assert "left out: 10 records that the log has" in sent.stderr
 
 
+@pytest.mark.thorough
 def test_records_of_a_former_epoch_are_left_to_a_producer(pylog, root):
     """Another leader began at the cut: these offsets are its own, the first one at least."""
     append(root, 1, leader_epoch=50)
@@ -253,6 +257,7 @@ def test_records_of_a_former_epoch_are_left_to_a_producer(pylog, root):
     assert ask(pylog, root)["advice"] == "start-broker"
 
 
+@pytest.mark.thorough
 def test_an_epoch_that_only_the_epoch_file_or_only_a_batch_has_counts(pylog, root):
     append(root, 1, leader_epoch=50)
     epochs = root.partition / LEADER_EPOCH_FILE
@@ -282,7 +287,7 @@ def write_other_epochs(root: LogRoot) -> None:
     (root.partition / LEADER_EPOCH_FILE).write_bytes(b"0\n2\n0 0\n2 7\n")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "reason", "found"),
     [
@@ -322,6 +327,7 @@ def test_records_do_not_go_into_another_log(pylog, root, change, reason, found):
     assert not any("replay" in each for each in ask(pylog, root)["commands"])
 
 
+@pytest.mark.thorough
 def test_a_folder_of_a_former_version_goes_back_with_a_word(pylog, root):
     """It does not say whose log it is: offsets and epochs are all there is to compare."""
     cuts = salvaged_partition(root) / "cuts.json"
@@ -368,6 +374,7 @@ def test_a_directory_that_is_held_or_was_not_closed_is_refused(pylog, root):
     assert "pylog recover" in result.stderr
 
 
+@pytest.mark.thorough
 def test_a_log_that_is_in_no_root_is_a_failed_row(pylog, root):
     root.partition.rename(root.path / "t-7")
     result = replay(pylog, root, "--output", "json")
@@ -376,6 +383,7 @@ def test_a_log_that_is_in_no_root_is_a_failed_row(pylog, root):
     assert "t-0 is in none of the log directories" in row["error"]
 
 
+@pytest.mark.thorough
 def test_a_log_that_cannot_be_opened_leaves_the_directory_unclean(pylog, root):
     root.file(10, ".index").unlink()
     result = replay(pylog, root, "--output", "json")
@@ -392,7 +400,7 @@ def test_what_is_no_salvage_is_wrong_usage_or_not_there(pylog, root, tmp_path):
         assert "--salvage of a recovery named" in result.stderr
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [".", "cuts.json", "*.log"])
 @pytest.mark.parametrize(
     "spoil",
@@ -417,6 +425,7 @@ def test_what_another_user_may_have_salvaged_does_not_go_into_a_log(pylog, root,
     assert records_of(pylog, root.path) == before
 
 
+@pytest.mark.thorough
 def test_what_the_group_of_a_log_may_write_goes_into_it(pylog, root):
     """As a broker with umask 002 has it."""
     (folder,) = {path.parent for path in salvage_of(root).rglob("cuts.json")}

@@ -46,6 +46,7 @@ def test_a_whole_tier_has_no_finding(pylog, plain):
     assert sum(row["records_before"] for row in rows) == 832 + 1241
 
 
+@pytest.mark.thorough
 def test_what_is_of_no_partition_is_found(pylog, deleted):
     (deleted.archive / "readme.txt").write_text("?")
     (deleted.archive / "backup").mkdir()
@@ -63,6 +64,7 @@ def test_what_is_of_no_partition_is_found(pylog, deleted):
     assert codes_of(chosen) == ["TIER_OBJECT_UNKNOWN", "TIER_OBJECT_UNKNOWN"]
 
 
+@pytest.mark.thorough
 def test_lost_records_make_the_exit_status(pylog, plain):
     (log, *_) = plain.archive.glob("stock_levels-1-*/00000000000000000420-*.log")
     log.unlink()
@@ -114,6 +116,7 @@ def test_what_is_no_tier_is_refused(pylog, plain, tmp_path):
     assert "no partition of __remote_log_metadata" in result.stderr
 
 
+@pytest.mark.thorough
 def test_an_encrypted_tier_needs_its_key_for_the_deep_look(pylog, tmp_path):
     case = unpack_tier("aiven_aes", tmp_path)
     assert "nothing found" in pylog.done("scrub", case.archive, *NOW).stdout
@@ -151,6 +154,7 @@ def test_a_bad_partition_hides_no_other(pylog, plain):
     assert found == {(0, "TIER_FILE_BROKEN"), (1, "BATCH_CRC_WRONG")}
 
 
+@pytest.mark.thorough
 def test_offsets_that_cannot_be_are_no_reason_to_stop(pylog, plain):
     """Names and batches with offsets at and beyond the largest number that a column has."""
     folder = min(plain.archive.glob("stock_levels-0-*"))

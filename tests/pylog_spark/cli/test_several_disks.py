@@ -50,6 +50,7 @@ def rows_of(result: Any) -> list[str]:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", ["groups", "transactions", "inspect"])
 def test_two_disks_say_what_one_would(
     command: str, pylog: Any, broker_dir: Path, disks: tuple[Path, Path]
@@ -61,7 +62,7 @@ def test_two_disks_say_what_one_would(
         assert rows_of(pylog(command, *order, "--output", "json", *clock)) == of_whole
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "view", ["groups", "consumer_offsets", "transactions", "open_transactions"]
 )
@@ -84,6 +85,7 @@ def test_views_in_spark_of_two_disks_say_what_those_of_one_would(
         assert rows(*order) == of_whole
 
 
+@pytest.mark.thorough
 def test_transactions_say_where_what_judges_them_may_lie(pylog: Any, disks: tuple[Path, Path]):
     holder, other = sorted(disks, key=lambda disk: not list(disk.glob("__transaction_state-*")))
     for path in other.glob("__transaction_state-*"):
@@ -134,6 +136,7 @@ def test_a_disk_of_another_broker_is_not_asked(pylog: Any, disks: tuple[Path, Pa
     assert policies == {None}
 
 
+@pytest.mark.thorough
 def test_config_init_asks_the_metadata_of_the_other_disk(pylog: Any, disks: tuple[Path, Path]):
     first, second = disks
     of_second = pylog("config", "init", second)

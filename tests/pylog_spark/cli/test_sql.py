@@ -118,6 +118,7 @@ def test_what_does_not_fit_into_memory_waits_outside_of_the_working_directory(py
     assert (place.parent, place.exists()) == (Path(tempfile.gettempdir()), False)
 
 
+@pytest.mark.thorough
 def test_topics_that_are_one_name_in_sql_are_not_taken_for_each_other(pylog, tmp_path):
     write_topic(tmp_path, "Orders", (b"a", b"x"), (b"b", b"y"))
     write_topic(tmp_path, "orders", (b"a", b"z"))
@@ -143,6 +144,7 @@ def test_what_lies_there_are_tables_too(pylog, root):
     ]
 
 
+@pytest.mark.thorough
 def test_groups_and_their_places_are_those_of_the_command(pylog, unclean_broker_dir):
     told = pylog.rows("groups", unclean_broker_dir)
     groups = rows_of(pylog, unclean_broker_dir, 'SELECT "group", lag, members FROM pylog_groups')
@@ -160,6 +162,7 @@ def test_groups_and_their_places_are_those_of_the_command(pylog, unclean_broker_
     assert rows_of(pylog, unclean_broker_dir, query) == expected
 
 
+@pytest.mark.thorough
 def test_runs_are_those_of_a_ledger(pylog, root, tmp_path):
     ledger = LocalLedger.open(str(tmp_path / "ledger"), run_id="20260101T000000Z-1")
     at = datetime(2026, 1, 1, tzinfo=UTC)
@@ -265,6 +268,7 @@ def test_a_full_disk_is_no_wrong_query(pylog, root, tmp_path):
     assert (result.exit_code, "nowhere.csv" in result.stderr) == (ExitCode.USAGE, True)
 
 
+@pytest.mark.thorough
 def test_the_next_query_removes_what_a_killed_one_has_left(pylog, root, tmp_path):
     out = tmp_path / "x.csv"
     endless = "FROM range(10000000000000) WHERE range % 1000003 = 1"
@@ -290,6 +294,7 @@ def test_a_query_that_fails_leaves_no_file(pylog, tmp_path):
     assert names(tmp_path) == ["logs"]
 
 
+@pytest.mark.thorough
 def test_a_query_says_how_much_it_has_read(pylog, root):
     size = (root / "orders-0" / "00000000000000000000.log").stat().st_size
     for query in ("FROM orders", 'FROM orders WHERE "offset" < 1 OR "offset" > 1'):
@@ -301,6 +306,7 @@ def test_a_query_says_how_much_it_has_read(pylog, root):
     assert [row["key"] for row in rows_of(pylog, root, query, "--lateness", "0s")] == ["a"]
 
 
+@pytest.mark.thorough
 def test_a_query_says_where_a_lateness_would_leave_out_much(pylog, tmp_path):
     batches = [
         BatchSpec(
@@ -339,6 +345,7 @@ def test_a_terminal_is_shown_how_far_a_long_query_has_come(
     assert (rows.exit_code, "reading" in rows.stderr) == (ExitCode.DONE, False)
 
 
+@pytest.mark.thorough
 def test_a_person_gets_a_table_of_the_first_rows(pylog, root):
     result = pylog.done("sql", root, 'SELECT "offset", key FROM orders', "--max", 2)
     assert result.stdout.splitlines() == ["offset  key", "     0  a", "     1  b"]
@@ -447,6 +454,7 @@ def prompt(root, tmp_path) -> Iterator[Prompt]:
         os.waitpid(prompt.pid, 0)
 
 
+@pytest.mark.thorough
 def test_a_person_asks_at_a_prompt(prompt, tmp_path):
     assert prompt.ask('SELECT "offset", key FROM orders LIMIT 1;').startswith("offset  key\n")
     prompt.type("SELECT 40 + 2\n")
@@ -482,6 +490,7 @@ def test_no_interrupt_while_somebody_types_ends_the_prompt(prompt):
     assert "7" in prompt.ask("SELECT 7;")
 
 
+@pytest.mark.thorough
 def test_an_interrupt_cancels_a_query_and_the_end_of_input_leaves(prompt):
     forever = "FROM range(10000000) a, range(10000000) b WHERE (a.range * b.range) % 1000003 = 9"
     prompt.type(f"SELECT count(*) {forever};\n")
@@ -516,7 +525,7 @@ def test_words_are_completed(text, words):
     assert complete_word("off", columns) == ['"offset"']
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
 def test_answers_are_utf_8_in_every_locale(root, output):
     command = [sys.executable, "-m", "pylog_spark", "sql", root, "SELECT 'Ö 日本' AS a"]

@@ -43,6 +43,7 @@ def test_no_command_passes_over_the_tier_in_silence(pylog, active, tmp_path, wor
         pylog.done(name, disk, "--topic", "stock_levels", *options, "--allow-data-loss")
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_says_which_logs_begin_in_the_tier(pylog, active):
     disk = active.folder / "local" / "b1"
     for role in ("broker", "mirror"):
@@ -51,6 +52,7 @@ def test_a_diagnosis_says_which_logs_begin_in_the_tier(pylog, active):
         assert "offsets 0 to 964 of stock_levels-0." in said
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_names_the_partitions_that_list_segments_elsewhere(pylog, tmp_path):
     case = unpack_tier("elections", tmp_path)
     said = " ".join(pylog("doctor", case.folder / "local" / "b1").stdout.split())
@@ -159,6 +161,7 @@ def test_a_key_is_found_in_a_tier_as_on_the_disk(pylog, whole):
     assert versions(whole.archive, "--with-local", disk) == of_disk
 
 
+@pytest.mark.thorough
 def test_an_encrypted_tier_is_verified_with_its_key(pylog, tmp_path):
     case = unpack_tier("aiven_aes", tmp_path)
     result = pylog("verify", case.archive, "--engine", "local")
@@ -179,6 +182,7 @@ def test_an_encrypted_tier_is_verified_with_its_key(pylog, tmp_path):
     assert "authentication code" in errors[0]
 
 
+@pytest.mark.thorough
 def test_a_part_of_a_segment_in_a_tier_misses_no_index(pylog, tmp_path):
     case = unpack_tier("elections_rolls", tmp_path)
     for disk in ((), ("--with-local", case.folder / "local" / "b3")):

@@ -26,6 +26,7 @@ def test_a_run_that_the_trash_does_not_know_is_wrong_usage(pylog, tmp_path):
     assert pylog("undo", "x", "--trash", "s3://bucket/trash").exit_code == 2
 
 
+@pytest.mark.thorough
 def test_purge_lists_and_then_removes(pylog, tmp_path):
     root = Golden("broker-dir").unpack(tmp_path)
     waiting = root / "events-0" / "00000000000000000007.log.deleted"
@@ -43,6 +44,7 @@ def test_purge_lists_and_then_removes(pylog, tmp_path):
     assert pylog("purge", "--trash", tmp_path, "--older-than", "soon").exit_code == 2
 
 
+@pytest.mark.thorough
 def test_a_glob_that_matches_no_topic_is_noted_by_purge(pylog, tmp_path):
     root = Golden("broker-dir").unpack(tmp_path)
     said = ("purge", root, "--role", "broker", "--now-ms", 2 * 10**12, "--output", "json")
@@ -56,6 +58,7 @@ def test_a_glob_that_matches_no_topic_is_noted_by_purge(pylog, tmp_path):
         assert run["notes"] == []
 
 
+@pytest.mark.thorough
 def test_a_trash_that_cannot_be_written_at_last_hides_no_undo(pylog, tmp_path, monkeypatch):
     root = broker_directory(tmp_path / "log", [SMALL])
     trash, here = tmp_path / "trash", ("--engine", "local", "--output", "json")

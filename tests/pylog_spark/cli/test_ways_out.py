@@ -54,6 +54,7 @@ def test_materialize(pylog: Any, log: Path, tmp_path: Path):
     assert ways(result) == [Reason.TARGET_IS_OLDER]
 
 
+@pytest.mark.thorough
 def test_explain_says_it_with_the_answer_and_with_each_other_predicate(pylog: Any, log: Path):
     said = (log, *NOW[:2], "--topics", "compacted")
     text = " ".join(pylog("explain", *said, "--set", "min.cleanable.dirty.ratio=1").stdout.split())

@@ -44,7 +44,7 @@ def test_coordinators_say_the_same(pylog, broker_dir, with_zeros, verb):
     assert here == there
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("more", [[], ["--isolation", "read_committed"]], ids=["all", "committed"])
 @pytest.mark.parametrize("topic", TOPICS)
 def test_cat_has_the_same_records(pylog, broker_dir, with_zeros, topic, more):

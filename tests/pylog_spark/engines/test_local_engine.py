@@ -383,7 +383,7 @@ print(os.getpid(), *sys.argv[2:])
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "is_fork"), [(["watched"], True), (["watched", "busy"], False), ([], False)]
 )
@@ -474,6 +474,7 @@ def test_what_looks_or_repairs_takes_this_machine_by_itself(tmp_path):
     assert not any(row.get("engine") == "spark" for row in rows)
 
 
+@pytest.mark.thorough
 def test_threads_of_looks_load_values_while_others_are_freed(tmp_path, hasty_threads):
     def load_some(thread: int) -> list[int]:
         numbers = []
@@ -635,6 +636,7 @@ def test_an_undo_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
     compaction.check_undone("undone twice")
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-14")
 def test_an_undo_of_a_managed_root_that_is_done_again_is_said_to_be_done(tmp_path, monkeypatch):
     origin = broker_directory(tmp_path / "log", NAMES)

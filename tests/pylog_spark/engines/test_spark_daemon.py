@@ -81,6 +81,7 @@ def test_what_is_installed_is_not_read_out_of_zips(tmp_path: Path, monkeypatch: 
     assert (sys.path, list(sys.path_importer_cache)) == (kept, kept)
 
 
+@pytest.mark.thorough
 def test_the_zips_of_another_spark_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     paths = ["/opt/spark/python/lib/pyspark.zip", str(tmp_path)]
     monkeypatch.setattr(sys, "path", [*paths])

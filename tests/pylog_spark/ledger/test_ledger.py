@@ -357,6 +357,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
         open_ledger(Local(), str(tmp_path / "file"), run_id="r")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("without_driver")
 def test_a_run_leaves_its_start_its_end_its_results_and_its_operations(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [NAME, "clean-ratio-none-s191-2"])
@@ -394,6 +395,7 @@ def test_a_run_leaves_its_start_its_end_its_results_and_its_operations(spark, tm
     assert read_table(spark, location, LedgerTable.RESULTS, run_id="x").count() == 0
 
 
+@pytest.mark.thorough
 def test_a_run_that_an_error_ended_says_so(tmp_path, monkeypatch):
     root = broker_directory(tmp_path / "log", [NAME])
     location = str(tmp_path / "ledger")

@@ -18,6 +18,7 @@ def night(pylog, tmp_path: Path):
     return lambda: pylog("retain", *words, "--now-ms", NOW_MS, *ledger)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("table", ["runs", "results"])
 def test_a_lost_commit_is_told_before_the_work_with_what_mends_it(night, tmp_path: Path, table):
     assert night().exit_code == 0
@@ -34,6 +35,7 @@ def test_a_lost_commit_is_told_before_the_work_with_what_mends_it(night, tmp_pat
     assert night().exit_code == 0
 
 
+@pytest.mark.thorough
 def test_lost_rows_stop_no_night_and_are_told_by_what_reads_them(night, pylog, tmp_path: Path):
     assert night().exit_code == 0
     next((tmp_path / "ledger" / "runs").glob("*.parquet")).unlink()

@@ -71,6 +71,7 @@ def test_a_saved_plan_says_what_was_decided_and_holds_no_secret(planned):
         assert len(json.loads(text)["partitions"]) == len(plan.partitions)
 
 
+@pytest.mark.thorough
 def test_an_applied_plan_does_what_the_run_would_have_done(spark, planned, tmp_path):
     root, path = planned
     report = apply_plan(spark, path, ApplyOptions())
@@ -97,6 +98,7 @@ def test_an_applied_plan_makes_no_round_that_does_not_stand_in_it(tmp_path):
     assert again.cleanings.num_rows > 1
 
 
+@pytest.mark.thorough
 def test_a_partition_that_changed_is_refused_by_file_and_the_others_are_done(
     spark, planned, tmp_path
 ):
@@ -124,6 +126,7 @@ def test_a_partition_that_changed_is_refused_by_file_and_the_others_are_done(
     assert differences_from_kafka(root.path, NAMES[2:], tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_plan_that_was_applied_is_refused_by_what_stands_there_now(tmp_path):
     name, path = NAMES[0], tmp_path / "plan.json"
     root = broker_directory(tmp_path / "log", [name])

@@ -46,7 +46,7 @@ SMALL = ["clean-headers-none-s101", "clean-hw-none-s161"]
 NOT_DUE = "clean-ratio-none-s191-2"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.item("CMP-36", "CMP-39", "CMP-02")
 @pytest.mark.parametrize("strategy", [s for s in Strategy if s is not Strategy.AUTO])
 @pytest.mark.parametrize(
@@ -77,6 +77,7 @@ def test_every_partition_ends_as_apache_kafka_left_it(spark, tmp_path, names, no
         assert row["status"] == ("skipped" if result.nothing_to_clean else "done")
 
 
+@pytest.mark.thorough
 def test_a_run_with_nothing_to_do_changes_nothing_and_starts_no_pass(spark, tmp_path):
     root = broker_directory(tmp_path / "log", SMALL)
     compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
@@ -92,6 +93,7 @@ def test_a_run_with_nothing_to_do_changes_nothing_and_starts_no_pass(spark, tmp_
     assert took < 30
 
 
+@pytest.mark.thorough
 def test_a_partition_that_leads_into_another_log_directory_is_left_alone(spark, tmp_path):
     """A broker may hold the lock of that one; the other partitions are cleaned."""
     other = broker_directory(tmp_path / "other", ["clean-hw-none-s161"])
@@ -110,6 +112,7 @@ def test_a_partition_that_leads_into_another_log_directory_is_left_alone(spark, 
     assert report.exit_code == 0
 
 
+@pytest.mark.thorough
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [*SMALL, NOT_DUE])
     ledger = tmp_path / "ledger"
@@ -250,6 +253,7 @@ def test_an_empty_log_directory_is_done(spark, tmp_path):
     assert (report.exit_code, report.results.num_rows) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_several_log_directories_of_one_broker_are_one_run(spark, tmp_path):
     first = broker_directory(tmp_path / "a", SMALL[:1])
     second = broker_directory(tmp_path / "b", [*SMALL[1:], SMALL[0]])
@@ -302,6 +306,7 @@ def test_the_directory_of_a_real_broker_knows_its_topics_itself(spark, tmp_path)
     }
 
 
+@pytest.mark.thorough
 def test_what_the_budget_does_not_reach_is_left_and_said(spark, tmp_path):
     root = broker_directory(tmp_path / "log", SMALL)
     options = replace(
@@ -385,6 +390,7 @@ def test_a_plan_that_cannot_be_saved_at_the_end_keeps_no_directory_from_being_gi
     assert not (root.path / LOCK_FILE).exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-11", "CKP-04")
 def test_a_log_start_that_a_killed_run_left_is_forgotten_where_the_log_begins_there(
     spark, tmp_path

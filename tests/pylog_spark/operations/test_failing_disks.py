@@ -60,7 +60,7 @@ def two_directories(make, tmp_path):
     return good, bad
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.item("DIR-12", "CMP-43")
 @pytest.mark.parametrize("operation", [compact, run_nightly])
 @pytest.mark.parametrize("first", [CLEAN_SHUTDOWN_FILE, CLEANER_FILE])

@@ -228,6 +228,7 @@ def test_materialize_refuses_a_directory_of_somebody_elses(spark, mirror, tmp_pa
         materialize(spark, str(other), tmp_path / "first", OPTIONS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["here", pytest.param("spark", marks=pytest.mark.thorough)])
 def test_progress_ends_with_all_that_was_taken(request, tmp_path, engine):
     place = Local(2) if engine == "here" else request.getfixturevalue("spark")

@@ -101,7 +101,7 @@ def test_a_managed_root_ends_with_the_bytes_of_a_brokers_directory(
     assert steps_of(report) == steps_of(expected)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("names", "now_ms"),
     [

@@ -76,6 +76,7 @@ def test_an_undo_names_again_what_was_named_before_the_run(twin):
     assert rows_of(again)[SMALL[0]]["reason"] == "ALREADY_UNDONE"
 
 
+@pytest.mark.thorough
 def test_the_beginning_of_a_name_is_enough_as_in_a_trash(twin):
     publish(twin, SMALL[0], RUN, b"older")
     newer = RUN.replace("030405", "040506")
@@ -141,6 +142,7 @@ def of_both(twin, tmp_path) -> TwoDisks:
     return disks
 
 
+@pytest.mark.thorough
 def test_who_is_refused_a_lease_leaves_a_log_directory_as_a_killed_run_left_it(twin, of_both):
     path = of_both.roots[SMALL[0]].path
     (path / f"{SMALL[0]}-0" / "pylog-scratch-of-a-killed-run").write_bytes(b"1")
@@ -161,6 +163,7 @@ def test_who_is_refused_a_lease_leaves_a_log_directory_as_a_killed_run_left_it(t
     of_both.check_undone(SMALL[0])
 
 
+@pytest.mark.thorough
 def test_log_directories_are_undone_before_a_store_that_fails_ends_the_undo(
     twin, of_both, monkeypatch
 ):
@@ -241,6 +244,7 @@ def test_many_partitions_are_undone_by_several_tasks_stage_by_stage(
     assert stages == [(place, 2), (place, 1)] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("are_few", [True, False], ids=["few partitions", "very many partitions"])
 def test_purge_takes_what_no_generation_within_the_grace_period_needs(
     twin, monkeypatch, stages, are_few

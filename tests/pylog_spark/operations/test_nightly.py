@@ -43,6 +43,7 @@ def test_a_closed_directory_is_compacted_without_being_recovered(spark, tmp_path
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == marker
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03")
 def test_a_directory_that_was_not_closed_is_recovered_first(spark, tmp_path):
     crashed = crashed_directory(tmp_path / "log", SMALL)
@@ -57,6 +58,7 @@ def test_a_directory_that_was_not_closed_is_recovered_first(spark, tmp_path):
     assert {step for _, step, status, _ in steps_of(again) if status != "skipped"} == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03")
 def test_a_log_that_cannot_be_recovered_is_compacted_by_nobody(spark, tmp_path):
     crashed = crashed_directory(tmp_path / "log", SMALL)
@@ -103,6 +105,7 @@ def test_a_dry_run_of_a_night_writes_nothing(spark, tmp_path):
     assert read_tree(crashed.path) == before
 
 
+@pytest.mark.thorough
 def test_two_nights_at_once_are_one(spark, tmp_path, monkeypatch):
     root = broker_directory(tmp_path / "log", SMALL)
     options = root.options(FIRST_ROUNDS_MS)

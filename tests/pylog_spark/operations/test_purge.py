@@ -134,6 +134,7 @@ def deleted(root: Path, name: str) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-13")
 def test_checkpoints_are_read_once_for_all_deleted_partitions_and_only_those_that_go_leave_them(
     root, monkeypatch
@@ -172,6 +173,7 @@ def test_checkpoints_are_read_once_for_all_deleted_partitions_and_only_those_tha
     assert [read_points(root, name) for name in CHECKPOINTS] == [left] * 4
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-13")
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(
@@ -252,6 +254,7 @@ def test_the_trash_that_its_run_or_an_undo_works_with_is_left_alone(tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.thorough
 def test_what_a_run_keeps_itself_is_not_purged_by_it_however_soon_all_others_go(tmp_path):
     root = broker_directory(tmp_path / "log", ["retain-size-s501"])
     former = tmp_path / "trash" / "20260102T030405Z-0a1b2c3d"
@@ -302,6 +305,7 @@ def fail_in(place: Path, monkeypatch) -> None:
     monkeypatch.setattr(broker, "resume_killed_runs", resume)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-12")
 def test_a_directory_whose_disk_failed_is_left_alone_and_the_others_are_purged(
     root, other, monkeypatch
@@ -326,6 +330,7 @@ def test_where_the_only_disk_fails_the_purge_does(other, monkeypatch):
     assert read_tree(other) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_directory_that_cannot_be_listed_has_failed(root, other, monkeypatch, dry_run):
     folder_names = broker.folder_names
@@ -359,6 +364,7 @@ class TogetherStore(LocalStore):
         super().remove_directory()
 
 
+@pytest.mark.thorough
 def test_directories_of_deleted_partitions_go_at_the_same_time(root, monkeypatch):
     deleted(root, "events-2")
     monkeypatch.setattr(TogetherStore, "meeting", threading.Barrier(2, timeout=20))

@@ -56,6 +56,7 @@ def rows_of(report) -> dict[str, dict]:
     return {f"{row['topic']}-{row['partition']}": row for row in report.results.to_pylist()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.item("REC-01", "REC-21", "REC-24")
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_the_directory_of_a_killed_broker_ends_as_partition_recover_leaves_it(
@@ -238,6 +239,7 @@ def test_a_directory_that_was_cleanly_shut_down_is_not_touched_and_keeps_its_epo
     assert (path / CLEAN_SHUTDOWN_FILE).read_bytes() == marker
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-08", "DIR-03")
 def test_a_clean_directory_that_needed_work_loses_the_epoch_of_its_marker(spark, tmp_path):
     path = Golden("broker-dir").unpack(tmp_path)
@@ -488,6 +490,7 @@ class NoBroadcast(SparkEngine):
         self.can_broadcast = False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_a_session_without_broadcasts_leaves_the_same(spark, tmp_path, monkeypatch, tuning):
     monkeypatch.setattr("pylog_spark.engines.spark_engine.SparkEngine", NoBroadcast)

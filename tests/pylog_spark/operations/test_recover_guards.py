@@ -252,6 +252,7 @@ def test_a_mirror_is_cut_where_that_is_allowed_and_salvaged_but_never_marked(spa
     assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-02")
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_what_is_cut_is_set_aside_first_as_it_was_and_as_segments_that_open(
@@ -339,6 +340,7 @@ def test_a_directory_is_not_marked_where_the_claim_could_be_false(spark, root, c
     assert [reason in note for note in report.notes] == ([True] if reason else [])
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03")
 def test_a_broker_whose_other_directory_was_not_given_is_not_marked(spark, tmp_path):
     root = killed_broker(tmp_path)
@@ -409,6 +411,7 @@ def test_what_the_time_of_a_run_does_not_reach_is_left_to_the_next_and_not_marke
     assert root.trees() == twin.trees()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03", "REC-30")
 def test_a_run_that_ends_between_waves_keeps_what_it_did_and_can_be_made_again(
     spark, tmp_path, monkeypatch
@@ -467,6 +470,7 @@ def test_directories_of_one_broker_are_one_run_and_a_partition_in_two_of_them_fa
     assert not any((path / CLEAN_SHUTDOWN_FILE).exists() for path in both)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-12", "FLT-09")
 @pytest.mark.parametrize("had_marker", [False, True], ids=["crashed", "closed"])
 def test_a_commit_that_the_disk_stops_half_way_is_a_failed_row_and_can_be_made_again(

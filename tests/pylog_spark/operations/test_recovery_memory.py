@@ -77,6 +77,7 @@ def test_what_became_of_logs_is_looked_up_without_their_segments(look, expected)
     assert peak < BYTES_OF_SEGMENTS / 4
 
 
+@pytest.mark.thorough
 def test_what_is_due_is_taken_some_rows_at_a_time(monkeypatch):
     partitions = logs()
     monkeypatch.setattr(plan_table, "_ROWS_AT_ONCE", LOGS // 20)

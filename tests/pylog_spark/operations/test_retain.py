@@ -73,7 +73,7 @@ def expected_starts(names) -> dict[TopicPartition, int]:
     return starts
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.item("RET-01", "RET-02", "RET-03", "RET-10", "RET-11", "CKP-06")
 @pytest.mark.parametrize(
     ("names", "now_ms"),
@@ -141,6 +141,7 @@ def test_a_dry_run_says_what_would_go_and_writes_nothing(spark, tmp_path):
     assert kinds[:4] == ["WriteFile", "CreateEmptyFile", "CreateEmptyFile", "CreateEmptyFile"]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("SEG-09")
 def test_files_may_be_left_as_deleted_to_the_broker(spark, tmp_path):
     name = "retain-size-s501"
@@ -154,6 +155,7 @@ def test_files_may_be_left_as_deleted_to_the_broker(spark, tmp_path):
     assert differences_from_kafka(root.path, [name], tmp_path) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-03")
 def test_without_a_checkpointed_high_watermark_nothing_goes(spark, tmp_path):
     name = "retain-size-s501"
@@ -236,6 +238,7 @@ def test_what_a_killed_run_left_is_finished_by_the_next(spark, tmp_path):
     assert read_points(root.path, LOG_START_FILE) == {}
 
 
+@pytest.mark.thorough
 def test_a_directory_in_use_or_not_cleanly_closed_is_refused(spark, tmp_path):
     name = "retain-size-s501"
     root = broker_directory(tmp_path / "log", [name])

@@ -66,6 +66,7 @@ def test_a_disk_without_the_metadata_says_what_tells(disks):
     assert lines(disks, *disks.roots, topics=("events",)) == []
 
 
+@pytest.mark.thorough
 def test_purge_says_so_of_what_it_leaves_and_of_what_it_removes(disks, pylog):
     deleted = disks.first / f"orders-0{DELETE}"
     (disks.first / f"orders-0{STRAY}").rename(deleted)
@@ -97,7 +98,7 @@ def rows(result) -> list[dict]:
     return [row for row in lines if row["type"] == "result" and row["topic"] == "orders"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["run", "compact", "retain", "recover"])
 def test_it_is_skipped_with_the_way_out_and_the_rest_is_done(pylog, linked_disks, command):
     behind = linked_disks.base / "elsewhere" / "orders-0"

@@ -104,6 +104,7 @@ def test_a_partition_that_changed_since_is_refused_by_file_and_the_others_are_un
     assert found == {name: tree for name, tree in before.items() if name != f"{changed}-0"}
 
 
+@pytest.mark.thorough
 def test_a_trash_that_lost_a_file_is_noticed_before_anything_is_touched(undoable):
     root, options, report, _, _ = undoable
     commit = min(list_commits(Path(options.trash, report.run_id)))
@@ -118,6 +119,7 @@ def test_a_trash_that_lost_a_file_is_noticed_before_anything_is_touched(undoable
     assert read_tree(root.path / name) == after[name]
 
 
+@pytest.mark.thorough
 def test_an_undo_takes_only_the_topics_that_are_asked_for(undoable):
     root, options, report, before, _ = undoable
     undo(report.run_id, replace(options, include=("clean-group-*",)))
@@ -126,6 +128,7 @@ def test_an_undo_takes_only_the_topics_that_are_asked_for(undoable):
     assert found["clean-active-none-s161-0"] != before["clean-active-none-s161-0"]
 
 
+@pytest.mark.thorough
 def test_a_directory_in_use_is_not_touched(undoable):
     root, options, report, _, _ = undoable
     after = partitions(root)

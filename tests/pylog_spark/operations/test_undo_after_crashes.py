@@ -100,6 +100,7 @@ def test_log_starts_that_somebody_else_has_moved_since_are_not_put_back(tmp_path
     assert read_points(root.path, LOG_START_FILE) == {partition: moved}
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CKP-04")
 def test_an_undo_touches_no_partition_whose_checkpoint_is_malformed_and_says_so(compaction):
     points = compaction.root.path / CLEANER_FILE
@@ -118,6 +119,7 @@ def test_an_undo_touches_no_partition_whose_checkpoint_is_malformed_and_says_so(
     compaction.check_undone("the file was put in order")
 
 
+@pytest.mark.thorough
 def test_a_partition_that_was_deleted_since_the_run_does_not_stop_the_undo_of_the_others(
     compaction,
 ):
@@ -130,6 +132,7 @@ def test_a_partition_that_was_deleted_since_the_run_does_not_stop_the_undo_of_th
     assert partitions(compaction.root.path) == {other: compaction.before[other]}
 
 
+@pytest.mark.thorough
 def test_a_commit_that_was_killed_before_it_began_does_not_stop_an_undo(compaction):
     # It had begun to keep files: the machine went down, and a loader finished nothing of it.
     place, directory = Path(compaction.options.trash, RUN), compaction.root.path / f"{NAMES[0]}-0"
@@ -138,6 +141,7 @@ def test_a_commit_that_was_killed_before_it_began_does_not_stop_an_undo(compacti
     compaction.check_undone("with a commit that did not begin")
 
 
+@pytest.mark.thorough
 def test_what_was_malformed_before_the_run_is_not_put_back_by_its_undo(compaction):
     """Nobody knows what it said of these partitions; a broker has written it anew since."""
     folder = Path(str(compaction.options.trash), RUN)
@@ -152,6 +156,7 @@ def test_what_was_malformed_before_the_run_is_not_put_back_by_its_undo(compactio
     assert read_points(compaction.root.path) == points
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-02")
 def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compaction):
     other = compaction.disk / "other"
@@ -170,6 +175,7 @@ def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compa
     compaction.check_undone("the lock was given back")
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03")
 def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, monkeypatch):
     undo_partition = broker_undo.undo_partition
@@ -202,6 +208,7 @@ def test_an_undo_is_refused_while_somebody_works_with_the_same_trash(compaction)
     assert not (compaction.root.path / LOCK_FILE).exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03")
 def test_an_undo_that_failed_in_a_partition_remembers_the_marker_for_the_next(
     compaction, monkeypatch

@@ -139,7 +139,7 @@ FAILURES = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("for_good", [True, False])
 @pytest.mark.parametrize(("method", "file"), FAILURES)
 def test_what_lies_on_other_disks_is_undone_and_the_rest_when_the_disk_is_in_order(
@@ -201,6 +201,7 @@ def test_the_disk_may_fail_at_any_change(tmp_path, for_good):
     assert number > 30
 
 
+@pytest.mark.thorough
 def test_a_directory_that_is_gone_keeps_no_other_from_being_undone(tmp_path):
     disks = compacted(tmp_path, [BAD, GOOD])
     path = disks.roots[BAD].path

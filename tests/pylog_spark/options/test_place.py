@@ -101,6 +101,7 @@ def test_roots_only_stand_in_where_a_command_needs_some(pylog, place: Path):
     assert "logs1" not in result.stdout
 
 
+@pytest.mark.thorough
 def test_a_query_and_a_topic_are_asked_of_the_roots_of_the_place(pylog, place: Path):
     say(place, "roots: logs2\n")
     (row,) = pylog.rows("sql", "SELECT count(*) AS n FROM orders")

@@ -174,6 +174,7 @@ def test_a_server_that_is_not_there_is_a_warning_and_the_run_what_it_was(
     assert all(text.startswith("OpenLineage was not told") for text in said)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("events")
 def test_a_look_that_leaves_no_record_tells_nobody(pylog, tmp_path):
     root = broker_directory(tmp_path / "log", SWEPT)

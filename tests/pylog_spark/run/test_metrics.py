@@ -247,6 +247,7 @@ def test_a_night_has_the_numbers_of_all_its_steps(tmp_path):
     assert found[key("remaining_logs_to_recover", log)] == 0
 
 
+@pytest.mark.thorough
 def test_findings_are_counted_by_root_and_severity(tmp_path):
     roots, options = two_roots(tmp_path, CLEANED)
     ledger, file = tmp_path / "ledger", tmp_path / "pylog.prom"
@@ -316,6 +317,7 @@ def test_a_dry_run_leaves_the_file_of_the_last_run(tmp_path):
     assert file.read_text() == "as it was"
 
 
+@pytest.mark.thorough
 def test_a_plan_keeps_no_place_for_metrics_and_its_application_is_told_one(tmp_path):
     root = broker_directory(tmp_path / "log", SWEPT)
     plan, file, other = (tmp_path / name for name in ("plan.json", "a.prom", "b.prom"))

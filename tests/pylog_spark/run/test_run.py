@@ -90,6 +90,7 @@ def test_an_error_gives_everything_back_and_then_closes_the_record(roots):
     assert ledger.locked == [False, False]
 
 
+@pytest.mark.thorough
 def test_whoever_is_refused_one_directory_gives_back_the_others(roots):
     ledger = Watched(roots[:1])
     with (

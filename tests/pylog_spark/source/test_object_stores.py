@@ -82,6 +82,7 @@ def test_a_mirror_at_a_url_shows_the_records_of_the_directory(origin, mirror, is
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_managed_root_shows_the_records_of_the_directory(origin, twin, isolation):
     options = {"kafka.isolation.level": isolation}

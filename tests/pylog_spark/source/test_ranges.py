@@ -89,6 +89,7 @@ def as_consumed(rows: list[dict[str, Any]]) -> list[list[Any]]:
     return sorted(found, key=lambda row: row[:3])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.item("RD-07", "RD-08")
 @pytest.mark.parametrize("range_bytes", [1, 5000, 1 << 30], ids=["a segment each", "few", "one"])
 def test_committed_records_of_a_broker_are_those_that_a_consumer_got(tmp_path, range_bytes: int):
@@ -98,6 +99,7 @@ def test_committed_records_of_a_broker_are_those_that_a_consumer_got(tmp_path, r
     assert as_consumed(rows) == consumed_from("broker-dir")
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-07", "RD-08")
 def test_committed_records_of_a_broker_that_was_killed_are_those_that_a_consumer_got(tmp_path):
     """But for two segments that retention had taken away since: they wait as .deleted files."""

@@ -83,6 +83,7 @@ def test_after_every_change_of_a_commit_there_are_the_rows_before_or_the_rows_af
     assert decisive.target.endswith(".swap")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["clean-group-all-s211", "clean-txn-none-s101-2"])
 def test_a_commit_that_was_cut_short_reads_as_a_load_leaves_it(tmp_path, name: str):
     golden = Golden(name)
@@ -107,6 +108,7 @@ def test_a_commit_that_was_cut_short_reads_as_a_load_leaves_it(tmp_path, name: s
         shutil.rmtree(copy.parent)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("range_bytes", [1, 1 << 30], ids=["a segment each", "one range"])
 def test_what_changes_between_planning_and_reading_is_read_as_it_was_or_refused(
     tmp_path, range_bytes: int
@@ -139,6 +141,7 @@ def test_a_range_that_is_being_read_goes_on_with_the_files_that_it_began_with(tm
     assert rows + sum(b.num_rows for b in reading) == 40
 
 
+@pytest.mark.thorough
 def test_beside_a_round_that_is_running_there_are_the_rows_before_or_after_or_a_refusal(tmp_path):
     seen: list[int] = []
     refused: list[str] = []

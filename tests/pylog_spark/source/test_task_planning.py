@@ -94,6 +94,7 @@ def test_records_are_the_same_however_they_are_packed_and_cut(
         assert as_consumed(rows) == consumed_from("broker-dir")
 
 
+@pytest.mark.thorough
 def test_a_task_has_many_small_partitions(tmp_path: Path):
     for number in range(300):
         write_partition(tmp_path / f"t-{number}", [plain_segment(0, 1)])
@@ -163,6 +164,7 @@ def test_a_wrong_index_costs_no_records(one_segment: Path, name: str):
         assert offsets_of(one_segment, maxPartitionBytes=size) == list(range(600))
 
 
+@pytest.mark.thorough
 def test_a_torn_tail_is_the_end_of_a_log_in_pieces_too(one_segment: Path):
     torn = segment_bytes(some_batches(count=1, base_offset=600))[:-1]
     log = one_segment / LOG

@@ -86,6 +86,7 @@ def test_batches_of_a_range_are_those_that_reach_into_it(tmp_path):
     assert rows == [{"base_offset": base, "record_count": 3} for base in (3, 6, 9)]
 
 
+@pytest.mark.thorough
 def test_records_say_where_they_stand_and_what_their_batches_say(root: Path):
     options = {"subscribePattern": "[^_].*", "columns": "partition,topic,offset,_log"}
     records = rows_of(root, "records", **options)
@@ -116,6 +117,7 @@ def test_segments_and_partitions_are_those_of_the_python_module(root: Path, view
     assert len(rows) > 5
 
 
+@pytest.mark.thorough
 def test_many_partitions_are_several_tasks(tmp_path):
     for number in range(130):
         write_partition(tmp_path / f"t-{number}", [SegmentSpec(base_offset=0)])
@@ -162,6 +164,7 @@ def test_an_index_may_begin_with_the_first_offset_of_its_segment(tmp_path):
     assert row["offset"] == 7
 
 
+@pytest.mark.thorough
 def test_producers_aborted_transactions_and_epochs_are_those_that_dump_shows(pylog, root: Path):
     found = {"producers": 0, "aborted_transactions": 0, "epochs": 0}
     for directory in sorted(root.glob("[a-z]*-[0-9]")):
@@ -182,6 +185,7 @@ def test_producers_aborted_transactions_and_epochs_are_those_that_dump_shows(pyl
     assert min(found.values()) > 0, found
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-16", "REP-17")
 @pytest.mark.parametrize(
     ("view", "command", "kind"),

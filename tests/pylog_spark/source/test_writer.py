@@ -230,6 +230,7 @@ def test_a_column_that_is_none_of_a_record_is_refused_by_name(numbers, directory
     assert not directory.exists()
 
 
+@pytest.mark.thorough
 def test_a_writer_outside_of_a_session_does_the_same(directory):
     """What Spark calls, called by hand: a stage twice, a commit twice, an abort at the end."""
     run = begin(request_of(directory))

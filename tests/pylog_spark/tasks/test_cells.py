@@ -65,6 +65,7 @@ def test_rows_that_were_cut_are_the_same_when_they_are_joined(order):
     assert plain == expected.to_pylist()
 
 
+@pytest.mark.thorough
 def test_no_piece_is_larger_than_a_megabyte_and_no_batch_much_larger():
     pieces = list(cut_batches([batch_of(ROWS * 3)]))
     assert max(map(largest_cell, pieces)) <= PIECE_BYTES

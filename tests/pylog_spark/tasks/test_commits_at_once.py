@@ -159,6 +159,7 @@ def test_a_partition_that_is_cleaned_beside_others_has_one_thread(
     assert told == threads
 
 
+@pytest.mark.thorough
 def test_a_partition_that_fails_leaves_those_beside_it_alone(cleaning, monkeypatch):
     victim = cleaning.plans[1]["directory"]
     before = read_tree(Path(victim))

@@ -47,7 +47,7 @@ MANY_GROUPS = "clean-hw-none-s161"
 TRANSACTIONS = "clean-txn-none-s101-3"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize("tasks", [1, 2, 8])
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_any_number_of_tasks_leaves_what_apache_kafka_left(tmp_path, names, now_
     assert differences_from_kafka(root.path, names, tmp_path) == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize("buckets", [1, 2, 7])
 @pytest.mark.parametrize(
@@ -195,6 +195,7 @@ def test_every_file_is_durable_before_it_gets_into_the_directory(tmp_path, monke
     assert len(promoted) > 3
 
 
+@pytest.mark.thorough
 def test_a_task_that_cleans_a_partition_whole_leaves_key_sidecars(tmp_path):
     root = broker_directory(tmp_path / "log", FIRST_ROUNDS)
     folder = tmp_path / "keys"
@@ -253,7 +254,7 @@ def test_the_result_row_tells_what_became_of_the_partition(tmp_path):
     assert row["touched"] is False
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("CMP-46")
 @pytest.mark.parametrize("way", ["spread over tasks", "whole"])
 @pytest.mark.parametrize(
@@ -321,6 +322,7 @@ def _commit_in_a_process(pipeline, pairs, barrier, results):
     results.put(pipeline.commit(pairs))
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-14")
 def test_commits_that_run_at_once_make_one_commit(tmp_path):
     root = broker_directory(tmp_path / "log", [TRANSACTIONS])
@@ -412,6 +414,7 @@ def test_an_error_of_any_segment_is_the_partitions(tmp_path):
     assert log_files(root.path)[0].name not in row["error"]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-13")
 def test_the_wall_clock_of_executors_decides_nothing(tmp_path, monkeypatch):
     root = broker_directory(tmp_path / "log", FIRST_ROUNDS)

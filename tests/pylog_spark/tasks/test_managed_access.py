@@ -55,6 +55,7 @@ def bases_in(store):
     return [offset_of(name) for name in sorted_logs(file.name for file in store.list_files())]
 
 
+@pytest.mark.sampled(1)
 def test_every_partition_ends_as_in_a_brokers_directory(twin, origin, tmp_path):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
@@ -65,6 +66,7 @@ def test_every_partition_ends_as_in_a_brokers_directory(twin, origin, tmp_path):
     assert {row["reason"] for row in pipeline.observe()} == {"NOTHING_TO_CLEAN"}
 
 
+@pytest.mark.thorough
 def test_a_commit_is_one_generation_and_its_manifest_says_whose(twin):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
@@ -75,6 +77,7 @@ def test_a_commit_is_one_generation_and_its_manifest_says_whose(twin):
     assert manifest.result["row"]["next_offset"] == row["next_offset"]
 
 
+@pytest.mark.thorough
 def test_a_second_attempt_of_a_task_finds_the_commit_of_the_first(twin):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
@@ -139,6 +142,7 @@ def test_a_zombie_whose_lease_ended_cannot_commit(twin):
     assert {name: twin.store(name).manifest for name in NAMES} == before
 
 
+@pytest.mark.thorough
 def test_a_zombie_whose_lease_another_run_has_cannot_commit(twin, origin, tmp_path):
     zombie = ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="zombie")
     root = HeldManagedRoot(twin.location, run_id="zombie")
@@ -205,6 +209,7 @@ def test_another_work_of_the_run_is_not_taken_for_ones_own(twin):
     assert twin.store(NAME).manifest.generation == 2
 
 
+@pytest.mark.thorough
 def test_a_reader_that_opened_a_partition_before_a_commit_reads_on_undisturbed(twin):
     before = twin.tree(NAME)
     reader = twin.store(NAME)
@@ -219,6 +224,7 @@ def test_a_reader_that_opened_a_partition_before_a_commit_reads_on_undisturbed(t
     assert twin.tree(NAME) != before
 
 
+@pytest.mark.thorough
 def test_a_damaged_partition_changes_nothing_and_stops_no_other(twin, origin, tmp_path):
     store = twin.store(NAME)
     log = next(file.name for file in store.list_files() if file.name.endswith(".log"))
@@ -250,6 +256,7 @@ def test_cleaner_points_that_lay_outside_of_the_log_are_corrected_by_a_commit(tw
     assert twin.store(NAME).manifest.generation == 2
 
 
+@pytest.mark.thorough
 def test_cleaner_points_of_several_partitions_are_written_at_the_same_time(twin, monkeypatch):
     meeting = threading.Barrier(len(NAMES), timeout=20)
     publish = ManagedStore.publish
@@ -283,6 +290,7 @@ def test_a_run_that_lost_its_lease_writes_nothing_by_itself_either(twin):
     assert twin.store(NAME).manifest.generation == 1
 
 
+@pytest.mark.thorough
 def test_a_segment_of_which_key_sidecars_say_that_it_stays_is_not_read_by_pass_two(
     twin, origin, tmp_path, monkeypatch
 ):

@@ -41,6 +41,7 @@ def test_a_look_at_what_is_not_due_reads_one_manifest_a_partition_and_no_data(tm
     assert counts == {2: {("get", "manifest"): 2}, 6: {("get", "manifest"): 6}}
 
 
+@pytest.mark.thorough
 def test_a_look_at_what_has_not_expired_reads_one_manifest_a_partition(tmp_path):
     counts = {}
     for partitions in (2, 6):

@@ -329,6 +329,7 @@ def marks_at(value: int) -> Checkpoints:
     return Checkpoints(entries={REPLICATION_FILE: marks})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -350,6 +351,7 @@ def test_whatever_keeps_a_run_away_is_said_the_same(root, partitions, monkeypatc
     assert_same(partitions, ObservationContext(run=run, steps=frozenset(Step)), checkpoints)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_an_entry_of_minus_one_is_an_entry(root, partitions, monkeypatch, policy):
     marks = {TopicPartition(topic, 0): -1 for topic in CHANGES}
@@ -383,6 +385,7 @@ def test_nothing_is_opened_alone_where_everything_is_kept(root, partitions, monk
     assert opened == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_opened_alone_where_segments_expire(root, partitions, monkeypatch):
     checkpoints = marks_at(31)
     monkeypatch.setattr(observation, "root_checkpoints", lambda _: checkpoints)

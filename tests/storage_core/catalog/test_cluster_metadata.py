@@ -32,6 +32,7 @@ def names(metadata: ClusterMetadata) -> set[str]:
     return set(metadata.topics_by_name())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", BROKERS)
 def test_a_brokers_topics_partitions_ids_and_configs_are_what_its_admin_said(name, tmp_path):
     golden = Golden(name)
@@ -58,6 +59,7 @@ def test_a_brokers_topics_partitions_ids_and_configs_are_what_its_admin_said(nam
     assert (metadata.unknown, metadata.notes) == ({}, ())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BROKERS)
 def test_a_brokers_partitions_are_assigned_to_its_one_directory(name: str, tmp_path: Path):
     root = Golden(name).unpack(tmp_path)

@@ -206,6 +206,7 @@ def test_a_cordoned_directory_outside_of_log_dirs_drops_the_dynamic_configs():
         config(directories=["/d1"], are_all_directories=False)
 
 
+@pytest.mark.thorough
 def test_a_catalog_travels_to_executors(tmp_path: Path):
     root = Golden("broker-dir").unpack(tmp_path)
     metadata = read_cluster_metadata(root / CLUSTER_METADATA_DIRECTORY)
@@ -411,6 +412,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_what_is_long_and_wrong_is_refused_in_no_time(text: str):

@@ -170,6 +170,7 @@ def test_a_malformed_file_is_refused_with_its_line(data: bytes, line: int):
     assert (raised.value.file, raised.value.line) == (METADATA, line)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CKP-15")
 def test_a_brokers_own_files_are_written_back_byte_for_byte(tmp_path: Path):
     directory = Golden("broker-dir").unpack(tmp_path)

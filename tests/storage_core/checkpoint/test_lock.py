@@ -156,6 +156,7 @@ def test_the_lock_is_released_when_its_owner_is_killed_but_its_pipe_lives_on(tmp
         os.kill(fork_pid, signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_a_holder_that_was_killed_is_noticed_and_nobody_else_gets_the_lock(tmp_path: Path):
     lock = LogDirectoryLock(tmp_path)
     proof = lock.acquire()
@@ -172,6 +173,7 @@ def test_a_holder_that_was_killed_is_noticed_and_nobody_else_gets_the_lock(tmp_p
     assert not is_locked(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10")
 def test_the_lock_lasts_until_the_last_share_is_given_back(tmp_path: Path):
     script = """
@@ -234,6 +236,7 @@ def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(tmp_path: Path):
         assert os.getpid() in find_sharers(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_fork_has_no_share(tmp_path: Path):
     with LogDirectoryLock(tmp_path):
         pid = os.fork()
@@ -319,6 +322,7 @@ def test_a_file_that_a_crash_left_is_held_by_nobody(tmp_path: Path):
     assert (tmp_path / ".lock").exists()
 
 
+@pytest.mark.thorough
 def test_the_holder_is_named_and_keeps_its_lock(tmp_path: Path):
     with LogDirectoryLock(tmp_path) as lock:
         for _ in range(2):

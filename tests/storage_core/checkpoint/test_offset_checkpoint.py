@@ -149,6 +149,7 @@ def test_no_bytes_do_anything_but_parse_or_raise(data: bytes):
     assert parse_offset_checkpoint(encode_offset_checkpoint(offsets), file=FILE) == offsets
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CKP-02")
 @pytest.mark.parametrize("name", BROKER_FILES)
 def test_a_brokers_own_files_are_read_and_written_back_line_for_line(name: str, tmp_path: Path):
@@ -157,6 +158,7 @@ def test_a_brokers_own_files_are_read_and_written_back_line_for_line(name: str, 
     assert sorted(written.splitlines()) == sorted(data.splitlines())
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CKP-06")
 def test_a_brokers_recovery_points_cover_every_partition_of_the_directory(tmp_path: Path):
     golden = Golden("broker-dir")
@@ -170,6 +172,7 @@ def test_a_brokers_recovery_points_cover_every_partition_of_the_directory(tmp_pa
     assert {str(partition): offset for partition, offset in points.items()} == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CKP-06")
 def test_a_log_that_begins_at_its_first_segment_has_no_log_start_entry(tmp_path: Path):
     # A broker after its own retention: two logs begin far above 0, but at a segment's base.
@@ -226,6 +229,7 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_or_the_new_file(
     assert {entry.name for entry in tmp_path.iterdir()} <= {path.name, f"{path.name}.tmp"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -307,6 +311,7 @@ def test_a_malformed_file_is_refused_with_its_line(data: bytes, line: int):
     assert (raised.value.file, raised.value.line) == (LEADER_EPOCH_FILE, line)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CKP-01")
 def test_a_brokers_own_files_are_written_back_byte_for_byte(tmp_path: Path):
     directory = Golden("broker-dir").unpack(tmp_path)

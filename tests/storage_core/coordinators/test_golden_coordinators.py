@@ -32,6 +32,7 @@ def events_of(root: Path, topic: str) -> list[ReplayedRecord | TransactionEnd]:
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.item("REP-16", "REP-17")
 @pytest.mark.parametrize("name", ["broker-dir", "broker-dir-unclean"])
 def test_the_offsets_that_are_committed_are_those_that_the_broker_answered(name, tmp_path):
@@ -76,6 +77,7 @@ def test_a_transaction_that_was_open_when_the_broker_was_killed_is_ongoing(tmp_p
         assert log.bounds.log_start_offset <= opened.first_offset < log.bounds.log_end_offset
 
 
+@pytest.mark.thorough
 def test_records_come_in_the_order_of_the_log_with_markers_between_them(tmp_path: Path):
     root = Golden("broker-dir").unpack(tmp_path)
     for directory in sorted(root.glob("__consumer_offsets-*")):
@@ -88,6 +90,7 @@ def test_records_come_in_the_order_of_the_log_with_markers_between_them(tmp_path
     assert {end.is_commit for end in ends} == {True, False}
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-16")
 def test_what_lies_before_damage_is_replayed(tmp_path: Path):
     directory = Golden("broker-dir").unpack(tmp_path) / "__consumer_offsets-0"

@@ -84,6 +84,7 @@ def test_every_field_stands_where_kafka_puts_it():
     assert parse_producer_snapshot("f", data) == [entry]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("PRD-11", "PRD-13")
 def test_snapshots_that_kafka_wrote_come_out_again_byte_for_byte(tmp_path):
     sizes = []

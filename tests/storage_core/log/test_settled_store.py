@@ -251,6 +251,7 @@ def test_logs_lose_the_suffix_before_their_indexes(tmp_path):
     assert [LOG in name for name in renamed] == [True] * 2 + [False] * 4
 
 
+@pytest.mark.thorough
 def test_swaps_replace_none_of_their_own_when_the_power_fails(tmp_path):
     """Names that were not synced are kept in no order."""
     disk, watched = tmp_path / "disk", Disk(tmp_path / "disk")

@@ -203,6 +203,7 @@ def append_four(directory, fails_at=None):
     return appended, len(files.notes)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("APP-01")
 def test_a_disk_that_fails_at_any_step_leaves_a_log_that_loads(tmp_path):
     appended, steps = append_four(tmp_path / "whole")
@@ -654,6 +655,7 @@ def hostile(rng):
     return bytes(data)
 
 
+@pytest.mark.thorough
 def test_hostile_bytes_are_appended_or_refused_and_the_log_stays_whole(tmp_path):
     rng = random.Random(11)
     appended = 0

@@ -573,6 +573,7 @@ def test_which_segments_of_a_tiered_topic_were_uploaded_is_not_guessed():
     assert states_of(config) == ["kept", "kept", "kept", "active"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hours", [1, 24 * 40])
 def test_a_brokers_directory_is_as_retain_and_inspect_say(pylog, tmp_path: Path, hours: int):
     root = unpack_broker(tmp_path / "log")

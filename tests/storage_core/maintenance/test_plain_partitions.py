@@ -158,7 +158,7 @@ def test_a_verification_opens_each_file_once(root: Path, opened: Counter[str]):
     assert opened == dict.fromkeys(names, len(clean))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(20))
 def test_damage_is_told_as_by_looks_at_each_alone(root: Path, seed: int):
     chance = random.Random(seed)

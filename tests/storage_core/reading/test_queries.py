@@ -251,6 +251,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("lateness", "expected", "most_of_all"),
     [
@@ -286,6 +287,7 @@ def test_a_lateness_that_is_none_is_refused(late):
             open_logs(late).dataset(lateness=lateness)
 
 
+@pytest.mark.thorough
 def test_head_of_a_filter_reads_one_window(large, caplog):
     caplog.set_level("INFO", "storage_core.reading")
     frame = open_logs(large).scan().filter(OFFSET > 1000).head(10)

@@ -177,6 +177,7 @@ def test_old_formats_are_read(tmp_path: Path):
     assert {row["headers"] for row in rows} == {None}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window_bytes", [1, 1 << 20])
 def test_any_range_of_old_formats_is_read(tmp_path: Path, monkeypatch, window_bytes: int):
     monkeypatch.setattr(ranges, "_WINDOW_BYTES", window_bytes)

@@ -61,6 +61,7 @@ def test_a_small_log_gives_exactly_as_many_at_even_distances(tmp_path: Path):
     assert len(sample(tmp_path, 1000)) == 16
 
 
+@pytest.mark.thorough
 def test_a_large_log_is_read_in_windows_only(tmp_path: Path, read_bytes: list[int]):
     for number, count in ((0, 600), (1, 200)):
         segments = [SegmentSpec(base_offset=0, batches=list(batches(0, count)))]
@@ -99,6 +100,7 @@ def test_bounds_hold(tmp_path: Path):
     assert 1400 <= found[-1] < 1500
 
 
+@pytest.mark.thorough
 def test_records_of_aborted_transactions_are_not_chosen(tmp_path: Path):
     producer = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
     aborted = list(batches(0, 300, **producer))

@@ -167,6 +167,7 @@ def test_counts_of_records_and_searches_for_transactions_read_headers(sparse, re
     assert sum(reads) < size // 4
 
 
+@pytest.mark.thorough
 def test_a_compressed_message_of_old_has_its_checksum_looked_at_before_it_is_opened(sparse, reads):
     path = Path(sparse.location, log_file(0))
     data = bytearray(encode_entry(LegacySet(messages=[LegacyMessage(offset=0)], codec=Codec.GZIP)))

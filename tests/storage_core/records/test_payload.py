@@ -75,7 +75,7 @@ def test_a_block_ends_with_the_batch_that_exceeds_the_budget(monkeypatch):
     assert blocks == [(0, 3), (3, 5)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @every_codec
 def test_a_bomb_is_refused_and_takes_no_memory(codec):
     bomb = decompression_bomb(codec, value_bytes=64 * 2**20)

@@ -58,6 +58,7 @@ def test_only_known_filesystems_are_written_to(tmp_path, monkeypatch, filesystem
         assert refusal(tmp_path, "FILESYSTEM_UNKNOWN").code == code
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 @pytest.mark.parametrize("has_table", [True, False])
 def test_a_folder_of_a_chroot_lies_on_what_the_kernel_says(tmp_path, has_table):

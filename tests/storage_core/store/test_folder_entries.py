@@ -67,6 +67,7 @@ def test_entries_of_all_kinds_are_listed_with_their_own_facts(tmp_path: Path, li
     assert found[1:3] == [found[1], found[2]]
 
 
+@pytest.mark.thorough
 def test_a_folder_of_many_entries_is_listed_whole(tmp_path: Path, listed):
     for number in range(2500):
         (tmp_path / f"{number:0120}").touch()

@@ -381,6 +381,7 @@ def test_a_store_travels_with_its_manifest(objects):
     assert pickle.loads(pickle.dumps(manifest)) == manifest
 
 
+@pytest.mark.thorough
 def test_threads_share_a_store_that_none_of_them_has_read_before(objects, hasty_threads):
     create_partition(objects)
     with ThreadPoolExecutor(8) as pool:

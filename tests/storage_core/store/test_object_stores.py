@@ -332,6 +332,7 @@ def test_a_write_goes_on_where_its_folder_vanishes_while_it_is_made(tmp_path, mo
     assert not errors
 
 
+@pytest.mark.thorough
 def test_a_large_write_whose_answer_was_lost_is_known_by_its_content(tmp_path):
     store = LocalObjectStore(tmp_path)
     content = bytes(object_store.DEFAULT_LIMIT_BYTES + 1)

@@ -154,7 +154,7 @@ def test_what_lay_there_before_the_first_commit_goes_with_what_came_later(object
     assert key not in [info.key for info in objects.list()]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_nights_that_remember_leave_what_nights_that_do_not_would(objects, clock, seed):
     """Commits, undos, killed tasks and killed purges: after a whole purge nothing is left to go."""

@@ -126,7 +126,7 @@ def test_every_segment_that_lies_there_is_listed(case_of, name):
     assert read_tree(case.folder) == before
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.thorough
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_tier_alone_gives_its_newest_history(case_of, name, isolation):
@@ -225,6 +225,7 @@ def altered(case: TierCase, folder: Path, key_file: Path) -> tuple[Path, dict[st
     return place, ids
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [

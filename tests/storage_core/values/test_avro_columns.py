@@ -528,6 +528,7 @@ def test_odd_schemas_are_an_error_or_are_read(random: Random):
         decoder.decode(pa.array([b"\2\2\2\2", b""])).column.validate(full=True)
 
 
+@pytest.mark.thorough
 def test_what_a_reader_drops_may_not_be_endless_either():
     writer = [json.dumps(TREE), json.dumps(record(("t", "Tree"), ("n", "int")))]
     with pytest.raises(ValueError, match="record Tree has itself inside"):

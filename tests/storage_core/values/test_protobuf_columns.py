@@ -319,6 +319,7 @@ def test_a_value_said_twice_is_put_together():
     assert failed == []
 
 
+@pytest.mark.thorough
 def test_a_few_bytes_do_not_become_very_many_cells():
     fields = "\n".join(f"string f{number} = {number};" for number in range(1, 2001))
     text = (
@@ -409,6 +410,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         order(None, 'syntax = "proto3"; message Other { bool it = 1; }')
 
 
+@pytest.mark.thorough
 def test_text_is_utf8_where_python_says_so():
     samples = [bytes([first, second]) for first in range(256) for second in range(0, 256, 3)]
     chance = random.Random(1)

@@ -32,6 +32,7 @@ def test_a_second_write_goes_behind_the_first(tmp_path):
     ]
 
 
+@pytest.mark.thorough
 def test_what_was_read_is_written_back_as_it_was(tmp_path):
     kafka_log.write(tmp_path / "a", ORDERS, partitions=3)
     records = kafka_log.open_logs(tmp_path / "a").read()
@@ -42,6 +43,7 @@ def test_what_was_read_is_written_back_as_it_was(tmp_path):
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
+@pytest.mark.thorough
 def test_a_frame_of_polars_with_headers_is_written_back_as_it_was(tmp_path):
     headers = pa.array([[("h", b"1"), ("h", None)], None, [("long" * 9, b"x" * 40)], []], HEADERS)
     kafka_log.write(tmp_path / "a", ORDERS.append_column("headers", headers), partitions=1)
@@ -63,6 +65,7 @@ def test_a_column_of_another_type_is_named(tmp_path, name):
     assert not list(tmp_path.rglob("*.log"))
 
 
+@pytest.mark.thorough
 def test_a_transaction_is_written_once(tmp_path):
     for version, written in ((1, 4), (1, 0), (0, 0), (2, 4)):
         count = kafka_log.write(tmp_path / "t", ORDERS, partitions=1, transaction=("me", version))

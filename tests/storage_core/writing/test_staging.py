@@ -142,6 +142,7 @@ def test_keys_decide_but_for_records_that_ask_and_those_without_a_key_take_turns
     assert values_of(directory) == dict(sorted(expected.items()))
 
 
+@pytest.mark.thorough
 def test_many_topics_and_partitions_are_written_at_once(directory, monkeypatch):
     # What is held becomes batches again and again.
     monkeypatch.setattr(staging, "_HELD_BYTES", 3_000)

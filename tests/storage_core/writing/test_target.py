@@ -39,6 +39,7 @@ def test_an_absent_an_empty_and_a_written_directory_are_written(directory):
     assert read_target(empty).run_id
 
 
+@pytest.mark.thorough
 def test_a_brokers_directory_is_refused_whoever_wrote_it(directory, tmp_path):
     assert refusal(Golden("broker-dir").unpack(tmp_path)) == "TARGET_IS_A_BROKERS"
     write(request_of(directory), records_of(range(3)))
@@ -56,6 +57,7 @@ def test_a_directory_with_somebody_elses_files_is_refused(directory):
     assert refusal(directory) == "TARGET_NOT_EMPTY"
 
 
+@pytest.mark.thorough
 def test_nobody_else_uses_a_directory_while_a_write_begins_or_commits(directory):
     write(request_of(directory), records_of(range(3)))
     run = begin(request_of(directory))

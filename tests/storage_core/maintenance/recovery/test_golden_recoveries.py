@@ -29,7 +29,7 @@ def test_whole_logs_are_rebuilt_as_they_were(golden, tmp_path):
     assert problems_of(golden, tmp_path) == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("REC-01", "REC-10", "REC-14", "REC-21", "REC-27")
 @pytest.mark.parametrize("name", ["broker-dir", "broker-dir-unclean"])
 def test_every_log_of_a_broker_ends_by_its_checkpoints_as_kafka_left_it(name, tmp_path):

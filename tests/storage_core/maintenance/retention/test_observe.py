@@ -197,6 +197,7 @@ def test_an_old_time_of_a_file_without_entries_deletes_no_young_record(tmp_path)
         )
 
 
+@pytest.mark.thorough
 def test_the_look_at_a_segment_that_goes_costs_few_bytes(tmp_path):
     batches = [
         BatchSpec(

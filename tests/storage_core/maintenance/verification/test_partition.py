@@ -333,6 +333,7 @@ def test_verification_of_a_window_of_any_size_finds_the_same(root):
         assert root.findings(window_bytes=window_bytes) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_deep", [False, True], ids=["headers", "deep"])
 def test_nothing_bad_is_found_in_what_apache_kafka_closed(tmp_path, is_deep):
     found = _findings_of("broker-dir", tmp_path, is_deep=is_deep)
@@ -340,6 +341,7 @@ def test_nothing_bad_is_found_in_what_apache_kafka_closed(tmp_path, is_deep):
     assert {f.severity for f in found} == {Severity.HARMLESS}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_deep", [False, True], ids=["headers", "deep"])
 def test_after_a_kill_there_are_open_transactions_and_nothing_else_to_mend(tmp_path, is_deep):
     found = _findings_of("broker-dir-unclean", tmp_path, is_deep=is_deep)

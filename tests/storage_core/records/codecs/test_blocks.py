@@ -86,6 +86,7 @@ def expanded(
     return [arena.content[start:end].tobytes() for start, end in pairwise(stops)]
 
 
+@pytest.mark.sampled(1)
 @every_codec
 def test_blocks_are_packed_to_the_same_bytes_as_one_at_a_time(codec: Codec):
     pieces = [b"", b"a", TEXT, *(text for size in SIZES for text in texts(size)), b"", TEXT]

@@ -128,6 +128,7 @@ def test_arbitrary_bytes_give_bytes_or_an_error_of_ours(codec: Codec, data: byte
     assert isinstance(result, DecompressionError) or len(result) <= OUTCOME_LIMIT
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory is Linux's")
 def test_bombs_are_refused_with_little_memory():
     # A process of its own, which may take 48 MiB more than it has once all is loaded.
