@@ -2,8 +2,7 @@
 
 A test is in the first unless it says otherwise, by what it costs and what it alone would catch:
 
-- ``@pytest.mark.thorough``: it is in the second, as are most that take a quarter of a second of a
-  processor or more and are not the first of their file.
+- ``@pytest.mark.thorough``: it is in the second.
 - ``@pytest.mark.sampled(3)``: of its parameters three are in the first, spread evenly from the
   first to the last one; the others are in the second.
 

@@ -120,7 +120,7 @@ MISTAKES: Final = (
     Mistake(
         "commit",
         "A small file gets its name before its bytes are on the disk.",
-        "                    sync(file.fileno())\n            except OSError as error:\n"
+        "                    sync(file)\n            except OSError as error:\n"
         "                if is_written or error.errno not in NO_ROOM:\n",
         "            except OSError as error:\n"
         "                if is_written or error.errno not in NO_ROOM:\n",
