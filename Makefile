@@ -67,18 +67,24 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all houses crash prescriptions nights kills rescues attach interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup compiled-ahead read-ahead kernels aarch64 run fmt lint types imports test test-all houses crash prescriptions nights kills rescues attach interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
-# The kernels keep one core busy, jars and classes the other one.
-setup: $(VENV)/.for-all ## Create .venv with everything, and what the tests need: jars, kernels, classes and tests read once
-	@$(MAKE) --no-print-directory kernels & kernels=$$!; \
-	status=0; $(RUN) tests.oracle.jars && $(RUN) tests.kit.spark_classes && $(RUN) pytest --collect-only --quiet >/dev/null || status=$$?; \
-	wait $$kernels || echo 'make: without kernels compiled ahead, the first run of each command compiles them' >&2; \
-	exit $$status
+setup: $(VENV)/.for-all ## Create .venv with everything, and what the tests need: jars, kernels, classes read once
+	@$(MAKE) --no-print-directory --jobs 2 compiled-ahead read-ahead
+
+# Each keeps one core busy. Some kernels are the tests' alone; and their modules are compiled, too.
+compiled-ahead: $(VENV)/.for-all
+	@$(MAKE) --no-print-directory kernels || echo 'make: without kernels compiled ahead, the first run of each command compiles them' >&2
+	-@$(RUN) pytest --quiet tests/storage_core/kernels >/dev/null
+
+read-ahead: $(VENV)/.for-all
+	$(RUN) tests.oracle.jars
+	$(RUN) tests.kit.spark_classes
+	-@$(RUN) pytest --collect-only --quiet >/dev/null
 
 kernels: $(VENV)/.for-run ## Compile the kernels for the CPUs that most machines have: for the wheel, and for this checkout
 	$(RUN) tests.kit.prebuilt_kernels
@@ -108,10 +114,10 @@ types: $(VENV)/.for-all ## Check types (mypy --strict; lint, types and imports t
 imports: $(VENV)/.for-all ## Check who imports whom
 	$(VENV)/bin/lint-imports --no-logo
 
-test: $(VENV)/.for-all ## Run three quarters of the tests, with each rule, command, engine and root, in WORKERS=3 processes; PYTHON=/path/to/python3.13 for another (six minutes)
+test: $(VENV)/.for-all ## Run most tests, with each rule, command, engine and root, in WORKERS=3 processes; PYTHON=/path/to/python3.13 for another (five minutes)
 	$(RUN) pytest $(SHARED) --size small $(PYTEST)
 
-test-all: $(VENV)/.for-all ## Run the other tests: what takes long, and what a machine has to try often (25 minutes)
+test-all: $(VENV)/.for-all ## Run the other tests: what takes long, and what a machine has to try often (half an hour)
 	$(RUN) pytest $(SHARED) --size rest $(PYTEST)
 
 houses: $(VENV)/.for-all ## Run the tests of engine and upkeep in build/houses, where the cluster's packages are not (ten minutes)

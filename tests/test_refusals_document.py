@@ -112,6 +112,7 @@ def test_every_code_is_explained_offline(code: str):
     assert all(means for _, means, _ in all_codes()[code])
 
 
+@pytest.mark.thorough
 def test_explain_prints_a_code(pylog):
     result = pylog.done("explain", "NO_HIGH_WATERMARK", "3")
     assert "--high-watermark log-end" in result.stdout

@@ -48,7 +48,7 @@ def apply_steps(operations: Iterable[Operation], store: LogStore) -> Iterator[Op
         match operation:
             case DeleteFiles():
                 _delete(operation.names, store)
-            case DeleteFile():  # nearly all steps of a retention: patterns are tried in turn
+            case DeleteFile():
                 store.delete(operation.name)
             case WriteFile():
                 _write(operation, store)

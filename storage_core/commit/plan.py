@@ -127,7 +127,7 @@ def versions_of(found: FolderEntries) -> dict[str, FileVersion]:
 
 def _rows_of(found: FolderEntries, passing: tuple[str, ...]) -> list[tuple[str, int, int, int]]:
     """Return name, size, time and inode of listed files, but for scratch files and those whose
-    names end in a suffix."""
+    names end in one of ``passing``."""
     # A run lists all files of all partitions: do not make an object, or a call, for each.
     rows = zip(found.names, found.sizes, found.modified_ns, found.inodes, strict=True)
     names = "/".join(("", *found.names, ""))

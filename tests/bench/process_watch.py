@@ -35,6 +35,7 @@ class Watched:
     worker_bytes: int = 0  # of any other Python process
     workers_bytes: int = 0  # largest sum of all of these
     all_bytes: int = 0  # largest sum of all processes
+    memory: bool = True  # whether it is looked at
     _seconds: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -46,7 +47,7 @@ class Watched:
         """Look at a process and its descendants."""
         memory, workers = 0, 0
         for process in _below(root, _processes()):
-            own = process.memory_bytes
+            own = process.memory_bytes if self.memory else 0
             memory += own
             before = self._seconds.get(process.pid, 0.0)
             self._seconds[process.pid] = max(before, process.cpu_seconds)
@@ -120,6 +121,7 @@ def run_program(
     errors: str | None = None,
     every_seconds: float = 0.25,
     build: Path = ROOT,
+    memory: bool = True,
     **environment: str,
 ) -> tuple[int, float, Watched]:
     """Run ``pylog`` as a user starts it.
@@ -128,6 +130,7 @@ def run_program(
         every_seconds: How often to look at its processes: what they do after the last look is not
             seen.
         build: The checkout whose program it is.
+        memory: Whether to look at their memory, which takes their time.
         errors: File for its standard error; None for ours.
         environment: What its environment has besides.
 
@@ -145,7 +148,7 @@ def run_program(
             stdout=out,
             stderr=err,
         ) as process,
-        watched(process.pid, Watched(), every_seconds=every_seconds) as seen,
+        watched(process.pid, Watched(memory=memory), every_seconds=every_seconds) as seen,
     ):
         status = process.wait()
         seconds = time.perf_counter() - begin

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.store import syncing
+from storage_core.store import local, syncing
 from tests.crash.disk_images import ImagedDisk
 from tests.kit.faulty_store import NEVER, SimulatedCrash
 from tests.kit.power_loss import path_of
@@ -77,13 +77,15 @@ class Stopping:
     def watch(self, end: Callable[[str], None]) -> None:
         """Watch the changes that this process makes from now on.
 
-        It waits for no disk any more: whoever is killed leaves what he wrote, synced or not.
+        It waits for no disk any more: whoever is killed leaves what he wrote, synced or not. Files
+        are deleted one by one: nobody sees the calls of machine code.
 
         Args:
             end: Ends this process, or the work in it.
         """
         os.fsync = lambda _: None
         syncing.way_of = lambda *_: syncing.Way.ALONE
+        local.delete_names = lambda *_: 0
         for name in _CHANGES:
             setattr(os, name, self._watched(name, getattr(os, name), end))
 

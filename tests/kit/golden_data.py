@@ -64,9 +64,10 @@ def unpack_archive(archive: Path, directory: Path) -> Path:
             path.mkdir(parents=True, exist_ok=True)
             folders.append((path, member.mtime))
             continue
+        assert member.isreg(), member
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, member.mode | 0o200)
-        for offset, size in member.sparse or [(0, member.size)]:  # type: ignore[misc]  # no int
+        for offset, size in member.sparse or [(0, member.size)]:  # type: ignore[misc]  # pairs
             os.pwrite(descriptor, content[offset : offset + size], offset)
         os.truncate(descriptor, member.size)
         os.close(descriptor)
@@ -80,8 +81,10 @@ def unpack_archive(archive: Path, directory: Path) -> Path:
 def _members(archive: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
     """Return the directories of an archive, and its files with their bytes."""
     with tarfile.open(archive) as packed:
-        streams = [(member, packed.extractfile(member)) for member in packed]
-        return [(member, stream.read() if stream else b"") for member, stream in streams]
+        return [
+            (each, stream.read() if (stream := packed.extractfile(each)) else b"")
+            for each in packed
+        ]
 
 
 def goldens(pattern: str = "*") -> list[Golden]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from storage_core.store import syncing
+from storage_core.store import local, syncing
 from tests.kit.faulty_store import NEVER, SimulatedCrash
 
 # What changes names, and with how many paths; the first of them counts where there are two.
@@ -148,8 +148,12 @@ class Disk:
         for name, original in originals.items():
             setattr(os, name, self._watch(name, original))
         try:
-            # A sync of the whole filesystem promises no less than that of each file.
-            with patch.object(syncing, "way_of", lambda *_: syncing.Way.ALONE):
+            # A sync of the whole filesystem promises no less than that of each file. Nobody sees
+            # the calls of machine code.
+            with (
+                patch.object(syncing, "way_of", lambda *_: syncing.Way.ALONE),
+                patch.object(local, "delete_names", lambda *_: 0),
+            ):
                 yield
         finally:
             for name, original in originals.items():

@@ -67,6 +67,7 @@ def test_several_roots_are_listed_by_their_own_tasks(engine, tmp_path):
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.item("DIR-12")
 def test_a_root_that_cannot_be_listed_is_a_row_and_the_others_are_listed(engine, tmp_path):
     for name in ("a", "b"):

@@ -83,6 +83,7 @@ def test_an_archive_is_of_its_jars_as_they_lie_there(java: Java, tmp_path: Path)
     assert len(digests) == 3
 
 
+@pytest.mark.thorough
 def test_a_java_that_cannot_take_an_archive_says_nothing(tmp_path: Path):
     archive = tmp_path / "broken.jsa"
     archive.write_bytes(b"no archive at all")

@@ -127,7 +127,7 @@ def check(logs: kafka_log.Logs, topic: str, table: Any) -> None:
     assert found == expected(topic, kind)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("read", [by_arrow, by_pandas, by_polars, by_duckdb])
 def test_values_are_those_of_the_official_deserializer(
@@ -226,6 +226,7 @@ def as_avro_json(value: dict[str, Any]) -> dict[str, Any]:
     return {"order": value["order"], "amount": amount, "reason": reason}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("read", [by_cat, by_dump, by_find, by_export("csv"), by_export("jsonl")])
 def test_texts_are_read_by_the_schema_that_a_header_names(pylog, root, tmp_path, read):
     expected = [as_avro_json(row["value"]) for row in decoded_records("refunds")]

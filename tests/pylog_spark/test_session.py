@@ -140,6 +140,7 @@ def test_spark_finds_the_pandas_that_a_command_hides(monkeypatch):
     assert sys.meta_path == before
 
 
+@pytest.mark.thorough
 def test_importing_the_module_does_not_import_pyspark():
     program = "import sys, pylog_spark.session; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -54,7 +54,7 @@ def data(size: int) -> bytes:
     return np.random.default_rng(7).integers(0, 256, size, np.uint8).tobytes()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [*TRANSIENT, FaultKind.DROP_BODY], ids=lambda kind: kind.name)
 def test_a_read_survives(objects, server, kind):
     content = data(300_000)
@@ -123,6 +123,7 @@ def test_an_upload_in_parts_survives(objects, server, tmp_path: Path, kind, oper
     assert server.faults[0].hits == 1
 
 
+@pytest.mark.thorough
 def test_an_upload_that_fails_leaves_nothing(objects, server, tmp_path: Path):
     path = tmp_path / "scratch"
     path.write_bytes(data(18 << 20))
@@ -166,6 +167,7 @@ def test_a_refusal_stays_a_refusal(objects, server, kind):
     assert objects.get_with_etag(KEY) == (b"of somebody else", first)
 
 
+@pytest.mark.thorough
 def test_a_store_that_is_away_is_a_storage_error(objects, server, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
     away = type(objects)(objects.url)
@@ -197,7 +199,7 @@ def test_listing_and_deleting_survive(objects, server, kind):
     assert all(fault.hits for fault in server.faults)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind",
     [*TRANSIENT, *UNANSWERED, FaultKind.DROP_BODY],
@@ -219,6 +221,7 @@ def test_a_commit_survives_faults_at_every_request(objects, server, kind):
     assert contents(ManagedStore(objects, PARTITION, generation=1)) == FILES
 
 
+@pytest.mark.thorough
 def test_a_lost_answer_to_the_manifest_put_of_two_writers_has_one_winner(objects, server):
     create_partition(objects)
     one, two = (open_partition(objects, attempt=name) for name in ("a-one", "a-two"))
@@ -235,6 +238,7 @@ def test_a_lost_answer_to_the_manifest_put_of_two_writers_has_one_winner(objects
     assert contents(open_partition(objects))["00000000000000000000.log"] == b"a-one"
 
 
+@pytest.mark.thorough
 def test_a_stale_listing_deletes_nothing_that_is_needed(objects, server):
     create_partition(objects)
     # The listing that a purge will see is of generation 1.
@@ -252,6 +256,7 @@ def test_a_stale_listing_deletes_nothing_that_is_needed(objects, server):
     assert contents(current) == {**FILES, "00000000000000000000.log": b"xxxx"}
 
 
+@pytest.mark.thorough
 def test_a_lease_survives_lost_answers_and_has_one_holder(objects, server):
     server.faults.append(Fault(kind=FaultKind.LOSE_ANSWER, operation="PUT_IF", times=99))
     lease = acquire_lease(objects, holder="run one")
@@ -279,6 +284,7 @@ def test_a_sync_that_replaces_a_file_while_it_is_read_is_told(objects, server):
     assert server.counts()["LIST", "other"] == 1
 
 
+@pytest.mark.thorough
 def test_reading_ahead_under_faults_gives_the_same_bytes(objects, server, tmp_path: Path):
     content = data(5 << 20)
     etag = objects.put(KEY, content)

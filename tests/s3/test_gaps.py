@@ -124,7 +124,7 @@ def test_a_store_that_copies_no_parts_is_sent_every_byte(objects, server, tmp_pa
     assert open_uploads(objects) == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind",
     [FaultKind.SLOW_DOWN, FaultKind.DROP_REQUEST, FaultKind.LOSE_ANSWER, FaultKind.FAIL_AFTER],
@@ -138,6 +138,7 @@ def test_a_copy_survives(objects, server, tmp_path, kind, operation):
     assert server.faults[0].hits == 1
 
 
+@pytest.mark.thorough
 def test_a_copy_that_fails_leaves_nothing(objects, server, tmp_path):
     upload = Upload(objects, tmp_path, [(True, LONG)])
     server.faults.append(Fault(kind=FaultKind.INTERNAL_ERROR, operation="PART_COPY", times=99))

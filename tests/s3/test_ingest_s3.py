@@ -50,6 +50,7 @@ def test_a_copy_of_another_version_than_was_planned_is_refused(mirror, objects):
         copy_object(mirror, "t-0/a", etag, objects, "t-0/data/x/b")
 
 
+@pytest.mark.thorough
 def test_objects_of_a_bucket_are_adopted_where_they_are(mirror, objects, tmp_path):
     directory = write_files(tmp_path, segment(0), segment(6))
     sync(directory, mirror)
@@ -60,6 +61,7 @@ def test_objects_of_a_bucket_are_adopted_where_they_are(mirror, objects, tmp_pat
     assert content == (directory / log_file(0)).read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_bucket_is_listed_by_pages_and_begins_in_the_middle(mirror):
     names = [f"t-{number}" for number in range(12)]
     for name in names:

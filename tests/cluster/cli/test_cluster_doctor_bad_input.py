@@ -237,6 +237,7 @@ def test_a_disk_that_goes_away_meanwhile_is_named_and_the_others_compared(
         assert [own["broker"] for own in each["replicas"]] == [1, 3]
 
 
+@pytest.mark.thorough
 def test_brokers_of_which_none_can_be_read_are_an_error(pylog: Callable, tmp_path: Path):
     roots = Cluster("clean", tmp_path).roots
     for root in roots:

@@ -60,6 +60,7 @@ def test_a_directory_without_a_copy_is_no_failure(pylog, tmp_path: Path):
     assert "`pylog metadata rebuild` makes the metadata anew" in " ".join(shown.stdout.split())
 
 
+@pytest.mark.thorough
 def test_a_copy_that_cannot_be_read_is_a_row_with_its_error(pylog, roots: list[Path]):
     make_unreadable(roots[0])
     shown = pylog("metadata", "show", *roots, "--output", "json")
@@ -68,6 +69,7 @@ def test_a_copy_that_cannot_be_read_is_a_row_with_its_error(pylog, roots: list[P
     assert [row["root"] for row in rows[:3] if row["error"]] == [str(roots[0])]
 
 
+@pytest.mark.thorough
 def test_a_root_that_cannot_be_read_hides_no_other(pylog, roots: list[Path]):
     """Its row has no identity: the sentence under it names the root."""
     (roots[0] / "meta.properties").write_text("version=99\n")
@@ -111,6 +113,7 @@ def test_a_voter_gets_a_copy_once(pylog, roots: list[Path], tmp_path: Path):
     assert [row["may_lead"] for row in rows if row.get("node_id") == 0] == [True]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_formatted", [False, True])
 def test_the_way_back_is_the_command_that_is_printed(
     pylog, roots: list[Path], tmp_path: Path, is_formatted: bool, monkeypatch
@@ -197,6 +200,7 @@ def test_stray_directories_are_rows(pylog, roots: list[Path]):
     assert pylog("metadata", "adopt", root, "--role", "mirror").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.thorough
 def test_a_copy_that_cannot_be_read_is_named_beside_stray_directories(pylog, roots: list[Path]):
     make_unreadable(roots[0])
     (roots[0] / "stock_levels-0").rename(roots[0] / f"stock_levels-0.{'0' * 32}-stray")

@@ -578,6 +578,7 @@ def test_a_move_without_its_log_is_named(lost):
     assert str(move) not in cluster.facts("REPLICA")
 
 
+@pytest.mark.thorough
 def test_directories_that_contradict_each_other_are_refused(lost):
     text = lost("recreated").refusal()
     assert "ROOT=stock_levels: the topic has 2 ids" in text
@@ -596,6 +597,7 @@ def test_a_partition_in_the_middle_without_a_replica_is_refused(lost):
     assert (row["replicas"], row["isr"]) == ([2], [2])
 
 
+@pytest.mark.thorough
 def test_a_partition_of_one_broker_in_two_directories_is_refused(lost, tmp_path: Path):
     cluster = lost("clean")
     other = tmp_path / "b1-too"
@@ -608,6 +610,7 @@ def test_a_partition_of_one_broker_in_two_directories_is_refused(lost, tmp_path:
     assert f"ROOT={other}: broker 1 has ledger-0 in {cluster.roots[0]} as well" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("content", "match"),
     [

@@ -175,6 +175,7 @@ def test_an_open_transaction_ends_as_its_coordinator_has_decided(
     assert ("open" in visible.stdout.splitlines()) == is_commit
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_known", [True, False], ids=["decided", "undecided"])
 def test_offsets_in_an_open_transaction_go_once_its_commit_is_decided(
     pylog, source: Path, disks, tmp_path: Path, is_known: bool
@@ -289,6 +290,7 @@ def test_a_disk_that_fails_fails_its_partition_alone(pylog, source: Path, tmp_pa
     }
 
 
+@pytest.mark.thorough
 def test_a_source_that_gets_records_meanwhile_fails_its_partition(
     pylog, source: Path, disks, monkeypatch
 ):
@@ -383,6 +385,7 @@ def test_a_topic_that_is_on_the_disks_in_part_is_said(pylog, source: Path, tmp_p
     assert "orders: 2 of 3 partitions are on none of the source's disks" in text
 
 
+@pytest.mark.thorough
 def test_a_damaged_checkpoint_of_the_target_is_said_before_anything_is_written(
     pylog, source: Path, disks
 ):
@@ -395,11 +398,13 @@ def test_a_damaged_checkpoint_of_the_target_is_said_before_anything_is_written(
     assert not any((disk / "orders-0").exists() for disk in disks)
 
 
+@pytest.mark.thorough
 def test_a_disk_of_the_target_may_be_named_twice(pylog, source: Path, disks):
     result = pylog(*words_of(source, [*disks, disks[0]]))
     assert result.exit_code == ExitCode.DONE, result.stderr
 
 
+@pytest.mark.thorough
 def test_metadata_that_cannot_be_read_decides_nothing(pylog, source: Path, disks):
     log = disks[0] / CLUSTER_METADATA_DIRECTORY / log_file(0)
     log.rename(log.with_name(log_file(7)))
@@ -420,6 +425,7 @@ def test_only_strays_of_the_targets_own_disk_are_a_source(pylog, source: Path, d
     assert stray.is_dir()
 
 
+@pytest.mark.thorough
 def test_the_sources_own_metadata_say_how_many_partitions_a_topic_has(pylog, source: Path, disks):
     values = [md.topic("orders", md.ID_B), *(md.partition(n, md.ID_B) for n in range(3))]
     md.write_segment(source / CLUSTER_METADATA_DIRECTORY, [md.batch(*values, PRODUCER_IDS)])

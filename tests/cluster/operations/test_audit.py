@@ -167,6 +167,7 @@ def test_roots_of_two_clusters_are_refused(tmp_path: Path):
         audit(Local.of_master(None), [one.roots[0], two.roots[0]], JobOptions(now_ms=NOW_MS))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"partitions": [{"topic": 3}]}', b"[" * 100_000]
 )

@@ -45,6 +45,7 @@ def linked(root: Path) -> Path:
     return link
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "again",
     [
@@ -105,6 +106,7 @@ def test_no_replica_is_cut_while_a_root_cannot_be_read(tmp_path: Path):
         plan_followers(HERE, [one, two, three], replace(OPTIONS, role=Role.BROKER), leader=3)
 
 
+@pytest.mark.thorough
 def test_roots_of_which_none_can_be_read_are_an_error_that_names_them(tmp_path: Path):
     roots = Cluster("clean", tmp_path).roots
     for root in roots:
@@ -130,6 +132,7 @@ def test_one_of_two_directories_of_a_broker_makes_no_replica_missing(tmp_path: P
             assert not any(each["broker"] == 2 and each.get("missing") for each in row["replicas"])
 
 
+@pytest.mark.thorough
 def test_a_partition_directory_without_read_permission_is_a_replica_that_cannot_be_opened(
     tmp_path: Path,
 ):
@@ -145,6 +148,7 @@ def test_a_partition_directory_without_read_permission_is_a_replica_that_cannot_
         assert {each["broker"] for each in row["candidates"]} == ({1, 3} if is_it else {1, 2, 3})
 
 
+@pytest.mark.thorough
 def test_a_root_that_vanishes_meanwhile_is_replicas_that_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -286,6 +290,7 @@ def test_a_hostile_copy_of_the_metadata_is_named_and_another_one_believed(
     assert answers_of(report) == answers_of(trusted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("harm", [garble, forge_snapshot, empty_snapshot])
 def test_without_metadata_that_can_be_read_every_replica_is_a_candidate(
     tmp_path: Path, harm: Callable[[Path], None]

@@ -167,6 +167,7 @@ def test_a_leader_epoch_that_is_known_already_is_fenced(tmp_path: Path):
             assert [each["kafka_code"] for each in fenced] == [74] * is_fenced
 
 
+@pytest.mark.thorough
 @pytest.mark.item("ERR-13")
 def test_an_id_that_the_metadata_lack_is_a_stray_and_no_other_topic(tmp_path: Path):
     cluster = Cluster("recreated", tmp_path)

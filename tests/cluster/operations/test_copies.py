@@ -212,6 +212,7 @@ def test_spark_answers_as_this_machine_does(spark, tmp_path: Path):
     assert (here.engine, there.engine) == ("local", "spark")
 
 
+@pytest.mark.thorough
 def test_the_command_lists_rows_for_people_and_programs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

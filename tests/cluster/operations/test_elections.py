@@ -232,6 +232,7 @@ def test_partitions_that_wait_can_be_led_at_a_price(tmp_path: Path):
     assert (manual.start.lost_records, manual.start.offline) == (59, 0)
 
 
+@pytest.mark.thorough
 def test_elections_by_hand_are_not_told_where_they_help_nothing(tmp_path: Path):
     report = audit_of(Cluster("clean", tmp_path), tmp_path, [1, 2, 3])
     assert report.starts is not None
@@ -248,6 +249,7 @@ def test_a_setting_that_is_said_comes_before_the_topics(tmp_path: Path):
         assert [(each["leader"], each["by"]) for each in elections] == [(leader, "unclean")] * 3
 
 
+@pytest.mark.thorough
 def test_a_broker_that_the_cluster_does_not_have_is_refused(tmp_path: Path):
     cluster = Cluster("clean", tmp_path)
     with pytest.raises(ConfigError, match="--up=9: is no broker of the cluster"):
@@ -336,6 +338,7 @@ def test_a_broker_that_cannot_open_its_logs_does_not_start(tmp_path: Path):
     assert "broker 1 cannot open its logs: it ends" in report.starts.notes
 
 
+@pytest.mark.thorough
 def test_without_a_start_there_are_no_elections(tmp_path: Path):
     report = audit_of(Cluster("clean", tmp_path), tmp_path, [])
     assert report.starts is None
@@ -403,6 +406,7 @@ def test_a_folder_that_is_there_is_not_written_to(tmp_path: Path):
     assert list(out.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_no_folder_is_made_where_nobody_is_better(tmp_path: Path):
     report = audit_of(Cluster("clean", tmp_path), tmp_path, [3], out=tmp_path / "out")
     assert report.leaders == {}

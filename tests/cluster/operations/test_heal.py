@@ -314,7 +314,7 @@ def test_the_command_shows_where_and_from_whom(lab, pylog):
     assert result["action"] == "heal"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["elsewhere", "another partition", "no donor of this plan"])
 def test_a_piece_outside_of_the_plans_donors_is_refused(lab, tmp_path, where):
     damaged = lab.damage("ledger-0")

@@ -351,6 +351,7 @@ def test_only_replicas_of_brokers_are_cut(tmp_path: Path):
             check_truncation([root], JobOptions(now_ms=NOW_MS))
 
 
+@pytest.mark.thorough
 def test_who_has_no_replica_cannot_lead(tmp_path: Path):
     lab = Lab("clean", tmp_path)
     with pytest.raises(ConfigError, match=r"brokers that have one: 1, 2, 3"):

@@ -156,6 +156,7 @@ def test_an_incomplete_newest_segment_is_refused(tmp_path: Path):
     assert "offset 820 is not whole" in log.notes[0]
 
 
+@pytest.mark.thorough
 def test_two_histories_are_refused(tmp_path: Path):
     case = unpack_tier("elections_rolls", tmp_path)
     reason, detail = refusal(case)

@@ -165,6 +165,7 @@ def test_what_an_in_sync_replica_never_had_was_not_committed(
     assert count(subtract(above, lead.uncommitted)) == expected[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-13")
 def test_a_loss_has_a_size_a_time_and_those_who_hold_it(tmp_path):
     replicas = [

@@ -375,6 +375,7 @@ def epochs_of(tmp_path: Path, text: str | None, *, leader: int = 1) -> dict[str,
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-07")
 def test_an_epoch_file_that_lies_is_a_finding(tmp_path: Path):
     assert epochs_of(tmp_path, "0\n2\n0 0\n2 9\n") == {"offsets": set(), "headers": set()}
@@ -435,6 +436,7 @@ def test_a_replica_that_is_missing_lacks_everything(tmp_path: Path):
         assert kinds(find_differences(logs, "t", None, look)) == [("missing", 0, 14, 2)]
 
 
+@pytest.mark.thorough
 def test_many_ranges_are_counted_beyond_those_that_are_told(tmp_path: Path):
     whole = batches_of(2400, size=1)
     logs = [

@@ -466,6 +466,7 @@ def test_a_batch_out_of_which_a_cleaner_took_a_tombstone_heals_no_log_that_has_t
     assert state_of(plan_healing(rest_of(target, **cleaner), donors)) is state
 
 
+@pytest.mark.thorough
 def test_there_may_be_more_damage_than_open_files(tmp_path):
     specs = in_a_row(
         BatchSpec(records=(RecordSpec(key=b"k", value=b"v" * 100),), leader_epoch=3)

@@ -113,6 +113,7 @@ def test_the_copy_is_the_owners_of_the_voters_directory(copies, target: Path):
     assert {(each.st_uid, each.st_gid, each.st_mode & 0o777) for each in facts} == {(*owner, 0o640)}
 
 
+@pytest.mark.thorough
 def test_what_is_done_is_left_alone_until_a_node_starts_on_it(copies, target: Path):
     (promotion,) = plan(copies, (3, target))
     assert not promotion.is_done
@@ -201,6 +202,7 @@ def test_an_epoch_without_a_later_one_is_refused(copies, target: Path):
         plan([read(Path(copies[0].root), 2), copies[1]], (3, target))
 
 
+@pytest.mark.thorough
 def test_one_directory_serves_one_voter(copies, tmp_path: Path, target: Path):
     link = tmp_path / "link"
     link.symlink_to(target)

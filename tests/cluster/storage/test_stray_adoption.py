@@ -124,6 +124,7 @@ def test_metadata_of_a_file_that_is_none_is_a_reason(metadata, root: Path):
     assert PARTITION_METADATA_FILE in only.detail
 
 
+@pytest.mark.thorough
 def test_a_broker_that_runs_and_a_name_taken_meanwhile_are_refused(metadata, root: Path):
     stray(root, "a-0")
     strays = plan(metadata, root)

@@ -109,6 +109,7 @@ def test_every_replica_has_the_bytes_of_the_source_with_the_targets_epoch(source
         assert {path.name for path in disk.iterdir() if path.is_dir()} == {"orders-0"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
 def test_a_start_finds_a_whole_log_without_open_transactions(source, target, is_clean: bool):
     (plan,) = target.plan(source)
@@ -129,6 +130,7 @@ def test_a_start_finds_a_whole_log_without_open_transactions(source, target, is_
         assert marker.records[0].value == struct.pack(">hi", 0, OPEN.coordinator_epoch)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
 def test_a_commit_that_was_decided_is_written(source, target: Target, is_clean: bool):
     write_states(source, {})
@@ -160,6 +162,7 @@ def test_a_repeat_at_another_time_writes_the_same_bytes(source, target: Target, 
     assert refusal.reason == "TARGET_HAS_RECORDS"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
 def test_producers_that_are_to_go_on_are_remembered(source, target: Target, is_clean: bool):
     (plan,) = target.plan(source, keeps_producers=True)
@@ -172,6 +175,7 @@ def test_producers_that_are_to_go_on_are_remembered(source, target: Target, is_c
     assert (producer.current_txn_first_offset, producer.coordinator_epoch) == (-1, 4)
 
 
+@pytest.mark.thorough
 def test_a_log_that_was_not_closed_is_taken_as_its_recovery_leaves_it(tmp_path: Path, target):
     root = tmp_path / "unclean"
     directory = write_source(root, SEGMENTS, is_clean=False)
@@ -185,6 +189,7 @@ def test_a_log_that_was_not_closed_is_taken_as_its_recovery_leaves_it(tmp_path: 
     assert plan.cut_bytes > 0
 
 
+@pytest.mark.thorough
 def test_an_empty_log_keeps_its_offset(tmp_path: Path, target: Target):
     root = tmp_path / "empty"
     write_source(root, [SegmentSpec(base_offset=40)])
@@ -211,6 +216,7 @@ def test_an_empty_directory_of_the_target_is_replaced_and_records_are_not(source
     assert load(empty, is_clean=True).log_end_offset == END + 1
 
 
+@pytest.mark.thorough
 def test_what_has_been_written_is_left_alone_until_a_broker_starts_on_it(source, target: Target):
     (plan,) = target.plan(source)
     plan.write()
@@ -228,6 +234,7 @@ def test_what_has_been_written_is_left_alone_until_a_broker_starts_on_it(source,
     assert refusal.reason == "TARGET_HAS_RECORDS"
 
 
+@pytest.mark.thorough
 def test_other_records_of_equal_size_are_not_taken_for_a_former_calls(tmp_path: Path, target):
     roots = []
     for value in (b"one", b"two"):
@@ -249,6 +256,7 @@ def test_records_in_the_midst_of_a_swap_are_not_replaced(source: Path, target: T
     assert refusal.reason == "TARGET_HAS_RECORDS"
 
 
+@pytest.mark.thorough
 def test_a_source_that_has_changed_meanwhile_is_not_taken(source: Path, target: Target):
     (plan,) = target.plan(source)
     log = plan.open()
@@ -282,6 +290,7 @@ def test_the_lock_is_asked_right_before_each_replica_gets_its_name(
     assert seen == {(False, False), (True, False), (True, True)}
 
 
+@pytest.mark.thorough
 def test_no_replica_is_there_before_the_checkpoints_of_all(
     source: Path, target: Target, monkeypatch
 ):
@@ -311,6 +320,7 @@ def test_of_two_attempts_on_one_log_one_is_taken(source: Path, target: Target):
         ]
 
 
+@pytest.mark.thorough
 def test_damage_that_comes_up_while_it_is_copied_leaves_no_replica(source, target: Target):
     (plan,) = target.plan(source)
     log = source / "orders-0" / log_file(0)

@@ -88,6 +88,7 @@ def test_a_library_that_only_some_partitions_need_fails_these(broker: Path, tmp_
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_debug_shows_where_the_import_failed(broker: Path, tmp_path: Path):
     done = run("typer", "missing", tmp_path, "--debug", "inspect", broker)
     assert done.returncode == STATUS

@@ -130,6 +130,7 @@ def test_a_pattern_that_matches_nothing_is_said(pylog, call):
     assert "--topics 'evnets*' matches no topic in" in said
 
 
+@pytest.mark.thorough
 def test_a_name_is_looked_for_in_all_roots(pylog, broker_dir: Path, tmp_path: Path):
     other = tmp_path / "other"
     (other / "elsewhere-0").mkdir(parents=True)

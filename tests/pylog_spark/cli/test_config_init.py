@@ -71,6 +71,7 @@ def test_what_was_compacted_and_what_was_deleted_from_is_told(pylog, copy: Path)
     assert uncommented(text)["events"]["cleanup.policy"] == ["compact", "delete"]
 
 
+@pytest.mark.thorough
 def test_who_names_one_disk_is_told_where_the_policies_lie(pylog, tmp_path: Path):
     disks = unpack_archive(GOLDEN / "two-disks" / "before.tar.gz", tmp_path)
     alone = pylog("config", "init", disks / "d2").stdout
@@ -111,6 +112,7 @@ def test_what_the_cluster_knows_is_left_out(pylog, broker_dir: Path):
     assert "compacted" not in text.partition("topics:")[2]
 
 
+@pytest.mark.thorough
 def test_topics_are_chosen_and_roots_added_up(pylog, copy: Path, tmp_path: Path):
     write_partition(tmp_path / "b" / "events-7", [SegmentSpec(base_offset=0, batches=[])])
     text = pylog("config", "init", copy, tmp_path / "b", "--topics", "events").stdout
@@ -118,6 +120,7 @@ def test_topics_are_chosen_and_roots_added_up(pylog, copy: Path, tmp_path: Path)
     assert "3 partitions, 10 segments" in text
 
 
+@pytest.mark.thorough
 def test_replicas_of_one_partition_are_one_partition(pylog, copy: Path, tmp_path: Path):
     write_partition(tmp_path / "b" / "events-1", [SegmentSpec(base_offset=0, batches=[])])
     text = pylog("config", "init", copy, tmp_path / "b", "--topics", "events").stdout

@@ -90,6 +90,7 @@ def test_topics_are_chosen(pylog, broker_dir: Path):
     assert {row["group"] for row in lines_of(result, "group")} == {"reports", "billing", "tx-group"}
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REP-17")
 def test_a_record_that_was_moved_to_another_partition_is_flagged(pylog, tmp_path: Path):
     root = Golden("broker-dir").unpack(tmp_path)

@@ -140,6 +140,7 @@ def test_a_segment_names_its_partition(pylog, folder):
     assert {row["root"] for row in rows} == {str(folder / "log")}
 
 
+@pytest.mark.thorough
 def test_each_predicate_of_an_explanation_is_a_row(pylog, folder):
     command = f"explain {{}}/log --topics clickstream --now-ms {CLOSED_MS}"
     lines = run(pylog, folder, command, "json").stdout.splitlines()

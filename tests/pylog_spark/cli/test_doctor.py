@@ -133,6 +133,7 @@ def test_a_person_reads_the_verdict_first(pylog, root):
     assert "nobody holds its lock" in result.stdout
 
 
+@pytest.mark.thorough
 def test_a_copy_is_never_started(pylog, root):
     with root.file(30).open("ab") as file:
         file.write(b"\0\0\0")
@@ -143,6 +144,7 @@ def test_a_copy_is_never_started(pylog, root):
     assert (status, answer["advice"]) == (ExitCode.FINDINGS, "copy-damaged")
 
 
+@pytest.mark.thorough
 def test_recovery_threads_come_from_the_brokers_own_file(pylog, root, tmp_path):
     file = tmp_path / "server.properties"
     file.write_text("num.recovery.threads.per.data.dir=7\n")
@@ -152,6 +154,7 @@ def test_recovery_threads_come_from_the_brokers_own_file(pylog, root, tmp_path):
     assert answer["pace"]["broker_threads"] == 3
 
 
+@pytest.mark.thorough
 def test_another_release_than_4_4_is_named(pylog, broker_dir):
     status, answer = ask(pylog, broker_dir, "--release-version", "3.9")
     assert (status, answer["advice"]) == (ExitCode.FINDINGS, "do-not-start")
@@ -160,6 +163,7 @@ def test_another_release_than_4_4_is_named(pylog, broker_dir):
     assert "Kafka 3.9 knows 1 to 21" in level["message"]
 
 
+@pytest.mark.thorough
 def test_a_brokers_own_file_is_judged_by_the_release_that_is_to_start(pylog, root, tmp_path):
     file = tmp_path / "server.properties"
     file.write_text("log.segment.bytes=1024\nprocess.roles=broker\n")

@@ -106,9 +106,17 @@ def our_lines(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return files
 
 
-def test_a_dump_does_without_arrow_and_its_memory() -> None:
-    program = "import sys, pylog_spark.cli.dump_files; sys.exit('pyarrow' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_a_dump_does_without_arrow_and_its_memory(tmp_path: Path) -> None:
+    partition = Golden("clean-hw-none-s161").unpack(tmp_path)
+    program = """
+import sys
+from pylog_spark.cli import main
+main(["dump", sys.argv[1], "--output", "json"])
+sys.exit("pyarrow" in sys.modules)
+"""
+    subprocess.run(
+        [sys.executable, "-c", program, partition], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 @pytest.mark.sampled(13)
@@ -378,6 +386,7 @@ def test_read_committed_leaves_out_aborted_and_control_records(
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-08")
 def test_read_committed_of_a_log_with_an_open_transaction_ends_before_it(
     pylog, unclean_broker_dir: Path

@@ -160,6 +160,7 @@ def test_entries_of_another_file_are_counted_and_have_no_part(pylog, broker_dir)
     assert "holds no records" in result.stderr
 
 
+@pytest.mark.thorough
 def test_whole_values_and_other_formats_are_written(pylog, tmp_path):
     marker = end_txn_marker(base_offset=1, producer_id=4, producer_epoch=0)
     long = b'{"a":"' + b"x" * 300 + b'"}'
@@ -198,6 +199,7 @@ def test_whole_values_and_other_formats_are_written(pylog, tmp_path):
         assert pylog("dump", log, option, "raw").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.thorough
 def test_a_golden_log_is_cut_as_it_is_read_whole(pylog, tmp_path):
     directory = Golden("dump-mixed-s555").unpack(tmp_path)
     logs = sorted(directory.rglob("*.log"))

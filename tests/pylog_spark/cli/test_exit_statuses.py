@@ -69,7 +69,7 @@ def not_opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", _LOOKS)
 def test_a_directory_that_kafka_opens_is_looked_at(pylog, opened: Path, command: str):
     result = pylog(*(str(word).format(opened) for word in _LOOKS[command]))

@@ -90,6 +90,7 @@ def test_each_cause_is_named(pylog, root, cause, expected):
     assert row["answers"][0]["text"]
 
 
+@pytest.mark.thorough
 def test_of_an_unclean_directory_it_is_said_what_would_hold_after_a_recovery(pylog, root):
     said = [root, *CLOCK, "--topics", "compacted", "--output", "json"]
     closed = explained(pylog("explain", *said))["compacted-0"]
@@ -117,6 +118,7 @@ def test_of_an_unclean_directory_it_is_said_what_would_hold_after_a_recovery(pyl
     assert read_tree(root / "compacted-0") == before
 
 
+@pytest.mark.thorough
 def test_an_interrupted_swap_is_explained_as_a_load_would_leave_it(pylog, root):
     said = [root, *CLOCK, "--topics", "events", "--output", "json"]
     expected = explained(pylog("explain", *said))["events-0"]
@@ -126,6 +128,7 @@ def test_an_interrupted_swap_is_explained_as_a_load_would_leave_it(pylog, root):
     assert explained(pylog("explain", *said))["events-0"]["answers"] == expected["answers"]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CFG-36")
 def test_a_checkpointed_high_watermark_says_how_old_it_may_be(pylog, root):
     interval = "replica.high.watermark.checkpoint.interval.ms"
@@ -197,6 +200,7 @@ def test_exported_configs_are_heard_and_an_old_export_is_warned_of(pylog, tmp_pa
         assert result.stderr.startswith("WARNING") == is_old
 
 
+@pytest.mark.thorough
 def test_what_holds_after_a_recovery_has_answers_of_its_own(pylog, root):
     said = [root, *CLOCK, "--topics", "compacted"]
     closed = explained(pylog("explain", *said, "--output", "json"))["compacted-0"]

@@ -147,6 +147,7 @@ def test_what_is_not_there_is_wrong_usage(pylog, folder):
         assert pylog("find", root, *words).exit_code == ExitCode.USAGE, words
 
 
+@pytest.mark.thorough
 def test_a_partition_that_cannot_be_read_is_a_row_and_the_others_are_told(pylog, folder, tmp_path):
     root = tmp_path / "log"
     unpack_broker(root)

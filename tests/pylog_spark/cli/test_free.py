@@ -237,6 +237,7 @@ def test_what_has_expired_of_a_compacted_topic_is_for_the_compaction_that_takes_
     assert "CLOCK_PAST_RETENTION" in {row["reason"] for row in rows}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exact", [(), ("--exact",)])
 def test_what_retention_takes_is_not_compacted_as_well(pylog, tmp_path, exact):
     """Of a log that expires whole nothing is left to compact; of one in part, the younger part."""

@@ -33,7 +33,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return parsed
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -81,6 +81,7 @@ def test_doctor_lets_a_broker_start_beside_names_that_it_does_not_see(pylog, roo
     assert (result.exit_code, answer["advice"]) == (ExitCode.DONE, "start-broker")
 
 
+@pytest.mark.thorough
 def test_a_partition_below_a_folder_that_is_not_utf8_is_worked_on(pylog, tmp_path):
     folder = tmp_path / os.fsdecode(b"\xff\x1b[31m")
     root = Golden("broker-dir").unpack(folder)

@@ -320,6 +320,7 @@ def test_more_partitions_than_a_terminal_has_lines_are_summed_by_topic(
     assert pylog("inspect", tmp_path).stdout == every
 
 
+@pytest.mark.thorough
 def test_of_an_unclean_directory_it_is_said_what_a_recovery_would_read(
     pylog, broker_dir: Path, unclean_broker_dir: Path
 ):

@@ -92,6 +92,7 @@ def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning
     assert tree_of(root.path) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_glob_that_matches_no_topic_is_noted(spark, pylog, root, tmp_path):
     arguments = [*options_of(root, tmp_path), "--dry-run", "--output", "json"]
@@ -107,6 +108,7 @@ def test_a_root_is_asked_for(pylog):
     assert pylog("run", "--role", "broker").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_exported_configs_do_as_well_as_said_ones_and_their_age_is_in_the_report(
     spark, pylog, root, tmp_path
@@ -164,6 +166,7 @@ def test_a_page_that_cannot_be_written_hides_no_answer_though_it_is_quiet(
     assert ({row["status"] for row in rows}, run["done"]) == ({"done"}, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_what_a_guard_refused_to_delete_is_counted_in_the_last_line(spark, pylog, tmp_path):
     root = broker_directory(tmp_path / "log", ["retain-size-s501", "retain-logstart-mid-s501"])

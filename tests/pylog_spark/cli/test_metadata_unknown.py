@@ -169,6 +169,7 @@ def test_the_same_commands_delete_where_the_metadata_are_whole(tmp_path: Path, p
     assert len(logs_of(roots)) < len(before)
 
 
+@pytest.mark.thorough
 def test_zeros_behind_the_last_batch_hide_no_config(tmp_path: Path, pylog: Any):
     """As a preallocated segment has them, in a directory that was closed."""
     roots = unpack("meta_flip", tmp_path)
@@ -193,7 +194,7 @@ def test_two_equal_copies_count(tmp_path: Path, pylog: Any):
     assert "METADATA_UNKNOWN" not in result.stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 def test_looks_say_it_and_name_no_config(state: tuple[list[Path], str], pylog: Any):
     roots, problem = state
     words = (*roots, "--output", "json")
@@ -246,6 +247,7 @@ def test_the_doctor_says_which_records_a_start_cuts(tmp_path: Path, pylog: Any):
     assert "pylog metadata rebuild" in found["fix"]
 
 
+@pytest.mark.thorough
 def test_the_doctor_tells_two_copies_apart(tmp_path: Path, pylog: Any):
     roots = unpack("meta_stale_d2", tmp_path)
     (diagnosis,) = rows_of(pylog("doctor", *roots, "--output", "json").stdout, "diagnosis")
@@ -296,7 +298,7 @@ def test_epochs_of_a_tier_are_not_built_from_the_local_end(tmp_path: Path, pylog
     assert not (roots[0] / "longer-0" / "leader-epoch-checkpoint").exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("epochs", "codes"),
     [
@@ -332,6 +334,7 @@ def test_an_empty_disk_is_told_as_empty_partitions(tmp_path: Path, pylog: Any):
     assert "start with 1 empty partition in place of audit-1" in " ".join(headline.split())
 
 
+@pytest.mark.thorough
 def test_a_stray_log_has_its_name_and_the_two_lines_of_its_file(tmp_path: Path, pylog: Any):
     roots = unpack("meta_flip", tmp_path)
     whole(roots)

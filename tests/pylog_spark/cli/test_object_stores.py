@@ -50,6 +50,7 @@ def rows_of(pylog, *words: object, kind: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["partition", "segment"])
 def test_inspect_says_the_same_of_a_mirror_and_a_managed_root(pylog, origin, mirror, twin, kind):
     expected = rows_of(pylog, "inspect", origin.path, "--segments", kind=kind)
@@ -144,6 +145,7 @@ def test_verify_finds_damage_in_a_managed_root_and_names_where_it_is(origin, tmp
     assert {row.file for row in rows} == {f"{twin.directory(NAME)}/{LOG}"}
 
 
+@pytest.mark.thorough
 def test_dump_shows_a_generation_that_was_superseded(pylog, origin, tmp_path):
     twin = managed_twin(origin, tmp_path / "managed")
     before = pylog("dump", twin.directory(NAME), "--output", "json").stdout

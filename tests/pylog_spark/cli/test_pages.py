@@ -225,7 +225,7 @@ def test_the_metadata_of_another_log_directory_of_the_broker_counts(pylog, tmp_p
     assert re.search(r'aria-label="[^"]*other: clickstream-1, [^"]+, expired"', text)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["inspect", "survey", "doctor", "verify"])
 def test_a_page_does_not_lie_among_somebodys_files(pylog, tmp_path, name: str):
     root = unpack_broker(tmp_path / "log")

@@ -197,7 +197,7 @@ def follow(folder: Path, roots: list[Path], pylog, now_ms: int) -> None:
         assert lost(before, folder) == [], command
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("names", "is_closed"), of_one_directory(), ids=name_of)
 def test_no_record_is_lost_by_what_the_doctor_prints(tmp_path, pylog, names, is_closed):
     root = log_root(tmp_path / "log")

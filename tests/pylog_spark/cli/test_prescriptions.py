@@ -135,7 +135,7 @@ def test_every_code_is_mended_by_a_command_or_left_to_people():
     assert not any(KINDS[code].command for code in FOR_PEOPLE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", sorted(DERIVED))
 def test_what_is_derived_from_a_log_is_whole_after_what_the_doctor_prints(root, shell, code):
     ACCIDENTS[code](root)

@@ -98,6 +98,7 @@ def test_the_short_help_fits_on_a_screen_and_names_every_option(pylog, command: 
         assert flags <= set(re.findall(r"--[a-z-]+", result.stdout))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["inspect", "partition clean", ""])
 def test_help_is_a_command_too(pylog, command: str):
     asked = pylog.done("help", *command.split())

@@ -29,7 +29,7 @@ def run(pylog, name: str, root, tmp_path, *words: str):
     return result
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_terminal_is_shown_how_far_a_command_has_come(
     pylog, monkeypatch, unclean_broker_dir, tmp_path, name: str
@@ -40,7 +40,7 @@ def test_a_terminal_is_shown_how_far_a_command_has_come(
     assert "reading" not in result.stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_progress_is_shown_to_a_program(pylog, unclean_broker_dir, tmp_path, name: str):
     assert run(pylog, name, unclean_broker_dir, tmp_path).stderr == ""

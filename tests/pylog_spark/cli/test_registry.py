@@ -241,6 +241,7 @@ def misfit(tmp_path):
     return found
 
 
+@pytest.mark.thorough
 def test_a_value_that_does_not_fit_ends_an_export_or_is_counted(pylog, misfit, tmp_path):
     words = ("export", misfit, "--topic", "t", "--engine", "local", "--to", "delta", *VALUES)
     result = pylog(*words, "--out", tmp_path / "a")
@@ -334,6 +335,7 @@ def test_only_a_schema_of_avro_needs_the_package_for_it(pylog, misfit, tmp_path,
         assert "fastavro is not installed: pip install 'pylog-spark[avro]'" in refused.stderr
 
 
+@pytest.mark.thorough
 def test_logical_types_are_text_if_that_is_asked_for(pylog, tmp_path):
     types = {
         "price": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2},
@@ -425,6 +427,7 @@ def test_sql_reaches_into_typed_columns(pylog, root, misfit, caplog):
     assert caplog.messages[0].startswith("2 values do not fit their schema: the value at offset 1")
 
 
+@pytest.mark.thorough
 def test_columns_are_those_of_the_message_that_is_named(pylog, tmp_path):
     text = 'syntax = "proto3"; message A { int32 n = 1; } message B { string s = 1; }'
     record = schema(1, "", subject="t-value", schemaType="PROTOBUF")
@@ -445,6 +448,7 @@ def test_columns_are_those_of_the_message_that_is_named(pylog, tmp_path):
     assert "--reader-message=B: is for --value-format registry" in result.stderr
 
 
+@pytest.mark.thorough
 def test_options_of_columns_are_for_columns(pylog, misfit, tmp_path):
     result = pylog("sql", misfit, "SELECT 1 FROM t", "--reader-schema", "1")
     assert "--reader-schema=1: is for --value-format registry" in result.stderr

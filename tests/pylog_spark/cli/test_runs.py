@@ -62,6 +62,7 @@ def test_a_ledger_alone_says_nothing_of_undoing_and_a_trash_nothing_of_the_end(p
     assert abs(run["started_ms"] - SystemClock().now_ms()) < 86_400_000
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_undone_is_said_so(pylog, done, tmp_path):
     folder, run_id = done
     shutil.copytree(folder / "trash", tmp_path / "trash")

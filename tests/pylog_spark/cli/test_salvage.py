@@ -392,6 +392,7 @@ def test_a_log_that_cannot_be_opened_leaves_the_directory_unclean(pylog, root):
     assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.thorough
 def test_what_is_no_salvage_is_wrong_usage_or_not_there(pylog, root, tmp_path):
     (tmp_path / "empty").mkdir()
     for place in ("empty", "absent"):

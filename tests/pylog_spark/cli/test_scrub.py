@@ -77,6 +77,7 @@ def test_lost_records_make_the_exit_status(pylog, plain):
     assert codes_of(known) == ["TIER_OFFSETS_MISSING", "TIER_SEGMENT_LOST"]
 
 
+@pytest.mark.thorough
 def test_a_partition_of_which_no_object_is_left_is_found_by_the_records(pylog, plain):
     (folder,) = plain.archive.glob("stock_levels-1-*")
     shutil.rmtree(folder)
@@ -87,6 +88,7 @@ def test_a_partition_of_which_no_object_is_left_is_found_by_the_records(pylog, p
     assert row == ("stock_levels", 1)
 
 
+@pytest.mark.thorough
 def test_records_that_are_on_another_broker_are_named(pylog, plain, tmp_path):
     """Of the three partitions of the topic each broker has some."""
     some = tmp_path / "some"
@@ -103,6 +105,7 @@ def test_records_that_are_on_another_broker_are_named(pylog, plain, tmp_path):
     assert codes_of(result) == []
 
 
+@pytest.mark.thorough
 def test_what_is_no_tier_is_refused(pylog, plain, tmp_path):
     result = pylog("scrub", disk_of(plain))
     assert result.exit_code == ExitCode.USAGE
@@ -141,6 +144,7 @@ def test_what_only_the_first_look_finds_is_no_finding(plain, monkeypatch):
     assert not any(path.exists() for path in objects)
 
 
+@pytest.mark.thorough
 def test_a_bad_partition_hides_no_other(pylog, plain):
     """Of one the folder cannot be listed."""
     (broken,) = plain.archive.glob("stock_levels-0-*/00000000000000000422-*.snapshot")

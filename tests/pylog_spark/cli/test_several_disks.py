@@ -97,6 +97,7 @@ def test_transactions_say_where_what_judges_them_may_lie(pylog: Any, disks: tupl
     assert "is here" not in pylog("transactions", *disks, "--now-ms", NOW_MS).stdout
 
 
+@pytest.mark.thorough
 def test_a_place_whose_log_is_on_a_disk_that_was_not_given_is_said_to_be_unknown(
     pylog: Any, disks: tuple[Path, Path]
 ):
@@ -111,6 +112,7 @@ def test_a_place_whose_log_is_on_a_disk_that_was_not_given_is_said_to_be_unknown
     assert "at least" not in both
 
 
+@pytest.mark.thorough
 def test_a_disk_without_the_clusters_metadata_says_where_policies_are_known(
     pylog: Any, disks: tuple[Path, Path]
 ):
@@ -122,6 +124,7 @@ def test_a_disk_without_the_clusters_metadata_says_where_policies_are_known(
     )
 
 
+@pytest.mark.thorough
 def test_a_disk_of_another_broker_is_not_asked(pylog: Any, disks: tuple[Path, Path]):
     first, second = disks
     properties = second / "meta.properties"
@@ -164,6 +167,7 @@ def test_an_export_of_one_disk_says_which_partitions_it_does_not_have(
     assert "not in these directories" not in said.stdout
 
 
+@pytest.mark.thorough
 def test_what_an_export_says_is_made_without_a_look_at_any_directory(
     disks: tuple[Path, Path], tmp_path: Path
 ):

@@ -91,6 +91,7 @@ def test_values_of_all_types_are_json(pylog, root):
     }
 
 
+@pytest.mark.thorough
 def test_maps_are_objects_and_intervals_are_iso_8601(pylog, root):
     query = """
         SELECT MAP {'a': [MAP {'x'::BLOB: 1}]} AS m, MAP {} AS none, {'m': MAP {1: NULL}} AS s,
@@ -328,6 +329,7 @@ def test_a_query_says_where_a_lateness_would_leave_out_much(pylog, tmp_path):
     assert "--lateness" not in pylog("sql", tmp_path, early).stderr  # little lies behind that
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [[], ["--out", "{tmp}/x.csv"]])
 def test_a_terminal_is_shown_how_far_a_long_query_has_come(
     pylog, monkeypatch, root, tmp_path, words
@@ -393,6 +395,7 @@ def test_bytes_that_cannot_be_read_are_named(pylog, tmp_path):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_a_value_that_does_not_fit_is_named(pylog, root):
     result = pylog("sql", root, "SELECT value FROM orders", "--value-format", "avro-registry")
     assert (result.exit_code, "--value-schema" in result.stderr) == (ExitCode.USAGE, True)

@@ -130,7 +130,7 @@ def table_text(pylog, monkeypatch, folder: Path, name: str, width: int) -> str:
     return text
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_table_fits_the_terminal_and_is_what_was_kept(
@@ -165,6 +165,7 @@ TERMINALS: Final = {
 PLAIN_SVG: Final = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TERMINALS)
 def test_the_documents_show_what_a_terminal_shows(pylog, monkeypatch, folder, name: str):
     command, width = TERMINALS[name]

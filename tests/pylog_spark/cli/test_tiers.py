@@ -65,6 +65,7 @@ def test_a_diagnosis_names_the_partitions_that_list_segments_elsewhere(pylog, tm
     assert "which lists its segments" not in said
 
 
+@pytest.mark.thorough
 def test_what_was_uploaded_is_explained(pylog, active, tmp_path):
     whole = unpack_tier("plain", tmp_path)
     for case, words in (
@@ -131,6 +132,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> TierCase:
     return unpack_tier("plain", tmp_path_factory.mktemp("tier"))
 
 
+@pytest.mark.thorough
 def test_a_dump_of_a_tier_is_that_of_the_disk(pylog, whole):
     words = ("--topic", "stock_levels", "--partition", 1, "--until", 1000, "--output", "json")
     tier = lines_of(pylog.done("dump", whole.archive, *words))

@@ -132,6 +132,7 @@ def cluster(table: Path) -> None:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", [turn_on_deletion_vectors, turn_on_v2_checkpoints, map_columns])
 def test_a_ledger_that_its_owner_changed_is_written_on_and_read(tmp_path: Path, change):
     write(tmp_path, "before")
@@ -231,6 +232,7 @@ def test_a_ledger_without_room_for_the_end_row_hides_no_work(pylog, tmp_path, mo
     assert [each["event"] for each in writes] == ["START", "END"]
 
 
+@pytest.mark.thorough
 def test_a_ledger_that_fails_before_the_work_stops_it(pylog, tmp_path: Path):
     root = broker_directory(tmp_path / "log", [NAME])
     ledger = tmp_path / "ledger"

@@ -49,6 +49,7 @@ def planned(spark, tmp_path, request):
     return root, path
 
 
+@pytest.mark.sampled(1)
 def test_a_saved_plan_says_what_was_decided_and_holds_no_secret(planned):
     root, path = planned
     plan = read_plan_file(path)
@@ -153,6 +154,7 @@ def test_a_plan_that_was_applied_is_refused_by_what_stands_there_now(tmp_path):
     assert read_tree(directory) == after
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_moved_since_is_an_input_that_changed(spark, planned):
     root, path = planned
     lines = (root.path / "replication-offset-checkpoint").read_text()
@@ -165,6 +167,7 @@ def test_a_checkpoint_that_moved_since_is_an_input_that_changed(spark, planned):
     assert rows_of(report)[NAMES[0]]["status"] == "planned"
 
 
+@pytest.mark.thorough
 def test_the_configs_of_the_plan_count_not_those_of_today(spark, planned, tmp_path):
     """Nothing says the topics' configs but the plan: they were said on the command line then."""
     _, path = planned

@@ -131,7 +131,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(spark, tmp_path):
         assert size <= planned[topic]["bytes_after"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("CMP-43", "FLT-03", "CMP-39", "CMP-08", "ERR-02", "ERR-15")
 @pytest.mark.parametrize("strategy", [s for s in Strategy if s is not Strategy.AUTO])
 def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
@@ -231,6 +231,7 @@ def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(
     assert spark.sparkContext.getLocalProperty("spark.job.description") is None
 
 
+@pytest.mark.thorough
 def test_what_is_left_of_a_deleted_partition_has_a_row_of_its_own(spark, tmp_path):
     """``x-0`` beside ``x-0.<id>-delete``: one was cleaned, the other is nobody's business."""
     name = "clean-hw-none-s161"
@@ -321,6 +322,7 @@ def test_what_the_budget_does_not_reach_is_left_and_said(spark, tmp_path):
     assert differences_from_kafka(root.path, SMALL, tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_partition_that_its_owner_switched_off_is_left_alone(spark, tmp_path):
     root = broker_directory(tmp_path / "log", SMALL)
     (root.path / f"{SMALL[0]}-0" / "pylog-off").touch()
@@ -347,6 +349,7 @@ def test_where_segments_may_be_in_remote_storage_a_topic_has_to_be_known_not_to_
     assert rows_of(compact(spark, [root.path], overridden))[SMALL[1]]["status"] == "done"
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-13", "RET-04")
 def test_what_lies_below_a_log_start_goes_after_the_compaction(spark, tmp_path):
     name = "clean-checkpoint-below-s201"
@@ -371,6 +374,7 @@ def test_what_lies_below_a_log_start_goes_after_the_compaction(spark, tmp_path):
     assert read_tree(root.path / f"{name}-0") == read_tree(directory)
 
 
+@pytest.mark.thorough
 def test_a_plan_that_cannot_be_saved_at_the_end_keeps_no_directory_from_being_given_back(
     spark, tmp_path, monkeypatch
 ):

@@ -325,6 +325,7 @@ def test_nothing_of_others_is_taken_for_remains(pylog, root, tmp_path):
     assert all((folder / "file").exists() for folder in others)
 
 
+@pytest.mark.thorough
 def test_a_place_that_cannot_be_is_refused_before_anything_is_read(pylog, root, tmp_path):
     (tmp_path / "there").mkdir()
     for out in (tmp_path / "there", tmp_path / "no" / "out", root / "orders-0" / "out"):

@@ -91,7 +91,7 @@ def test_a_disk_that_fails_takes_its_log_directory_out_and_no_other(
     assert not list(tmp_path.rglob(".lock"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("DIR-12")
 @pytest.mark.parametrize("first", [RECOVERY_POINT_FILE, CLEAN_SHUTDOWN_FILE, LOG_START_FILE])
 def test_a_recovery_marks_the_directories_whose_disks_hold(spark, tmp_path, fail, first):

@@ -114,6 +114,7 @@ def test_what_somebody_committed_since_is_not_lost(twin):
     assert twin.tree(SMALL[0]) == after
 
 
+@pytest.mark.thorough
 def test_what_was_committed_since_by_a_clock_an_hour_behind_is_not_lost(twin):
     publish(twin, SMALL[0], RUN, b"of the run")
     clock = ManualClock(RUN_MS - HOUR)
@@ -125,6 +126,7 @@ def test_what_was_committed_since_by_a_clock_an_hour_behind_is_not_lost(twin):
     assert report.exit_code == 3
 
 
+@pytest.mark.thorough
 def test_a_lease_of_somebody_else_refuses_an_undo_with_the_holders_name(twin):
     publish(twin, SMALL[0], RUN, b"of the run")
     with (
@@ -176,6 +178,7 @@ def test_log_directories_are_undone_before_a_store_that_fails_ends_the_undo(
     of_both.check_undone(SMALL[0])
 
 
+@pytest.mark.thorough
 def test_partitions_of_a_root_on_a_disk_are_undone_at_the_same_time(twin, monkeypatch):
     for topic in SMALL:
         publish(twin, topic, RUN, b"of the run")
@@ -273,6 +276,7 @@ def test_purge_takes_what_no_generation_within_the_grace_period_needs(
     assert (refused.exit_code, rows_of(refused)[SMALL[0]]["reason"]) == (3, "PURGED")
 
 
+@pytest.mark.thorough
 def test_what_a_purge_failed_to_take_is_taken_by_the_next_one(twin, monkeypatch):
     orphan = f"{SMALL[0]}-0/data/of-a-killed-task/{log_file(0)}"
     twin.objects.put(orphan, b"named by nothing")

@@ -81,7 +81,7 @@ def test_a_log_that_cannot_be_recovered_is_compacted_by_nobody(spark, tmp_path):
     assert not (crashed.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fail_on", "exit_code"), [(None, 0), (Severity.WARN, 1), (Severity.FATAL, 0)]
 )
@@ -96,6 +96,7 @@ def test_what_a_night_cuts_is_a_finding_like_any_other(spark, tmp_path, fail_on,
     assert report.exit_code == exit_code
 
 
+@pytest.mark.thorough
 def test_a_dry_run_of_a_night_writes_nothing(spark, tmp_path):
     crashed = crashed_directory(tmp_path / "log", SMALL)
     before = read_tree(crashed.path)

@@ -88,6 +88,7 @@ def test_a_broker_root_loses_what_the_broker_would_remove_and_nothing_else(root)
     assert [row["status"] for row in again.results.to_pylist()] == ["skipped"]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-13")
 @pytest.mark.parametrize("is_here_again", [False, True], ids=["gone", "created again"])
 def test_a_deleted_partition_leaves_all_four_checkpoints_before_its_files_go(
@@ -202,11 +203,13 @@ def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(
     assert [listed.count(path) for path in paths] == [2] * len(paths)
 
 
+@pytest.mark.thorough
 def test_what_is_not_old_enough_waits(root):
     report = purge([root], options(now_ms=SystemClock().now_ms()))
     assert {row["status"] for row in report.results.to_pylist()} == {"skipped"}
 
 
+@pytest.mark.thorough
 def test_a_topic_whose_config_is_wrong_fails_and_the_others_are_purged(root, monkeypatch):
     def refuse(self, topic):
         raise ConfigError("file.delete.delay.ms", "soon", "expected a whole number")
@@ -220,6 +223,7 @@ def test_a_topic_whose_config_is_wrong_fails_and_the_others_are_purged(root, mon
     assert rows["events-1"]["status"] == "done"
 
 
+@pytest.mark.thorough
 def test_an_owner_who_said_no_is_heard(root):
     (root / "events-0" / "pylog-off").write_text("mine")
     rows = rows_of(purge([root], options()))
@@ -227,6 +231,7 @@ def test_an_owner_who_said_no_is_heard(root):
     assert (root / "events-0" / "00000000000000000007.log.deleted").exists()
 
 
+@pytest.mark.thorough
 def test_a_directory_in_use_and_a_role_that_nobody_said_are_refused(root):
     with (
         LogDirectoryLock(root),
@@ -322,6 +327,7 @@ def test_a_directory_whose_disk_failed_is_left_alone_and_the_others_are_purged(
     assert "Input/output error" in note
 
 
+@pytest.mark.thorough
 def test_where_the_only_disk_fails_the_purge_does(other, monkeypatch):
     fail_in(other, monkeypatch)
     before = read_tree(other)

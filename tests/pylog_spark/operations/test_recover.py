@@ -103,6 +103,7 @@ def test_logs_of_every_kind_with_torn_tails_end_as_partition_recover_leaves_them
     assert root.trees() == twin.trees()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("CKP-06", "CKP-07", "REC-29")
 def test_checkpoints_say_where_logs_start_and_end_and_keep_lines_that_are_not_ours(spark, tmp_path):
     low, high, gone = MANY_KINDS[0], MANY_KINDS[2], MANY_KINDS[5]
@@ -131,7 +132,7 @@ def test_checkpoints_say_where_logs_start_and_end_and_keep_lines_that_are_not_ou
     assert (root.path / CLEANER_FILE).read_bytes() == cleaner
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("CKP-05", "FLT-11")
 @pytest.mark.parametrize("name", [RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE])
 def test_a_malformed_checkpoint_counts_as_empty_and_stays_as_it_is(spark, tmp_path, name):
@@ -378,6 +379,7 @@ def get_attribute(path) -> bytes | None:
         return None
 
 
+@pytest.mark.thorough
 @pytest.mark.item("REC-22", "DIR-05", "DIR-06", "DIR-07", "DIR-08")
 def test_renamed_directories_are_known_by_their_names(spark, tmp_path):
     names = MANY_KINDS[:4]
@@ -403,6 +405,7 @@ def test_renamed_directories_are_known_by_their_names(spark, tmp_path):
     assert (root.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.thorough
 def test_a_topic_whose_config_nobody_knows_is_recovered_with_kafkas_defaults(spark, tmp_path):
     """Nothing is lost by that guess: no setting but of indexes matters to a loader."""
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:2])
@@ -501,6 +504,7 @@ def test_a_session_without_broadcasts_leaves_the_same(spark, tmp_path, monkeypat
     assert root.trees() == twin.trees()
 
 
+@pytest.mark.thorough
 def test_rows_are_worst_first(spark, tmp_path):
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:3])
     snapshot_of(root.path / f"{MANY_KINDS[2]}-0", logs_of(root.path / f"{MANY_KINDS[2]}-0")[0])

@@ -148,6 +148,7 @@ def test_a_cut_below_the_checkpointed_high_watermark_waits_for_a_word(spark, tmp
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("allowed", "status"), [(False, 1), (True, 0)], ids=["unsaid", "allowed"])
 def test_a_log_that_ends_low_by_itself_is_recovered_and_the_start_order_advised(
     spark, tmp_path, allowed, status
@@ -239,6 +240,7 @@ def test_a_role_that_was_only_guessed_is_enough_to_look(spark, root):
     assert report.cuts.num_rows == 1
 
 
+@pytest.mark.thorough
 def test_a_mirror_is_cut_where_that_is_allowed_and_salvaged_but_never_marked(spark, root, tmp_path):
     twin = root.copy(tmp_path / "twin")
     twin.recover_one_by_one()
@@ -315,7 +317,7 @@ def test_a_later_run_leaves_what_an_earlier_one_set_aside(spark, root, tmp_path)
     assert first.items() < after.items()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03")
 @pytest.mark.parametrize(
     ("changes", "reason"),
@@ -375,6 +377,7 @@ def held_by_another_process(path):
         holder.communicate()
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-02", "FLT-10")
 def test_a_directory_in_use_is_refused_and_its_holder_named_but_can_be_looked_at(spark, root):
     with held_by_another_process(root.path) as pid:
@@ -499,6 +502,7 @@ def test_a_commit_that_the_disk_stops_half_way_is_a_failed_row_and_can_be_made_a
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
 
 
+@pytest.mark.thorough
 def test_an_inventory_takes_the_place_of_listing_a_mirror_and_of_nothing_else(spark, tmp_path):
     root = crashed_directory(tmp_path / "log", [TORN, WHOLE, OTHER])
     listed = [TORN, WHOLE]

@@ -99,6 +99,7 @@ def test_every_partition_ends_as_apache_kafka_left_it(spark, tmp_path, names, no
         assert found["log_start_offset"] == expected["log_start"]
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-14")
 def test_the_report_says_what_went_for_which_reason_and_what_keeps_the_rest(spark, tmp_path):
     name = "retain-both-s501"
@@ -175,6 +176,7 @@ def test_without_a_checkpointed_high_watermark_nothing_goes(spark, tmp_path):
     assert marker == '{"version":0,"brokerEpoch":-1}'
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RET-13", "DIR-07")
 def test_copies_on_their_way_are_swept_and_compacted_topics_are_not(spark, tmp_path):
     name, compacted = "retain-size-s501", "retain-compact-s501"
@@ -194,6 +196,7 @@ def test_copies_on_their_way_are_swept_and_compacted_topics_are_not(spark, tmp_p
     assert differences_from_kafka(root.path, [name], tmp_path) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-11")
 def test_one_damaged_partition_stops_no_other(spark, tmp_path):
     names = ["retain-size-s501", "retain-logstart-s501", "retain-size-zero-s501"]
@@ -275,6 +278,7 @@ MOST = "retain-size-small-s501"  # of 7210 bytes, 431 stay
 OWN = {"topic_configs": {}, "limits": RunLimits()}
 
 
+@pytest.mark.thorough
 def test_what_the_cluster_itself_says_goes_be_it_nearly_everything(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [MOST])
     said = options_of(root, limits=RunLimits(), dry_run=True)
@@ -311,6 +315,7 @@ def test_a_retention_that_was_much_longer_at_the_last_run_waits_for_a_person(tmp
     assert rows_of(done)[MOST]["status"] == "done"
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-13")
 def test_a_busy_topic_that_keeps_everything_shows_that_the_clock_is_right(spark, tmp_path):
     """Of the pass over compacted topics, and of the other one, in which it is not looked at."""

@@ -140,6 +140,7 @@ def test_a_directory_in_use_is_not_touched(undoable):
     assert partitions(root) == after
 
 
+@pytest.mark.thorough
 def test_a_run_that_the_trash_does_not_know_is_a_wrong_argument(undoable):
     _, options, _, _, _ = undoable
     with pytest.raises(ConfigError, match="no run of that name"):

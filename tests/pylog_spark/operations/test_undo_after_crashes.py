@@ -198,6 +198,7 @@ def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, mo
     compaction.check_undone("interrupted, and made again")
 
 
+@pytest.mark.thorough
 def test_an_undo_is_refused_while_somebody_works_with_the_same_trash(compaction):
     with (
         hold_run(Path(compaction.options.trash, RUN)),

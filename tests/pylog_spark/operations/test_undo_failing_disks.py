@@ -216,6 +216,7 @@ def test_a_directory_that_is_gone_keeps_no_other_from_being_undone(tmp_path):
     disks.check_undone(BAD)
 
 
+@pytest.mark.thorough
 def test_where_the_only_disk_fails_the_undo_does(tmp_path):
     disks = compacted(tmp_path, [BAD])
     with (

@@ -36,6 +36,7 @@ def test_what_is_written_down_first_counts(log):
     assert remember(log)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-03")
 def test_after_a_broker_that_was_killed_it_does_not_count_any_more(log):
     assert remember(log)

@@ -215,7 +215,7 @@ def test_findings_are_those_of_the_process_however_segments_are_spread(spark, tm
     report.release()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @UNITS
 @pytest.mark.parametrize("most_here", [0, 1 << 30], ids=["processes", "here"])
 def test_so_they_are_on_this_machine_and_all_are_recorded(
@@ -294,6 +294,7 @@ def test_the_public_face_returns_findings_as_rows(spark, tmp_path):
     assert directory.verify(live=True).where("code = 'BATCH_CRC_WRONG'").count() == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_log_directory_without_partitions_has_nothing_wrong_but_its_owner(spark, tmp_path):
     (tmp_path / "log" / "remote-log-index-cache").mkdir(parents=True)
@@ -326,6 +327,7 @@ def test_the_doctor_says_the_same_on_both_engines(spark, tmp_path):
     assert untimed[0] == untimed[1]
 
 
+@pytest.mark.thorough
 def test_the_commands_of_the_doctor_are_those_of_all_findings_however_few_are_shown(tmp_path):
     root = damaged(tmp_path / "log")
     few, many = (

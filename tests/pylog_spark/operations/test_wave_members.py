@@ -187,6 +187,7 @@ def waves(monkeypatch, disk):
     return given
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.item("DIR-12")
 @pytest.mark.parametrize("fails_at", ["begin", "between two waves", "its own wave"])
 def test_a_compaction_gives_no_tasks_to_a_directory_whose_disk_failed(
@@ -221,6 +222,7 @@ def test_what_a_full_disk_and_a_spent_budget_refuse_is_said_of_no_failed_one(
     assert waves == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("is_shared", "expected"),
     [
@@ -241,6 +243,7 @@ def test_a_wave_fits_on_each_disk_and_a_full_one_makes_no_other_wait(
     assert [members for members, _ in waves] == expected
 
 
+@pytest.mark.thorough
 def test_plans_that_travel_inside_of_closures_bound_a_wave(disk, waves, monkeypatch):
     listed = [due(disk, n, GOOD, plan_bytes=5 << 20) for n in range(3)]
     monkeypatch.setattr(HeldBrokerRoot, "free_bytes", lambda _: 10**9)
@@ -264,7 +267,7 @@ def test_a_disk_that_does_not_say_what_is_free_has_failed(tmp_path, monkeypatch,
         assert "Input/output error" in str(root.failure)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.item("CMP-43")
 @pytest.mark.parametrize(
     ("per_disk", "disks", "expected"),
@@ -288,6 +291,7 @@ def test_tasks_share_the_bytes_a_second_with_as_many_as_run_at_once(
     assert waves[-1][1].tasks_at_once == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-12")
 @pytest.mark.parametrize(
     ("fails_at", "limits"),
@@ -338,6 +342,7 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
     assert names == ([] if is_spent else [["good"]])
 
 
+@pytest.mark.thorough
 @pytest.mark.item("DIR-12")
 def test_a_recovery_gives_no_tasks_to_a_directory_whose_disk_failed(disk):
     work = RecoveryWork(

@@ -58,6 +58,7 @@ def test_paths_are_those_of_the_file_and_urls_are_kept(place: Path):
     assert (line[CONFIG_FILES], ROOTS in line) == ((place / "a.yaml",), False)
 
 
+@pytest.mark.thorough
 def test_the_command_line_wins_over_the_environment_over_the_directory(
     pylog, place: Path, monkeypatch
 ):

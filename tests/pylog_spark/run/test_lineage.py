@@ -62,6 +62,7 @@ def test_a_run_begins_and_completes_on_its_roots(tmp_path, events, monkeypatch):
     assert output["outputFacets"]["outputStatistics"]["size"] == report.summary.bytes_after > 0
 
 
+@pytest.mark.thorough
 def test_a_run_that_a_guard_refuses_fails_with_the_reason(tmp_path, events):
     root = broker_directory(tmp_path / "log", SWEPT)
     lock = held(root.path)
@@ -76,6 +77,7 @@ def test_a_run_that_a_guard_refuses_fails_with_the_reason(tmp_path, events):
     assert "stackTrace" not in facet
 
 
+@pytest.mark.thorough
 def test_a_verification_reads_and_completes_whatever_it_finds(tmp_path, events):
     root = broker_directory(tmp_path / "log", SWEPT)
     damage(root.path, SWEPT[0])
@@ -158,6 +160,7 @@ def test_a_package_that_is_not_there_is_a_warning(monkeypatch, caplog):
     assert "pip install 'pylog-spark[openlineage]'" in record.getMessage()
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_not_there_is_a_warning_and_the_run_what_it_was(
     tmp_path, monkeypatch, caplog
 ):

@@ -389,6 +389,7 @@ def test_each_root_is_a_group_of_a_gateway(tmp_path, gateway):
     assert pushed == samples_of(file.read_text(), action="compact")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", ["file", "push"])
 def test_what_cannot_be_written_is_a_warning_and_the_run_what_it_was(tmp_path, caplog, changes):
     root = broker_directory(tmp_path / "log", SWEPT)

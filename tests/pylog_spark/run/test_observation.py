@@ -169,6 +169,7 @@ def test_a_partition_in_two_directories_is_refused_at_each_step(disk):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("most", [2, 10])
 def test_what_no_listing_settles_is_looked_at_by_other_processes_where_it_is_much(
     tmp_path, monkeypatch, most

@@ -76,6 +76,7 @@ def test_tasks_get_the_options_without_the_settings_of_the_session(roots):
     assert context.options == replace(options, spark_conf={})
 
 
+@pytest.mark.thorough
 def test_an_error_gives_everything_back_and_then_closes_the_record(roots):
     def fail(run: Run) -> None:
         run.hold_roots()
@@ -135,6 +136,7 @@ def test_a_report_has_the_numbers_that_the_record_has_and_each_note_once(roots):
     assert (told["done"], told["exit_code"]) == (1, 4)
 
 
+@pytest.mark.thorough
 def test_a_directory_whose_disk_failed_makes_the_exit_status(roots):
     with run_over(roots) as run:
         run.hold_roots()

@@ -71,6 +71,7 @@ def test_indexes_that_a_sync_brought_before_their_log_are_warned_of_in_a_mirror(
     assert "offsets 999999 to the end are missing" in caplog.text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_mirror_at_a_url_shows_the_records_of_the_directory(origin, mirror, isolation):
     options = {"kafka.isolation.level": isolation, "includeHeaders": "true"}
@@ -108,6 +109,7 @@ def test_offsets_and_times_choose_the_same_records_everywhere(origin, mirror, tw
         assert records(ranges(twin.location, **options)) == expected
 
 
+@pytest.mark.thorough
 def test_a_query_that_was_planned_before_a_commit_reads_on_undisturbed(twin):
     before = ranges(twin.location)
     expected = records(before)
@@ -146,6 +148,7 @@ def test_a_url_with_nothing_below_it_is_an_error():
         ranges("memory://nothing-here/at-all")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["batches", "segments", "indexes", "epochs"])
 def test_views_of_a_mirror_and_of_a_managed_root_have_what_the_directory_has(
     origin, mirror, twin, view

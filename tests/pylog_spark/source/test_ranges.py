@@ -306,6 +306,7 @@ def test_the_ends_themselves_are_in_range(root: Path, offset: int):
     assert found == list(range(offset, 25))
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-01")
 @pytest.mark.parametrize("offset", [108, 110, 118])
 def test_a_committed_read_between_the_last_stable_offset_and_the_end_finds_nothing(
@@ -319,6 +320,7 @@ def test_a_committed_read_between_the_last_stable_offset_and_the_end_finds_nothi
         plan(directory, **beyond, **COMMITTED)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("RD-03")
 def test_an_offset_that_compaction_removed_leads_to_the_next_record(tmp_path: Path):
     directory = Golden("broker-dir").unpack(tmp_path) / "compacted-0"
@@ -355,6 +357,7 @@ def test_a_partition_directory_can_be_read_by_itself(root: Path):
     assert {(row["topic"], row["partition"]) for row in rows} == {("orders", 1)}
 
 
+@pytest.mark.thorough
 def test_the_clusters_own_log_is_read_only_if_it_is_asked_for(tmp_path: Path):
     root = Golden("broker-dir").unpack(tmp_path)
     topics = {wanted.partition.topic for wanted in plan(root)}

@@ -169,6 +169,7 @@ def test_beside_a_round_that_is_running_there_are_the_rows_before_or_after_or_a_
     assert all(str(directory) in text for text in refused)
 
 
+@pytest.mark.thorough
 def test_a_retention_that_raises_the_log_start_and_then_removes_is_seen_whole_or_not_at_all(
     gapped, monkeypatch
 ):
@@ -292,6 +293,7 @@ def test_gaps_beside_traces_of_compaction_are_normal(gapped):
     assert offsets_of(gapped) == [0, 1, *range(4, 10), *range(20, 40)]
 
 
+@pytest.mark.thorough
 def test_gaps_of_a_topic_that_the_clusters_metadata_calls_compacted_are_normal(gapped, tmp_path):
     lose(gapped, 10)
     broker = Golden("broker-dir").unpack(tmp_path / "broker")

@@ -292,6 +292,7 @@ def test_a_hole_behind_the_stream_is_not_waited_for(orders: Path):
     assert stream.trigger() == list(range(20, 25))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("most", [1, 7, 1000])
 def test_a_trigger_reads_so_many_offsets(tmp_path: Path, most: int):
     """In shares by how much of each partition there is, and one at least."""

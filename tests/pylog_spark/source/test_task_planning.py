@@ -76,7 +76,7 @@ SIZES: list[dict[str, str]] = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.item("RD-07", "RD-08")
 @pytest.mark.parametrize("isolation", [{}, COMMITTED], ids=["everything", "committed"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -261,6 +261,7 @@ def test_keys_choose_records(broker: Path):
     assert {row["key"] for row in chosen} == wanted
 
 
+@pytest.mark.thorough
 def test_a_query_says_which_offsets_lie_in_a_tier(tmp_path: Path):
     disk = unpack_archive(GOLDEN / "group-tiered" / "before.tar.gz", tmp_path) / "d1"
     with pytest.raises(OffsetsInTierError, match="offsets 0 to 1250"):

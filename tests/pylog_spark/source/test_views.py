@@ -221,6 +221,7 @@ def test_commits_of_chosen_topics_alone(root: Path):
     assert {row["topic"] for row in rows} == {"events"}
 
 
+@pytest.mark.thorough
 def test_a_coordinator_that_cannot_be_read_is_a_row_with_its_error(tmp_path):
     path = Golden("broker-dir").unpack(tmp_path)
     log = path / "__consumer_offsets-0" / "00000000000000000000.log"

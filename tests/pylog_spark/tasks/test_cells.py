@@ -51,7 +51,7 @@ def batch_of(rows) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", [ROWS, ROWS[::-1], ROWS[:1], [ROWS[1]] * 2, []])
 def test_rows_that_were_cut_are_the_same_when_they_are_joined(order):
     pieces = list(cut_batches([batch_of(order), batch_of(ROWS[:1])]))

@@ -122,6 +122,7 @@ def test_small_partitions_are_cleaned_and_committed_at_the_same_time(cleaning, m
     assert [row["error"] for row in rows] == [None] * PARTITIONS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_paced", [False, True], ids=["no room for two", "a rate of bytes"])
 def test_one_partition_is_cleaned_at_a_time_where_two_would_be_too_many(
     tmp_path, monkeypatch, is_paced
@@ -141,6 +142,7 @@ def test_one_partition_is_cleaned_at_a_time_where_two_would_be_too_many(
     assert alone.most == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("room", "threads"), [(BYTES_AT_ONCE, {1}), (1, {4})])
 def test_a_partition_that_is_cleaned_beside_others_has_one_thread(
     cleaning, monkeypatch, room, threads

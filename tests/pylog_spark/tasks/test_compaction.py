@@ -148,6 +148,7 @@ def test_an_error_of_a_segment_whose_keys_are_exchanged_is_the_partitions(tmp_pa
     assert all(row["error_class"] for row in rows if row["ordinal"] == damaged)
 
 
+@pytest.mark.thorough
 def test_an_error_of_a_bucket_is_the_partitions_however_large_the_start_of_a_group_is(
     tmp_path, monkeypatch
 ):
@@ -234,6 +235,7 @@ def test_scratch_files_may_lie_inside_the_partition(tmp_path, name):
     assert differences_from_kafka(root.path, [name], tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_the_result_row_tells_what_became_of_the_partition(tmp_path):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)

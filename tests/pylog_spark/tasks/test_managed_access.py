@@ -92,6 +92,7 @@ def test_a_second_attempt_of_a_task_finds_the_commit_of_the_first(twin):
     assert sorted(info.key for info in twin.objects.list()) == objects
 
 
+@pytest.mark.thorough
 def test_of_two_attempts_at_once_only_one_attempts_objects_are_named(twin, monkeypatch):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
@@ -115,6 +116,7 @@ def test_of_two_attempts_at_once_only_one_attempts_objects_are_named(twin, monke
     assert len(uploaded - cleaned) >= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10")
 def test_a_second_run_is_refused_with_the_holders_name(twin):
     with (
@@ -127,6 +129,7 @@ def test_a_second_run_is_refused_with_the_holders_name(twin):
         pass
 
 
+@pytest.mark.thorough
 def test_a_zombie_whose_lease_ended_cannot_commit(twin):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="zombie")
     clock = ManualClock(0)
@@ -161,6 +164,7 @@ def test_a_zombie_whose_lease_another_run_has_cannot_commit(twin, origin, tmp_pa
         assert twin.store(name).manifest.run_id == "living"
 
 
+@pytest.mark.thorough
 def test_a_lease_that_is_lost_between_the_upload_and_the_commit_stops_the_commit(twin, monkeypatch):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
@@ -178,6 +182,7 @@ def test_a_lease_that_is_lost_between_the_upload_and_the_commit_stops_the_commit
     assert twin.store(works[0].ref.partition.topic).manifest.generation == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10")
 def test_what_changed_since_it_was_planned_is_not_overwritten(twin):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
@@ -192,6 +197,7 @@ def test_what_changed_since_it_was_planned_is_not_overwritten(twin):
     assert twin.store(NAME).manifest.generation == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10", "FLT-14")
 def test_another_work_of_the_run_is_not_taken_for_ones_own(twin):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
@@ -247,6 +253,7 @@ def test_a_place_that_is_no_managed_root_is_refused(tmp_path):
         HeldManagedRoot(str(tmp_path), run_id="run").__enter__()
 
 
+@pytest.mark.thorough
 def test_cleaner_points_that_lay_outside_of_the_log_are_corrected_by_a_commit(twin):
     partition = TopicPartition(NAME, 0)
     with HeldManagedRoot(twin.location, run_id="run") as root:
@@ -275,6 +282,7 @@ def test_cleaner_points_of_several_partitions_are_written_at_the_same_time(twin,
     assert [twin.store(name).manifest.generation for name in NAMES] == [3] * len(NAMES)
 
 
+@pytest.mark.thorough
 def test_a_run_that_lost_its_lease_writes_nothing_by_itself_either(twin):
     clock = ManualClock(0)
     root = HeldManagedRoot(twin.location, run_id="late", ttl_ms=60_000, clock=clock)

@@ -70,6 +70,7 @@ def manifests(twin: ManagedTwin) -> dict[str, Any]:
     return {topic: twin.store(topic).manifest for topic in SMALL}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.item("FLT-14")
 def test_a_second_attempt_answers_as_the_first_one_did(twin):
     with held(twin) as undo:
@@ -87,6 +88,7 @@ def test_a_second_attempt_answers_as_the_first_one_did(twin):
         assert manifests(twin) == after
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-14")
 def test_an_attempt_that_died_in_the_middle_is_gone_on_with(twin):
     with held(twin) as undo:
@@ -95,6 +97,7 @@ def test_an_attempt_that_died_in_the_middle_is_gone_on_with(twin):
     assert [manifest.generation for manifest in manifests(twin).values()] == [4] * len(SMALL)
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-14")
 def test_of_two_attempts_at_once_both_answer_what_one_of_them_did(twin, monkeypatch):
     faster: list[dict[str, Any]] = []
@@ -113,6 +116,7 @@ def test_of_two_attempts_at_once_both_answer_what_one_of_them_did(twin, monkeypa
     assert twin.store(SMALL[0]).manifest.generation == 4
 
 
+@pytest.mark.thorough
 def test_whom_somebody_else_overtook_does_not_say_that_it_was_he(twin, monkeypatch):
     commit = ManagedAccess.publish
 
@@ -127,6 +131,7 @@ def test_whom_somebody_else_overtook_does_not_say_that_it_was_he(twin, monkeypat
     assert twin.store(SMALL[0]).manifest.run_id == "without-a-lease"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "error",
     [
@@ -146,6 +151,7 @@ def test_what_the_store_refuses_is_a_failure_of_the_undo(twin, monkeypatch, erro
     assert row["error_class"] == type(error).__name__
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10")
 def test_a_zombie_whose_lease_another_run_has_undoes_nothing(twin):
     before = manifests(twin)
@@ -158,6 +164,7 @@ def test_a_zombie_whose_lease_another_run_has_undoes_nothing(twin):
     assert manifests(twin) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.item("FLT-10")
 def test_a_lease_that_is_lost_before_the_commit_stops_that_and_what_was_done_is_said(
     twin, monkeypatch
@@ -181,6 +188,7 @@ def test_a_lease_that_is_lost_before_the_commit_stops_that_and_what_was_done_is_
     assert manifests(twin)[SMALL[0]].generation == 4
 
 
+@pytest.mark.thorough
 def test_a_look_writes_nothing_and_says_what_would_be(twin):
     before = manifests(twin)
     root = HeldManagedRoot(twin.location, run_id=UNDO)
@@ -193,6 +201,7 @@ def test_a_look_writes_nothing_and_says_what_would_be(twin):
     assert [json.loads(row["steps"]) for row in done] == [[step]] * len(SMALL)
 
 
+@pytest.mark.thorough
 def test_what_an_undo_asks_of_the_store(twin, monkeypatch):
     untouched = TopicPartition("untouched", 0)
     store = ManagedStore(twin.objects, untouched, is_new=True)
