@@ -207,7 +207,7 @@ def _looks_in(
 
 
 def _look(*words: str) -> Spent:
-    status, seconds, seen = run_program(words, every_seconds=0.05)
+    status, seconds, seen = run_program(words, every_seconds=0.05, memory=False)
     assert status in {ExitCode.DONE, ExitCode.FINDINGS}, words
     return Spent(seconds=seconds, processor_seconds=seen.cpu_seconds)
 
