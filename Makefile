@@ -67,24 +67,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup compiled-ahead read-ahead kernels aarch64 run fmt lint types imports test test-all houses crash prescriptions nights kills rescues attach interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
+.PHONY: help setup kernels aarch64 run fmt lint types imports test test-all houses crash prescriptions nights kills rescues attach interruptions locks fuzz long commits brokers clusters forecasts planted sparks notebooks airflow docs pex deploy python314 bench scale s3 spread mass check wheel lock clean
 
 help: ## Print this list; times are those of two cores
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
 setup: $(VENV)/.for-all ## Create .venv with everything, and what the tests need: jars, kernels, classes read once
-	@$(MAKE) --no-print-directory --jobs 2 compiled-ahead read-ahead
-
-# Each keeps one core busy. Some kernels are the tests' alone; and their modules are compiled, too.
-compiled-ahead: $(VENV)/.for-all
-	@$(MAKE) --no-print-directory kernels || echo 'make: without kernels compiled ahead, the first run of each command compiles them' >&2
-	-@$(RUN) pytest --quiet tests/storage_core/kernels >/dev/null
-
-read-ahead: $(VENV)/.for-all
-	$(RUN) tests.oracle.jars
-	$(RUN) tests.kit.spark_classes
-	-@$(RUN) pytest --collect-only --quiet >/dev/null
+	@$(MAKE) --no-print-directory --jobs 2 $(VENV)/compiled-ahead $(VENV)/read-ahead
 
 kernels: $(VENV)/.for-run ## Compile the kernels for the CPUs that most machines have: for the wheel, and for this checkout
 	$(RUN) tests.kit.prebuilt_kernels
@@ -250,6 +240,17 @@ $(VENV)/.for-all: $(VENV)/.created $(SETTINGS)
 	$(INSTALL) $(SPARK)
 	$(INSTALL) --editable '.[local,test,dev]'
 	@touch $(VENV)/.for-run $@
+
+# Both make no file of these names: each keeps one core busy during `make setup`. Some kernels, and
+# all test modules, are compiled for the tests alone.
+$(VENV)/compiled-ahead: $(VENV)/.for-all
+	@$(MAKE) --no-print-directory kernels || echo 'make: without kernels compiled ahead, the first run of each command compiles them' >&2
+	-@$(RUN) pytest --quiet tests/storage_core/kernels >/dev/null
+
+$(VENV)/read-ahead: $(VENV)/.for-all
+	$(RUN) tests.oracle.jars
+	$(RUN) tests.kit.spark_classes
+	-@$(RUN) pytest --collect-only --quiet >/dev/null
 
 $(VENV)/.for-docs: $(VENV)/.for-all
 	$(INSTALL) --editable '.[docs]'
