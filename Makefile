@@ -104,7 +104,7 @@ types: $(VENV)/.for-all ## Check types (mypy --strict; lint, types and imports t
 imports: $(VENV)/.for-all ## Check who imports whom
 	$(VENV)/bin/lint-imports --no-logo
 
-test: $(VENV)/.for-all ## Run most tests, with each rule, command, engine and root, in WORKERS=3 processes; PYTHON=/path/to/python3.13 for another (five minutes)
+test: $(VENV)/.for-all ## Run most tests, with each rule, command, engine and root, in WORKERS=3 processes; PYTHON=/path/to/python3.13 for another (six minutes)
 	$(RUN) pytest $(SHARED) --size small $(PYTEST)
 
 test-all: $(VENV)/.for-all ## Run the other tests: what takes long, and what a machine has to try often (half an hour)
