@@ -130,10 +130,6 @@ def _rows_of(found: FolderEntries, passing: tuple[str, ...]) -> list[tuple[str, 
     names end in one of ``passing``."""
     # A run lists all files of all partitions: do not make an object, or a call, for each.
     rows = zip(found.names, found.sizes, found.modified_ns, found.inodes, strict=True)
-    names = "/".join(("", *found.names, ""))
-    is_all = not (f"/{SCRATCH_PREFIX}" in names or any(f"{each}/" in names for each in passing))
-    if is_all and not any(map(stat.S_ISDIR, {*found.modes})):
-        return [*rows]
     return [
         row
         for row, mode in zip(rows, found.modes, strict=True)

@@ -23,7 +23,7 @@ def handle_signals():
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def in_a_block(number, times):
+def in_a_block(number, times=1):
     steps = []
     try:
         with held_signals():
@@ -37,7 +37,7 @@ def in_a_block(number, times):
 happened = {}
 handle_signals()
 for name, number in (("Ctrl-C", signal.SIGINT), ("SIGTERM", signal.SIGTERM)):
-    happened[name] = in_a_block(number, 1)
+    happened[name] = in_a_block(number)
     try:
         signal.raise_signal(number)
     except BaseException as error:
@@ -50,11 +50,14 @@ with held_signals():
     signal.signal(signal.SIGINT, lambda number, _: told.append(number))
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-happened["ignored"] = [*in_a_block(signal.SIGINT, 1), signal.getsignal(signal.SIGINT).name]
+happened["ignored"] = [*in_a_block(signal.SIGINT), signal.getsignal(signal.SIGINT).name]
 
 handle_signals()
 ended = happened["another thread"] = []
-thread = threading.Thread(target=lambda: ended.extend(in_a_block(0, 0)) or ended.append("ended"))
+def enter():
+    with held_signals():
+        ended.append("ended")
+thread = threading.Thread(target=enter)
 thread.start()
 thread.join()
 print(json.dumps(happened))

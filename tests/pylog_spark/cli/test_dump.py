@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -114,9 +113,7 @@ from pylog_spark.cli import main
 main(["dump", sys.argv[1], "--output", "json"])
 sys.exit("pyarrow" in sys.modules)
 """
-    subprocess.run(
-        [sys.executable, "-c", program, partition], check=True, stdout=subprocess.DEVNULL
-    )
+    run_to_end([sys.executable, "-c", program, partition], check=True)
 
 
 @pytest.mark.sampled(13)
