@@ -250,7 +250,7 @@ $(VENV)/compiled-ahead: $(VENV)/.for-all
 $(VENV)/read-ahead: $(VENV)/.for-all
 	$(RUN) tests.oracle.jars
 	$(RUN) tests.kit.spark_classes
-	-@$(RUN) pytest --collect-only --quiet >/dev/null
+	-@$(RUN) pytest --collect-only --quiet >/dev/null 2>&1
 
 $(VENV)/.for-docs: $(VENV)/.for-all
 	$(INSTALL) --editable '.[docs]'
