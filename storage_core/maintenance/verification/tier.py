@@ -454,8 +454,7 @@ def read_segments(tier: Tier, chosen: Pieces, options: ScrubOptions) -> TierRead
         except ConfigError as failure:
             error = error or failure
             continue
-        # A broker may have deleted it meanwhile.
-        if findings and not _is_there(tier, each.segment):
+        if findings and not _is_as_listed(tier, each.segment):
             continue
         all_findings += findings
         if known is not None:
@@ -471,13 +470,16 @@ def read_segments(tier: Tier, chosen: Pieces, options: ScrubOptions) -> TierRead
     )
 
 
-def _is_there(tier: Tier, segment: TierSegment) -> bool:
+def _is_as_listed(tier: Tier, segment: TierSegment) -> bool:
+    """Whether a segment has the objects that were listed. It has others where a broker has deleted
+    it meanwhile, or was writing the last of them during the listing."""
     try:
-        for stored in segment.objects.values():
-            tier.objects.head(stored.key)
+        return all(
+            tier.objects.head(stored.key).etag == stored.etag
+            for stored in segment.objects.values()
+        )
     except ObjectNotFoundError:
         return False
-    return True
 
 
 def _read_segment(

@@ -431,6 +431,19 @@ def test_a_segment_that_is_deleted_while_it_is_read_is_no_finding(unpacked):
     assert (read.findings, read.error) == ((), None)
 
 
+def test_a_segment_whose_last_object_was_being_written_when_it_was_listed_is_no_finding(unpacked):
+    case = unpacked(KAFKA)
+    last = max(case.archive.rglob("*.snapshot"))
+    content = last.read_bytes()
+    last.write_bytes(b"")
+    tier = ArchivePlace(place=str(case.archive)).open()
+    folder = next(each for each in tier.listing[0] if each.key == last.parent.name)
+    look = look_at_folder(tier, folder, None, OPTIONS)
+    last.write_bytes(content)
+    read = read_segments(tier, look.chosen, OPTIONS)
+    assert (read.findings, read.error) == ((), None)
+
+
 def uploaded(
     name: str, start: int, end: int, *, at: int, epochs: tuple[int, ...] = (0,)
 ) -> RemoteSegment:
