@@ -295,8 +295,9 @@ class SegmentReading:
         self._counts = np.zeros((NOTED_COLUMNS, len(self._segments)), np.int64)
         self._counts[BASE_OFFSET] = [segment.base_offset for segment in self._segments]
         self._reached = 0  # number of the last segment of which a window was taken
-        # Where `take` need not see batches, and this thread hashes them in any case.
-        self._plain_map = sink.plain_map if self._pace.threads == 1 else None
+        # Where `take` need not see batches: one thread hashes them, a second one fills the map. To
+        # find batches first, so that more could hash, costs two threads as much as it brings.
+        self._plain_map = sink.plain_map if self._pace.threads <= _MOST_IN_TURN else None
         self._is_plain = False  # whether the segment had nothing but batches for `_find_plain`
         self._plain_records: int | None = None  # of the window that it has found
 
@@ -533,6 +534,8 @@ class SegmentReading:
         self._counts[BYTES_READ, request.first : request.first + len(starts)] += np.diff(bounds)
 
 
+# With so many threads at most, batches without transactions are hashed as they are found.
+_MOST_IN_TURN: Final = 2
 # How many bounds a window of one file has.
 _ONE_FILE: Final = 2
 
