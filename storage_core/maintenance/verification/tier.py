@@ -475,8 +475,7 @@ def _is_as_listed(tier: Tier, segment: TierSegment) -> bool:
     it meanwhile, or was writing the last of them during the listing."""
     try:
         return all(
-            tier.objects.head(stored.key).etag == stored.etag
-            for stored in segment.objects.values()
+            tier.objects.head(stored.key).etag == stored.etag for stored in segment.objects.values()
         )
     except ObjectNotFoundError:
         return False
