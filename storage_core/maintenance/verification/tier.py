@@ -471,11 +471,12 @@ def read_segments(tier: Tier, chosen: Pieces, options: ScrubOptions) -> TierRead
 
 
 def _is_as_listed(tier: Tier, segment: TierSegment) -> bool:
-    """Whether a segment has the objects that were listed. It has others where a broker has deleted
-    it meanwhile, or was writing the last of them during the listing."""
+    """Whether a segment's objects are there, as long as they were listed. They are not where a
+    broker has deleted them meanwhile, or was writing the last one during the listing."""
     try:
         return all(
-            tier.objects.head(stored.key).etag == stored.etag for stored in segment.objects.values()
+            tier.objects.head(stored.key).size_bytes == stored.size_bytes
+            for stored in segment.objects.values()
         )
     except ObjectNotFoundError:
         return False
@@ -586,7 +587,9 @@ def _check_transactions(
             check_transaction_index(store, files, aborted, of_segment.abort_markers, findings)
         except PylogError as error:
             _report_error(piece.segment, error, findings)
-        all_findings += _placed(piece.segment, findings.findings())
+        placed = _placed(piece.segment, findings.findings())
+        if placed and _is_as_listed(tier, piece.segment):
+            all_findings += placed
     return all_findings
 
 

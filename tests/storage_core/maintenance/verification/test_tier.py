@@ -14,7 +14,7 @@ import pytest
 from storage_core.checkpoint.checkpoints import EpochEntry
 from storage_core.coordinators.coordinator_log import replay_partition
 from storage_core.coordinators.remote_log import RemoteLog, RemoteSegment, SegmentState
-from storage_core.filenames import REMOTE_LOG_TOPIC, TopicPartition
+from storage_core.filenames import REMOTE_LOG_TOPIC, TXN_INDEX_SUFFIX, TopicPartition
 from storage_core.formats.batch_v2 import BATCH_HEADER, LENGTH_OVERHEAD
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.maintenance.verification.findings import Code, Severity, VerifyOptions
@@ -26,7 +26,7 @@ from storage_core.maintenance.verification.tier import (
     read_segments,
 )
 from storage_core.store.local import LocalStore
-from storage_core.store.tier_archive import ArchivePlace
+from storage_core.store.tier_archive import ArchivePlace, TierSegment
 from storage_core.store.tier_manifest import TierSegmentId
 from tests.kit.tier_archives import CASES, TierCase, unpack_tier
 
@@ -428,6 +428,29 @@ def test_a_segment_that_is_deleted_while_it_is_read_is_no_finding(unpacked):
     look = look_at_folder(tier, folder, None, OPTIONS)
     delete_segment(planter(case))
     read = read_segments(tier, look.chosen, OPTIONS)
+    assert (read.findings, read.error) == ((), None)
+
+
+def test_a_segment_that_is_deleted_before_its_aborted_transactions_are_compared_is_no_finding(
+    unpacked, monkeypatch
+):
+    case = unpacked(TXN)
+    tier = ArchivePlace(place=str(case.archive)).open()
+    folder = max(tier.listing[0], key=lambda each: len(each.segments))
+    look = look_at_folder(tier, folder, None, OPTIONS)
+    read_small = tier.read_small
+    asked = []
+
+    def read_of_deleted(segment: TierSegment, suffix: str) -> bytes:
+        if suffix == TXN_INDEX_SUFFIX:
+            asked.append(segment)
+            for stored in segment.objects.values():
+                (case.archive / stored.key).unlink()
+        return read_small(segment, suffix)
+
+    monkeypatch.setattr(tier, "read_small", read_of_deleted)
+    read = read_segments(tier, look.chosen, OPTIONS)
+    assert asked
     assert (read.findings, read.error) == ((), None)
 
 
