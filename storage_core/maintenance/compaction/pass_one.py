@@ -257,7 +257,8 @@ class SegmentReading:
         hashes: Keeps the hashes of the keys, None where nobody asks for them again; then each run
             has one segment.
         threads: How many threads to use: with more than one, windows are checked and hashed beside
-            each other, and beside the sink; a segment is begun while the one before it is taken.
+            the sink, and mostly beside each other; a segment is begun while the one before it is
+            taken.
         pool: The memory to use, None for new.
 
     Attributes:
